@@ -1,26 +1,31 @@
-# Every target sets itself up: a virtual environment in .venv from requirements.lock, then the work.
+# Every target sets itself up: a virtual environment in .venv from the lock files, then the work.
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
 # Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other. In the
 # order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
 PYTEST := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test acceptance soak lint bench docs clean lock
+.PHONY: help setup demo test acceptance soak lint bench docs man clean lock
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.ready ## the virtual environment
+setup: $(VENV)/.ready ## the virtual environment, with what tests, lint and docs need
 
-$(VENV)/.ready: requirements.lock pyproject.toml
+$(VENV)/.runtime: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "farm needs Python 3.11 or newer: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps -e .
 	@touch $@
 
-demo: setup ## virtual phones, the daemon, and a model benchmarked on each: ends by itself
+$(VENV)/.ready: $(VENV)/.runtime requirements-dev.lock
+	$(INSTALL) --require-hashes -r requirements-dev.lock
+	@touch $@
+
+demo: $(VENV)/.runtime ## virtual phones, the daemon, and a model benchmarked on each: ends by itself
 	$(VENV)/bin/farm demo
 
 test: setup ## unit, integration and one end-to-end path
@@ -45,21 +50,28 @@ acceptance: setup $(TORCH)/.ready ## everything else
 soak: setup ## an hour of faults on 20 phones (not in CI); SOAK_MINUTES=10 make soak
 	$(PY) -m benchmarks soak
 
-lint: setup ## ruff, mypy --strict, import floors, shellcheck
+lint: setup ## ruff, mypy --strict, import layers, tests.house, shellcheck
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	@if command -v shellcheck >/dev/null; then shellcheck device_scripts/*.sh .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
+	$(PY) -m tests.house
+	@if command -v shellcheck >/dev/null; then shellcheck device_scripts/*.sh .ci/run .ci/bare_path; else echo "shellcheck is not installed: scripts not checked"; fi
 
 bench: setup ## make bench NAME=gate; all of them without NAME
 	$(PY) -m benchmarks $(NAME)
 
 docs: setup ## the documents as web pages, in build/docs; warnings are errors
-	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	$(PY) -m sphinx -E -W --keep-going -q -b html docs build/docs
 
-lock: setup ## write requirements.lock anew from pyproject.toml
-	uv pip compile pyproject.toml --extra tvm --group dev --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q -o requirements.lock
+man: setup ## man/farm.1 from the commands; -E: Sphinx does not see that code changed
+	$(PY) -m sphinx -E -q -b man docs build/man
+	cp build/man/farm.1 man/farm.1
+
+LOCK := uv pip compile pyproject.toml --extra tvm --extra tui --universal --generate-hashes --no-emit-index-url --python-version 3.11 -q
+lock: ## write requirements.lock (to run farm) and requirements-dev.lock (to work on it) anew from pyproject.toml
+	$(LOCK) -o requirements.lock
+	$(LOCK) --group dev --constraint requirements.lock -o requirements-dev.lock
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -13,7 +13,7 @@ import psutil
 
 from benchmarks.harness import Context, Figure, under
 from benchmarks.whole_farm import PROFILES
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 
 PHONES = 20
 ROUNDS = 3

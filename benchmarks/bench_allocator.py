@@ -14,8 +14,9 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks.harness import Context, Figure, percentile, under
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import (
+from farm.common.selector import Selector
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.events import (
     AllocatorEvent,
     AllocatorPolicy,
     DeviceChanged,
@@ -25,10 +26,9 @@ from farm.core.allocator_events import (
     ReservationsChanged,
     UsageLoaded,
 )
-from farm.core.device import Closed, DeviceView, Life
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.reservations import Reservation
-from farm.core.selector import Selector
+from farm.leasing.allocator.reservations import Reservation
+from farm.model.device import Closed, DeviceView, Life
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 
 DEVICES = 200
 USERS = 50
@@ -98,7 +98,7 @@ class _Lab:
         request = LeaseRequest(
             Selector.parse(text),
             f"user-{int(USERS * self.random.random() ** 2)}",
-            Door.JOB,
+            LeaseSource.JOB,
             self.random.choice([1, 1, 1, 2, 5]),
             self.random.choice([LeaseClass.BENCH, LeaseClass.TUNE]),
             worker=True,
@@ -113,7 +113,7 @@ class _Lab:
         """Seconds that one event takes, with the question when to look again."""
         begun = time.perf_counter()
         self.allocator.apply(event, self.now_s)
-        self.allocator.next_look_s()
+        self.allocator.next_check_s()
         return time.perf_counter() - begun
 
     def freed(self, events: int) -> list[float]:

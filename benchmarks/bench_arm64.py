@@ -8,8 +8,8 @@ import sys
 
 from benchmarks.harness import Context, Figure
 from benchmarks.whole_farm import Journal, about
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.core.device import Life
+from farm.model.device import Life
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 
 PROFILE = "oneplus-12"
 PHONES = {"arm64": f"{PROFILE}+arm64", "x86-64": PROFILE}

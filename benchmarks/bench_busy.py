@@ -14,8 +14,8 @@ from pathlib import Path
 from benchmarks.harness import Context, Figure
 from benchmarks.stock_tuning import answered, serials, stock_phones
 from benchmarks.tune_script import parts, results_s
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.tuning.session import Evaluator
 
 PHONES = 4

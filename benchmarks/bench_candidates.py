@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.harness import Context, Figure
 from benchmarks.stock_tuning import answered, serials, stock_phones
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 
 PHONES = 4
 PROFILE = "oneplus-12"

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harness import Context, Figure
-from farm.core.job import Attempt, AttemptState, Job, JobState
-from farm.core.requests import Door, LeaseClass
-from farm.store.records import LeaseRecord
+from farm.model.job import Attempt, AttemptState, Job, JobState
+from farm.model.requests import LeaseClass, LeaseSource
+from farm.store.leases import LeaseRecord
 from farm.store.store import Store
 from tests.support import postgres
 
@@ -75,7 +75,7 @@ async def _claim(store: Store, job_id: str, fence: int) -> float:
     assert job is not None
     now = datetime.now(UTC)
     lease = LeaseRecord(
-        f"l{fence}", "phone", job.user, Door.JOB, job.id, LeaseClass.BENCH, job.selector, "", fence, now
+        f"l{fence}", "phone", job.user, LeaseSource.JOB, job.id, LeaseClass.BENCH, job.selector, "", fence, now
     )
     await store.leases.grant(lease)
     number = job.attempts + 1

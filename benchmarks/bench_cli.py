@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Context, Figure, under
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.tvm import free_port
 
 RUNS = 30
@@ -34,13 +34,13 @@ IMPORTS = (
         "import farm.cli.main, farm.cli.status, farm.control.client",
     ),
 )
-TABS = (
-    ("a command", "farm be"),
-    ("an option", "farm bench net.onnx --half"),
-    ("a phone", "farm device show "),
-    ("a selector", "farm bench net.onnx --on "),
-    ("a job", "farm watch "),
-)
+TABS = {
+    "a command": "farm be",
+    "an option": "farm bench net.onnx --half",
+    "a phone": "farm device show ",
+    "a selector": "farm bench net.onnx --on ",
+    "a job": "farm watch ",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,21 @@ def run(context: Context) -> list[Figure]:
         there = {"FARM_KEY": str(_key(farm, context.folder, farm_program)), "FARM_SOCKET": ""}
         context.say(f"farm status over tcp with CURVE, {RUNS} times")
         figures += _goals("farm status, tcp with CURVE", _runs([farm_program, "status"], there))
-        for what, line in TABS:
+        for what, line in TABS.items():
             context.say(f"TAB behind {line!r}")
-            figures += _goals(f"TAB, {what}", _runs([farm_program, "__complete", "bash", line], here))
+            figures += _goals(f"TAB, {what}", _runs([farm_program], here | _tab(line)))
         context.say("the same without a daemon, and farm --help")
         nowhere = {"FARM_SOCKET": str(context.folder / "none")}
-        figures += _goals("TAB, a phone, no daemon", _runs([farm_program, "__complete", "bash", TABS[2][1]], nowhere))
+        figures += _goals("TAB, a phone, no daemon", _runs([farm_program], nowhere | _tab(TABS["a phone"])))
         help_ms = _runs([farm_program, "--help"], here)
         figures += _goals("farm --help", help_ms)
     return figures + _imports(context)
+
+
+def _tab(line: str) -> dict[str, str]:
+    """What the script for bash puts into the environment."""
+    words = line.split(" ")
+    return {"_FARM_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
 
 
 def _goals(name: str, runs: Sequence[Run]) -> list[Figure]:

@@ -22,22 +22,23 @@ from typing import Any
 
 from benchmarks.harness import Context, Figure, percentile, under
 from benchmarks.whole_farm import PROFILES
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.common.errors import HostError
+from farm.common.events import EPOCH_SHIFT
+from farm.common.limits import MAX_JOBS_AT_ONCE
+from farm.common.selector import Selector
 from farm.control.client import ControlClient
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import AllocatorPolicy, DeviceChanged, LeaseEnded, RequestCame, SharesChanged
-from farm.core.device import DeviceView, Life
-from farm.core.errors import HostError
-from farm.core.events import EPOCH_SHIFT
-from farm.core.job import Job
-from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.selector import Selector
-from farm.core.shares import Share
 from farm.jobs.planning import plan
 from farm.jobs.specs import spec_from_wire
+from farm.kinds import KINDS
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.events import AllocatorPolicy, DeviceChanged, LeaseEnded, RequestCame, SharesChanged
+from farm.leasing.config import UserConfig
+from farm.model.device import DeviceView, Life
+from farm.model.job import Job
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.store.store import Store
-from farm.zoo.small_cnn import build
+from farm.zoo import small_cnn as build
 
 ALONE = 250  # of each of our own parts submitted one by one, the rest as arrays
 SAMPLES = 300  # of which three are slower than the 99th percentile
@@ -148,11 +149,11 @@ def others(farm: VirtualFarm, spec: Mapping[str, Any], phones: Sequence[str]) ->
     ids = (f"bench-{number:06}" for number in count())
     for user, phone in ((BOB, BOBS), (CLEO, CLEOS)):
         lease = {"kind": "lease", "on": f"name={phones[phone]}", "seconds": HOLD_S}
-        jobs += plan(spec_from_wire(lease), user, (), datetime.now(UTC), ids, must_match=False).jobs
+        jobs += plan(spec_from_wire(KINDS, lease), user, (), datetime.now(UTC), ids, must_match=False).jobs
     for part in MIX:
         for size in arrays_of(part.jobs) if part.user != OURS else ():
             held = {**wanted(part, spec, phones), "devices": size, "hold": True}
-            made = plan(spec_from_wire(held), part.user, (), datetime.now(UTC), ids, must_match=False)
+            made = plan(spec_from_wire(KINDS, held), part.user, (), datetime.now(UTC), ids, must_match=False)
             arrays.append(made.array)
             jobs += made.jobs
     farm.daemon.kill()
@@ -241,7 +242,7 @@ def allocator_s(samples: int) -> Iterator[float]:
     """What a request costs that is granted at once beside that queue, when all of it has come to starve: seconds."""
     policy = AllocatorPolicy()
     allocator, now_s = Allocator(policy), 1000.0
-    allocator.apply(SharesChanged(Share(), {user: Share(devices=1) for user in (BOB, CLEO)}), now_s)
+    allocator.apply(SharesChanged(UserConfig(), {user: UserConfig(devices=1) for user in (BOB, CLEO)}), now_s)
     for phone in (IDLE, BOBS, CLEOS):
         allocator.apply(DeviceChanged(_phone(phone)), now_s)
     for user, phone in ((BOB, BOBS), (CLEO, CLEOS)):
@@ -269,4 +270,4 @@ def _phone(number: int) -> DeviceView:
 
 def _request(part: Part) -> LeaseRequest:
     selector = Selector.parse(ANY if part.phone is None else f"name={part.phone}")
-    return LeaseRequest(selector, part.user, Door.JOB, part.priority, LeaseClass.BENCH, worker=True)
+    return LeaseRequest(selector, part.user, LeaseSource.JOB, part.priority, LeaseClass.BENCH, worker=True)

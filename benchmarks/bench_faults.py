@@ -1,4 +1,4 @@
-"""The fault matrix: what goes wrong with phones, who notices it when, which rungs heal it, how soon the phone is back.
+"""The fault matrix: what goes wrong with phones, who notices it when, which actions heal it, and how soon.
 
 Writes docs/faults.md and docs/faults.json. Everything runs at the farm's defaults: a probe every 10 s, 20 s of cooling.
 Several phones suffer side by side, and other faults of other phones are part of each figure.
@@ -18,15 +18,14 @@ from benchmarks.harness import Context, Figure, under
 DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """\
 # Faults
-What was done to virtual phones, what the farm made of it, and how long it took. Written by `make bench NAME=faults`
-(`benchmarks/fault_table.py` is the table, docs/faults.json the same as data); `tests/acceptance/test_fault_matrix.py`
-asserts outcome and order. Everything at defaults: a probe every 10 s, a phone opens 20 s after it has cooled.
-While each fault lasted another phone's session computed; "spared" says that it lost nothing.
+Faults of virtual phones, and farm's reaction. Written by `make bench NAME=faults` (`benchmarks/fault_table.py` has the
+faults, docs/faults.json the data); `tests/acceptance/test_fault_matrix.py` checks outcome and order. A probe every
+10 s; a phone opens 20 s after it has cooled. A session on another phone computes meanwhile; "spared": it lost nothing.
 
-- noticed: seconds from the fault to the farm's first event about it; by: who made that event happen.
-- back: seconds until the phone could be leased: since the fault, or since what ended it. Medians where repeated.
+- noticed: seconds from the fault to the first event; by: its source.
+- back: seconds until the phone could be leased, since the fault or its end (medians); goal: their limit.
 
-| fault | detected as | by | noticed | rungs | ended by | back | goal | others |
+| fault | detected as | by | noticed, s | actions | ended by | back, s | goal, s | others |
 |---|---|---|---|---|---|---|---|---|
 """
 
@@ -60,7 +59,7 @@ def _row(fault: Fault, outcomes: Sequence[Outcome]) -> dict[str, object]:
         "detected": first.detected,
         "noticed_by": fault.noticed_by,
         "noticed_s": round(median(noticed), 2) if noticed else None,
-        "rungs": first.rungs,
+        "actions": first.actions,
         "ended_by": fault.undone_by,
         "back_s": round(median(back), 2) if back else None,
         "goal_s": fault.goal_s,
@@ -74,18 +73,18 @@ def _row(fault: Fault, outcomes: Sequence[Outcome]) -> dict[str, object]:
 def _line(row: dict[str, object]) -> str:
     detected = str(row["detected"]).partition(":")[0] or "(nothing to detect)"
     others = "every phone" if row["whole_farm"] else ("spared" if row["spared"] else "HURT")
-    rungs = row["rungs"]
-    assert isinstance(rungs, tuple)
-    goal = f"under {row['goal_s']:g} s" if row["goal_s"] else ""
+    actions = row["actions"]
+    assert isinstance(actions, tuple)
+    goal = f"{row['goal_s']:g}" if row["goal_s"] else ""
     cells = [
-        row["fault"], detected, row["noticed_by"], _s(row["noticed_s"]), ", ".join(rungs) or "none",
+        row["fault"], detected, row["noticed_by"], _s(row["noticed_s"]), ", ".join(actions) or "none",
         row["ended_by"] or "itself", _s(row["back_s"]) + (" **WRONG**" if row["wrong"] else ""), goal, others,
     ]  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
 def _s(value: object) -> str:
-    return "" if value is None else f"{value} s"
+    return "" if value is None else str(value)
 
 
 def _figure(fault: Fault, row: dict[str, object]) -> Figure:

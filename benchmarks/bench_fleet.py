@@ -9,8 +9,8 @@ import psutil
 
 from benchmarks.harness import Context, Figure, cpu_percent, under
 from benchmarks.whole_farm import PROFILES, Journal
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.device import LIFE_EVENTS
+from farm.model.device import LIFE_EVENTS
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 SIZES = (30, 100)
 IDLE_S = 20.0  # two rounds of probes, which are spread evenly

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.harness import Context, Figure, under, until
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from tests.adb_server import adb_binaries

@@ -11,8 +11,8 @@ import psutil
 from benchmarks.bench_fleet import until_ready
 from benchmarks.harness import Context, Figure, cpu_percent, under
 from benchmarks.whole_farm import PROFILES, WAIT_S
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 PHONES = 100
 WATCHED_S = 60.0  # six rounds of 10 s

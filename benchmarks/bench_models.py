@@ -15,12 +15,12 @@ import tvm
 from tvm import relax
 
 from benchmarks.harness import Context, Figure
-from farm.compiler.batch_norm import fold_batch_norm
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.inputs import all_inputs
 from farm.compiler.load import import_model, read
 from farm.compiler.reference import compare
-from farm.zoo.catalogue import MODELS, onnx_bytes
+from farm.compiler.relax_passes import fold_batch_norm
+from farm.zoo import MODELS, onnx_bytes
 
 HOST = {"kind": "llvm"}
 RUNS = 3

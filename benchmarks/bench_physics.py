@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Context, Figure, cpu_percent, under
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 PHONES = 10
 SECONDS = 5.0

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from benchmarks.harness import Context, Figure, under
 from benchmarks.whole_farm import PROFILES, AdbList, Event, Journal, about
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.device import Life
+from farm.model.device import Life
 from farm.simulation.control import LabClient
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 COLD = 5  # phones that the farm has never seen
 WARM = 9  # returns of one that has everything

@@ -9,16 +9,16 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from benchmarks.harness import Context, Figure, percentile, under
 from benchmarks.whole_farm import PROFILES
 from farm.adb.client import AdbClient
 from farm.adb.shell import ShellStream
-from farm.cli.virtual_farm import virtual_farm
-from farm.fleet.probe.command import SECTIONS, probe_command
-from farm.fleet.probe.parse import parse_probe
-from farm.fleet.probe.read import MAX_OUTPUT_BYTES, probe, raw_probe
-from farm.fleet.shell_output import SECTION
+from farm.common.phone_text import SECTION
+from farm.devices.health.probe.parse import SECTIONS, parse_probe, probe_command
+from farm.devices.health.probe_round import MAX_OUTPUT_BYTES, probe, raw_probe
+from farm.simulation.virtual_farm import virtual_farm
 
 PROBES = 200
 GOAL_MS = 25.0
@@ -39,17 +39,15 @@ HOSTILE = {
 }
 
 
-class CountingClient:
+class CountingClient(AdbClient):
     """Counts the shells that probes open."""
 
-    def __init__(self, client: AdbClient) -> None:
-        self._client = client
-        self.shells = 0
+    shells = 0
 
-    async def open_shell(self, serial: str, command: str, *, timeout_s: float) -> ShellStream:
+    async def open_shell(self, serial: str, command: str, **options: Any) -> ShellStream:
         """Open one more."""
         self.shells += 1
-        return await self._client.open_shell(serial, command, timeout_s=timeout_s)
+        return await super().open_shell(serial, command, **options)
 
 
 def run(context: Context) -> list[Figure]:
@@ -66,7 +64,7 @@ def run(context: Context) -> list[Figure]:
 
 async def _measured(socket: str, serial: str) -> list[Figure]:
     adb = AdbClient(socket)
-    client = CountingClient(adb)
+    client = CountingClient(socket)
 
     async def nothing() -> None:
         await adb.shell(serial, "true", timeout_s=LIMIT_S)
@@ -81,7 +79,7 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
         idle_ms.append(await _took_ms(nothing))
         probe_ms.append(await _took_ms(one))
     trips = client.shells / PROBES
-    health = (await probe(client, serial, timeout_s=LIMIT_S)).health
+    health, _ = await probe(client, serial, timeout_s=LIMIT_S)
     by_section = {name: await _section_ms(client, serial, name) for name in SECTIONS}
     return [
         under("one full probe, median", statistics.median(probe_ms), "ms", GOAL_MS, statistics.median(idle_ms)),

@@ -18,11 +18,11 @@ from benchmarks.fault_scene import spins
 from benchmarks.harness import Context, Figure, under, until
 from benchmarks.rpc_client import RpcClient
 from benchmarks.whole_farm import PROFILES, Happened, Journal, about
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.errors import HostError
-from farm.leasing import LeasePolicy
-from farm.tracker import wire
-from farm.tracker.gate import GateLimits
+from farm.common.errors import HostError
+from farm.leasing.model import LeasePolicy
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
+from farm.tvm_server import wire
+from farm.tvm_server.gate.gate import GateLimits
 
 ROUNDS = 3
 PHONE = "pixel"

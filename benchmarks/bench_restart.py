@@ -14,9 +14,9 @@ from typing import Any
 
 from benchmarks.harness import Context, Figure, under
 from benchmarks.history import write_history
-from farm.cli.virtual_farm import DaemonProcess
+from farm.common.errors import HostError
 from farm.control.client import ControlClient
-from farm.core.errors import HostError
+from farm.simulation.virtual_farm import DaemonProcess
 
 JOBS = 100_000
 LIVE = 2_000  # a multiple of two arrays

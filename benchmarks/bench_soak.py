@@ -25,8 +25,8 @@ from benchmarks.storm import COOLS_AT_ONCE, FarmStorm, PhoneStorm
 from benchmarks.storm_users import User
 from benchmarks.storm_weather import Tally, Weather
 from benchmarks.whole_farm import PROFILES, Event
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.errors import HostError, UserError
+from farm.common.errors import HostError, UserError
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 DEFAULT_PHONES = 20
 USERS = 3
@@ -58,7 +58,7 @@ reboots_per_day = 100000
 power_cycles_per_day = 100000
 """
 EXPLAINS_S = 120.0  # a fault so long ago explains a quarantine
-# How a quarantine's own cause reads when that was wrong, by ailment.
+# How a quarantine's own cause reads when that was wrong, by fault.
 _OF_THE_SERVER = {
     "server": r"RPC server (died|did not|hangs)|supervisor",
     "start": r"RPC server did not start|did not finish a command",
@@ -136,13 +136,13 @@ def run(context: Context) -> list[Figure]:
         tracebacks = kept.read_text(errors="replace").count("Traceback")
         status = farm.status()
     quarantines = [
-        each for each in recorder.events if each.kind == "recovery.rung" and each.data["rung"] == "quarantine"
+        each for each in recorder.events if each.kind == "recovery.action" and each.data["action"] == "quarantine"
     ]
     false = [each for each in quarantines if not _explained(each, devices.get(each.subject, ""), tally)]
     for each in false:
         context.say(f"quarantined for nothing: {each.subject}: {each.data}")
-    rungs = Counter(str(each.data["rung"]) for each in recorder.events if each.kind == "recovery.rung")
-    context.say(f"rungs: {dict(rungs)}")
+    actions = Counter(str(each.data["action"]) for each in recorder.events if each.kind == "recovery.action")
+    context.say(f"actions: {dict(actions)}")
     hours = (time.monotonic() - began) / 3600
     return [
         *_figures(looks, tally, tracebacks, sum(row["pending"] for row in status["keys"])),
@@ -153,10 +153,10 @@ def run(context: Context) -> list[Figure]:
 
 
 def _explained(quarantine: Event, phone: str, tally: Tally) -> bool:
-    """Whether a fault that fell on the phone lately explains it: its ailment, and the very words of its cause."""
-    ailment, cause = str(quarantine.data["ailment"]), str(quarantine.data["cause"])
-    for at, hurt, fault in tally.blows:
-        said = EXPLAINED.get(fault, {}).get(ailment)
+    """Whether a fault that fell on the phone lately explains it: the recorded fault, and the words of its cause."""
+    fault, cause = str(quarantine.data["fault"]), str(quarantine.data["cause"])
+    for at, hurt, injected in tally.blows:
+        said = EXPLAINED.get(injected, {}).get(fault)
         if hurt == phone and 0 <= quarantine.at - at <= EXPLAINS_S and said and re.search(said, cause):
             return True
     return False

@@ -19,17 +19,17 @@ import numpy as np
 from benchmarks import simulated_runs as runs
 from benchmarks.harness import Context, Figure
 from benchmarks.simulated_runs import NOMINAL_S, TRUE_S, Noise, Random, Shape
-from farm.measure.assess import Assessment, assess
-from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, MIN_EFFECT, Answer, compare, more_pairs
+from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
+from farm.measure.comparison import FIND_EFFECT, FIRST_PAIRS, MIN_EFFECT, ComparisonAnswer, compare, more_pairs
 from farm.measure.conditions import Verdict
 from farm.measure.regression import Point, changes
-from farm.measure.sampling import FIRST_SAMPLES, more_samples
-from farm.measure.series import FloatArray, Series
-from farm.worker.timing import Plan, measure, time_pairs
+from farm.measure.series import FloatArray, SampleSeries
+from farm.worker.timing import SamplingPlan, measure, time_pairs
 
 HALF_WIDTH = 0.01
 IN_STEP_S = 6.0  # a comparison of two builds on a simulated phone
 MOST_SAMPLES = 320
+MOST_IN_TIME = 2000  # samples of noise in time: 30 s
 MOST_PAIRS = 800
 ALL_LOOKS = 2000  # pairs, as `farm compare` takes at most: every look there is
 PROCESSES = 2
@@ -42,6 +42,7 @@ ALARM_RUNS = 600
 LOOKED_RUNS = 1500
 POWER_RUNS = 1600
 HISTORY_RUNS = 600
+IN_TIME_RUNS = 200
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class Case:
-    """One property to measure: `trial` says of one simulated run whether it held."""
+    """One property to measure: `trial` says of one simulated run whether it held; None: the run does not count."""
 
     name: str
     runs: int
-    trial: Callable[[Random], bool]
+    trial: Callable[[Random], bool | None]
     goal: Goal | None = None
 
 
@@ -91,21 +92,26 @@ def run(context: Context) -> list[Figure]:
 
 
 def _cases() -> list[Case]:
-    return [*_coverage(), *_detection(), *_comparison(), *_history()]
+    return [*_coverage(), *_slow_noise(), *_detection(), *_comparison(), *_history()]
 
 
-def _held(number: int) -> int:
+def _held(number: int) -> tuple[int, int]:
+    """In how many runs it held, of how many that count."""
     case = _cases()[number]
     random = np.random.default_rng(SEED)
-    return sum(case.trial(random) for _ in range(case.runs))
+    found = [held for held in (case.trial(random) for _ in range(case.runs)) if held is not None]
+    return sum(found), len(found)
 
 
-def _figure(case: Case, held: int) -> Figure:
-    rate = 100 * held / case.runs
-    low, high = _wilson(held, case.runs)
+def _figure(case: Case, counted: tuple[int, int]) -> Figure:
+    held, of = counted
+    if not of:
+        return Figure(f"{case.name} (no run of {case.runs} counts)", 100.0, "%", goal="", ok=True)
+    rate = 100 * held / of
+    low, high = _wilson(held, of)
     goal = "" if case.goal is None else f"{case.goal}: {case.goal.verdict(low, high)}"
     ok = case.goal is None or case.goal.holds(rate)
-    return Figure(f"{case.name} ({held}/{case.runs}, {low:.1f}-{high:.1f})", rate, "%", goal=goal, ok=ok)
+    return Figure(f"{case.name} ({held}/{of}, {low:.1f}-{high:.1f})", rate, "%", goal=goal, ok=ok)
 
 
 def _wilson(held: int, count: int) -> tuple[float, float]:
@@ -119,17 +125,19 @@ def _wilson(held: int, count: int) -> tuple[float, float]:
 # What is asked of them ---------------------------------------------------------------------------------------------
 
 
-def _sampled(random: Random, shape: Shape, nominal_s: float = NOMINAL_S) -> Assessment:
+def _sampled(
+    random: Random, shape: Shape, nominal_s: float = NOMINAL_S, most: int = MOST_SAMPLES, step_s: float = 1.0
+) -> Assessment:
     """As a bench run does it: a first batch, then as many more as it says, until it says enough."""
-    whole = runs.series(random, shape(random, MOST_SAMPLES))
+    whole = runs.series(random, shape(random, most), step_s=step_s)
     count = FIRST_SAMPLES
     while True:
         found = assess(
-            Series(whole.seconds[:count], whole.start_s[:count], whole.reference_s[:count]),
+            SampleSeries(whole.seconds[:count], whole.start_s[:count], whole.reference_s[:count]),
             nominal_s,
             half_width=HALF_WIDTH,
         )
-        more = more_samples(found, HALF_WIDTH, most=MOST_SAMPLES)
+        more = more_samples(found, HALF_WIDTH, most=most)
         if more == 0:
             return found
         count += more
@@ -137,6 +145,16 @@ def _sampled(random: Random, shape: Shape, nominal_s: float = NOMINAL_S) -> Asse
 
 def _sampled_covers(shape: Shape) -> Callable[[Random], bool]:
     return lambda random: _covers(_sampled(random, shape))
+
+
+def _in_time(noise: Noise) -> Callable[[Random], bool | None]:
+    """Of trusted runs of at most 30 s, whether the interval has the true median."""
+
+    def trial(random: Random) -> bool | None:
+        found = _sampled(random, runs.shape(noise), most=MOST_IN_TIME, step_s=runs.STEP_S)
+        return _covers(found) if _trusted(found) else None
+
+    return trial
 
 
 def _estimated_covers(shape: Shape, between: float) -> Callable[[Random], bool]:
@@ -196,6 +214,18 @@ def _fixed(shape: Shape, count: int, holds: Callable[[Assessment], bool], beside
         return holds(assess(runs.series(random, shape(random, count), beside), NOMINAL_S, half_width=10 * HALF_WIDTH))
 
     return trial
+
+
+def _slow_noise() -> list[Case]:
+    models = [
+        *((f"Ornstein-Uhlenbeck, {1e3 * each:g} ms", runs.ornstein_uhlenbeck(each)) for each in (0.05, 0.1, 0.2)),
+        *((f"4 bursts of 80 ms a second, {each} sigma high", runs.dense_bursts(each)) for each in (1, 2, 5)),
+        *((f"1/f to {each} s", runs.flicker(each)) for each in (3, 12, 60)),
+    ]
+    cases = [Case("coverage of trusted runs in time: iid", SAMPLED_RUNS, _in_time(runs.normal), Goal(93, 97))]
+    for name, noise in models:
+        cases.append(Case(f"coverage of trusted runs in time: {name}", IN_TIME_RUNS, _in_time(noise), Goal(93)))
+    return cases
 
 
 def _not_trusted(found: Assessment) -> bool:
@@ -271,7 +301,7 @@ def _false_alarm(
             found = compare(a_s[:pairs], b_s[:pairs], min_effect=min_effect)
             more = more_pairs(found, most=most)
             if more == 0:
-                return found.answer in (Answer.FASTER, Answer.SLOWER)
+                return found.answer in (ComparisonAnswer.FASTER, ComparisonAnswer.SLOWER)
             pairs += more
 
     return trial
@@ -282,7 +312,7 @@ def _in_step(random: Random, period_s: float, stop_s: float) -> bool:
     phone = runs.Phone(random, period_s, stop_s)
     a, b = phone.model(TRUE_S), phone.model(TRUE_S)
     found = time_pairs(a, b, measure_s=IN_STEP_S, clock=phone.clock).comparison
-    return found.answer in (Answer.FASTER, Answer.SLOWER)
+    return found.answer in (ComparisonAnswer.FASTER, ComparisonAnswer.SLOWER)
 
 
 def _any_rate(random: Random) -> bool:
@@ -298,7 +328,7 @@ def _stopped(run_s: float) -> Callable[[Random], bool]:
         _, found = measure(
             phone.model(run_s),
             phone.reference,
-            Plan(HALF_WIDTH, 30.0),
+            SamplingPlan(HALF_WIDTH, 30.0),
             nominal_s=runs.REFERENCE_S,
             clock=phone.clock,
         )
@@ -314,7 +344,7 @@ def _found(noise: Noise, scale: float, drift: float) -> Callable[[Random], bool]
         pilot = _pairs(random, noise, scale, FIND_EFFECT, drift, FIRST_PAIRS)
         pairs = compare(pilot[0], pilot[1]).needed_pairs
         fresh = _pairs(random, noise, scale, FIND_EFFECT, drift, pairs)
-        return compare(fresh[0], fresh[1]).answer is Answer.SLOWER
+        return compare(fresh[0], fresh[1]).answer is ComparisonAnswer.SLOWER
 
     return trial
 

@@ -18,8 +18,8 @@ import psutil
 
 from benchmarks.harness import Context, Figure, cpu_percent, under
 from farm.adb.program import port_holder
-from farm.tracker.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
-from farm.tracker.wire import TRACKER_MAGIC
+from farm.tvm_server.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
+from farm.tvm_server.wire import TRACKER_MAGIC
 from tests.support.tvm import farm_door, stock_tracker
 
 EXCHANGES = 300  # of ours; the stock tracker needs 88 ms for each

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.harness import Context, Figure
 from benchmarks.stock_tuning import serials, stock_phones
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.tvm import environment
 
 PROFILE = "oneplus-12"

@@ -28,27 +28,27 @@ from benchmarks.bench_dispatch import add, arrays_of
 from benchmarks.bench_scrape import busy_lab, device, holder, process_registry
 from benchmarks.harness import Context, Figure, percentile, under
 from benchmarks.whole_farm import PROFILES
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.control.accounts import Accounts
+from farm.common.events import EventLog
+from farm.config import WebConfig
 from farm.control.artifacts import ArtifactFolder
+from farm.control.callers import Accounts
 from farm.control.client import ControlClient
 from farm.control.server import ControlServer
+from farm.control.verbs.device import ReadingsVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
-from farm.control.verbs.readings import ReadingsVerbs
-from farm.core.device import DeviceView
-from farm.core.events import EventLog
-from farm.core.job import Job
-from farm.core.series import COARSE_S, columns_of
-from farm.core.web_policy import WebConfig
-from farm.fleet.series import FleetSeries
+from farm.devices.health.series import COARSE_S, FleetReadings, columns_of
 from farm.jobs.planning import plan
 from farm.jobs.specs import spec_from_wire
-from farm.metrics import exposition
-from farm.store.records import DeviceRecord
+from farm.kinds import KINDS
+from farm.metrics.exposition import rendered
+from farm.model.device import DeviceView
+from farm.model.job import Job
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.store.devices import DeviceRecord
 from farm.store.store import Store
 from farm.web.app import create_app
 from farm.web.server import WebServer
-from farm.zoo.small_cnn import build
+from farm.zoo import small_cnn as build
 
 DEVICES, JOBS, LIVE = 200, 10_000, 3
 ROUNDS = 150
@@ -182,7 +182,7 @@ def fill(farm: VirtualFarm) -> str:
     jobs: list[Job] = []
     for size in arrays_of(JOBS):
         spec = {"kind": "bench", "model": model, "name": "small.onnx", "on": "name=absent-1", "devices": size}
-        jobs += plan(spec_from_wire(spec), "ann", (), datetime.now(UTC), ids, must_match=False).jobs
+        jobs += plan(spec_from_wire(KINDS, spec), "ann", (), datetime.now(UTC), ids, must_match=False).jobs
     farm.daemon.kill()
     database = farm.folder / "state" / "farm.db"
     asyncio.run(add(database, jobs))
@@ -252,7 +252,7 @@ def _serve(folder: Path, pipe: Connection) -> None:
 
 
 async def _serving(folder: Path, pipe: Connection) -> None:
-    fleet, events, series = _Fleet(), EventLog(1), FleetSeries()
+    fleet, events, series = _Fleet(), EventLog(1), FleetReadings()
     _read_a_day(fleet, series)
     desk = ControlServer(folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"))
 
@@ -265,11 +265,15 @@ async def _serving(folder: Path, pipe: Connection) -> None:
     FleetVerbs(cast("Any", fleet), cast("Any", _Leasing(fleet)), cast("Any", None), events, facts).register(desk)
     ReadingsVerbs(cast("Any", fleet), series).register(desk)
     collector, process = busy_lab(folder), process_registry()
+
+    async def scrape(accept: str) -> tuple[bytes, str]:
+        return await asyncio.to_thread(rendered, collector.read(), accept, process=process)
+
     app = create_app(
         desk,
         Accounts(cast("Any", None)),
         events,
-        lambda asked: exposition(collector, asked, process=process),
+        scrape,
         WebConfig(),
     )
     server = WebServer("127.0.0.1", 0)
@@ -281,7 +285,7 @@ async def _serving(folder: Path, pipe: Connection) -> None:
     await server.stop()
 
 
-def _read_a_day(fleet: _Fleet, series: FleetSeries) -> None:
+def _read_a_day(fleet: _Fleet, series: FleetReadings) -> None:
     """The last hour as often as probes come, the day before it at a tenth of that: the rings are full either way."""
     now_s = time.time()
     clock = [0.0]

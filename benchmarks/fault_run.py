@@ -12,9 +12,9 @@ from itertools import groupby
 from benchmarks.fault_scene import LIMIT_S, SLOW_LIMIT_S, Bystander, Recorder, Scene, words
 from benchmarks.fault_table import FAULTS, READY, Fault, Stage
 from benchmarks.whole_farm import Event
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
-from farm.core.errors import FarmError
-from farm.simulation.isolation import detect_isolation
+from farm.common.errors import FarmError
+from farm.simulation.namespaces import detect_isolation
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 
 PHONES = {
     "bystander": "galaxy-s9",
@@ -49,7 +49,7 @@ class Outcome:
     wrong: str = ""  # what was not as the table says; "" all was
     detected: str = ""  # the first event that told of it, in its own words
     noticed_s: float | None = None  # from the fault to that event
-    rungs: tuple[str, ...] = ()  # taken, repeated ones once
+    actions: tuple[str, ...] = ()  # taken, repeated ones once
     back_s: float | None = None  # until it was ready: since the fault, or since what ended it
     spared: bool = True  # the bystander's session lived and went on
 
@@ -193,15 +193,15 @@ def _played(scene: Scene, fault: Fault) -> Outcome:
     history = scene.recorder.of(scene.device, began)
     for step in fault.check:
         step(scene)
-    rungs = _rungs(history, scene.device)
-    wrong = "" if rungs == fault.rungs else f"rungs {rungs}, not {fault.rungs}"
+    actions = _actions(history, scene.device)
+    wrong = "" if actions == fault.actions else f"actions {actions}, not {fault.actions}"
     back = [each.at for each in history if each.at >= since and _is_back(each, scene.device)]
     return Outcome(
         fault,
         wrong,
         f"{first.kind}: {words(first)}" if first else "",
         first.at - began if first else None,
-        rungs,
+        actions,
         back[-1] - since if back else None,
     )
 
@@ -212,10 +212,10 @@ def _is_back(event: Event, device: str) -> bool:
     return ready or (event.kind == "lease.released" and event.data.get("device") == device)
 
 
-def _rungs(events: Sequence[Event], device: str) -> tuple[str, ...]:
-    """Rungs taken, in order, repeated ones once."""
-    taken = [str(each.data["rung"]) for each in events if each.kind == "recovery.rung" and each.subject == device]
-    return tuple(rung for rung, _ in groupby(taken))
+def _actions(events: Sequence[Event], device: str) -> tuple[str, ...]:
+    """Actions taken, in order, repeated ones once."""
+    taken = [str(each.data["action"]) for each in events if each.kind == "recovery.action" and each.subject == device]
+    return tuple(action for action, _ in groupby(taken))
 
 
 def _seconds(outcome: Outcome) -> str:

@@ -20,10 +20,10 @@ import psutil
 
 from benchmarks.rpc_client import RpcClient
 from benchmarks.whole_farm import Event
-from farm.cli.virtual_farm import VirtualFarm
+from farm.common.errors import FarmError, HostError
 from farm.control.client import ControlClient
-from farm.core.errors import FarmError, HostError
 from farm.simulation.control import LabClient
+from farm.simulation.virtual_farm import VirtualFarm
 
 LIMIT_S = 60.0  # for anything that must happen at all; what a phone may wait for by design is shorter
 SLOW_LIMIT_S = 180.0  # for what has patience by design: 30 s beside leases, pauses before a power cycle

@@ -154,7 +154,7 @@ def checker_killed(scene: Scene) -> None:
     """The process that imports TVM for checks and jobs dies."""
     daemon = psutil.Process(scene.farm.status()["pid"])
     for child in daemon.children():
-        if child.name() != "adb":
+        if "farm.worker.zygote" in child.cmdline():
             child.kill()
 
 

@@ -43,7 +43,7 @@ class Fault:
     undo: tuple[Step, ...] = ()  # what a person does, or the world; () it heals by itself, or is nothing to heal
     undone_by: str = ""  # that in words
     then: tuple[str, ...] = ()  # events in order after `undo`
-    rungs: tuple[str, ...] = ()  # of the ladder, in order; one that is repeated is named once
+    actions: tuple[str, ...] = ()  # of the ladder, in order; one that is repeated is named once
     check: tuple[Step, ...] = ()  # what must be so in the end; raises when it is not
     goal_s: float | None = None  # until it is ready again, since the fault, or since `undo` when there is one
     spares: bool = True  # whether the bystander's session must live through it
@@ -63,103 +63,103 @@ FAULTS: tuple[Fault, ...] = (
     # -- the server and its files --
     Fault(
         "RPC server crashes", (lab("server_crash"),),
-        ("device.starting ~ died of signal 9", "recovery.rung ~ restart-server", "device.checking", "device.ready"),
-        _FOLLOWER, rungs=("restart-server",), goal_s=2.0, repeats=5,
+        ("device.starting ~ died of signal 9", "recovery.action ~ restart-server", "device.checking", "device.ready"),
+        _FOLLOWER, actions=("restart-server",), goal_s=2.0, repeats=5,
     ),
     Fault(
         "RPC server ended by a user (SIGTERM)", (shell(f"kill $(sed -n s/^pid=//p {RUN})"),),
-        ("device.starting ~ RPC server", "device.ready"), _FOLLOWER, rungs=("restart-server",), goal_s=2.0, repeats=3,
+        ("device.starting ~ RPC server", "device.ready"), _FOLLOWER, actions=("restart-server",), goal_s=2.0, repeats=3,
     ),
     Fault(
         "RPC server dies four times in a row",
         (do.crash_and_wait, do.crash_and_wait, do.crash_and_wait, lab("server_crash")),
         ("device.starting ~ signal 9", *("device.ready", "device.recovering") * 3, "device.ready"),
-        _FOLLOWER, rungs=("restart-server", "re-push"),
+        _FOLLOWER, actions=("restart-server", "re-push"),
     ),
     Fault(
         "its supervisor is killed", (shell(f"kill -9 $(sed -n s/^PPid://p /proc/$(sed -n s/^pid=//p {RUN})/status)"),),
-        ("device.starting ~ supervisor-killed", "device.ready"), _FOLLOWER, rungs=("restart-server",), goal_s=2.0,
+        ("device.starting ~ supervisor-killed", "device.ready"), _FOLLOWER, actions=("restart-server",), goal_s=2.0,
         repeats=3,
     ),
     Fault(
         "RPC server hangs (SIGSTOP)", (lab("server_hang"), do.used),
-        ("session.ended", "recovery.rung ~ reap", "device.ready", "session.opened"), _GATE, stage=Stage.USER,
-        before=(do.client_there, do.note_server), rungs=("reap",), check=(do.other_server,), tidy=(do.drop_client,),
+        ("session.ended", "recovery.action ~ reap", "device.ready", "session.opened"), _GATE, stage=Stage.USER,
+        before=(do.client_there, do.note_server), actions=("reap",), check=(do.other_server,), tidy=(do.drop_client,),
     ),
     Fault(
         "a library of the bundle is corrupted, and the server crashes",
         (shell(f"for f in {BUNDLES}/*/libtvm_runtime.so; do dd if=/dev/zero of=$f bs=4096 count=8 conv=notrunc; done"),
          lab("server_crash")),
-        ("device.starting", "recovery.rung ~ re-push", "device.provisioning", "device.ready"),
-        "start", rungs=("restart-server", "re-push"),
+        ("device.starting", "recovery.action ~ re-push", "device.provisioning", "device.ready"),
+        "start", actions=("restart-server", "re-push"),
     ),
     Fault(
         "a library of the bundle is deleted, and the server crashes",
         (shell(f"rm {BUNDLES}/*/libtvm_ffi.so"), lab("server_crash")),
-        ("device.starting", "recovery.rung ~ re-push", "device.provisioning", "device.ready"),
-        "start", rungs=("restart-server", "re-push"),
+        ("device.starting", "recovery.action ~ re-push", "device.provisioning", "device.ready"),
+        "start", actions=("restart-server", "re-push"),
     ),
     Fault(
         "the server's program is truncated, and the server crashes",
         (shell(f"for f in {BUNDLES}/*/tvm_rpc; do rm $f; : >$f; chmod 700 $f; done"), lab("server_crash")),
-        ("device.starting", "recovery.rung ~ re-push", "device.provisioning", "device.ready"),
-        "start", rungs=("restart-server", "re-push"),
+        ("device.starting", "recovery.action ~ re-push", "device.provisioning", "device.ready"),
+        "start", actions=("restart-server", "re-push"),
     ),
     Fault(
         "the farm's folder is erased, and the server crashes",
         (shell("rm -rf /data/local/tmp/farm"), lab("server_crash")),
-        ("device.provisioning", "device.starting", "device.ready"), "start", rungs=("restart-server", "re-push"),
+        ("device.provisioning", "device.starting", "device.ready"), "start", actions=("restart-server", "re-push"),
     ),
     Fault(
         "/data fills up while it is ready", (lab("full_disk"),),
         ("device.finding ~ data-full", "device.quarantined ~ /data has"), _PROBE, meanwhile="quarantined",
-        undo=(lab("free_disk"),), undone_by="files removed", then=("device.ready",), rungs=("quarantine",),
+        undo=(lab("free_disk"),), undone_by="files removed", then=("device.ready",), actions=("quarantine",),
     ),
     Fault(
         "/data is full when the bundle must be pushed",
         (lab("full_disk", free_bytes=1_000_000), shell(f"rm -rf {BUNDLES}/*"), lab("server_crash")),
         ("device.recovering ~ MiB are needed",), "push", undo=(lab("free_disk"),), undone_by="files removed",
-        then=("device.ready",), rungs=("restart-server", "re-push"),
+        then=("device.ready",), actions=("restart-server", "re-push"),
     ),
     # -- sessions --
     Fault(
         "kernel ignores SIGTERM, session past its timeout", (),  # `before` lasted until then
-        ("session.ended", "recovery.rung ~ reap", "device.ready"), _GATE, stage=Stage.USER,
-        before=spinning("ignore_sigterm", do.SESSION_TIMEOUT_S), rungs=("reap",), goal_s=10.0, repeats=3,
+        ("session.ended", "recovery.action ~ reap", "device.ready"), _GATE, stage=Stage.USER,
+        before=spinning("ignore_sigterm", do.SESSION_TIMEOUT_S), actions=("reap",), goal_s=10.0, repeats=3,
         tidy=(do.drop_client,),
     ),
     Fault(
         "kernel spins, an operator ends the lease", (farm("lease", "kick", "{}"),),
-        ("session.ended", "recovery.rung ~ reap", "device.ready"), "operator", stage=Stage.USER,
-        before=spinning("ignore_sigterm"), rungs=("reap",), goal_s=10.0, tidy=(do.drop_client,),
+        ("session.ended", "recovery.action ~ reap", "device.ready"), "operator", stage=Stage.USER,
+        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=10.0, tidy=(do.drop_client,),
     ),
     Fault(
         "client dies in the middle of a kernel", (do.drop_client,),
-        ("session.ended", "recovery.rung ~ reap", "device.ready"), _GATE, stage=Stage.USER,
-        before=spinning("ignore_sigterm"), rungs=("reap",), goal_s=10.0,
+        ("session.ended", "recovery.action ~ reap", "device.ready"), _GATE, stage=Stage.USER,
+        before=spinning("ignore_sigterm"), actions=("reap",), goal_s=10.0,
     ),
     Fault(
         "a process survives SIGKILL (stuck in a driver)", (do.drop_client,),
-        ("session.ended", "recovery.rung ~ reap", "recovery.ended ~ reap.*failed", "recovery.rung ~ reboot",
+        ("session.ended", "recovery.action ~ reap", "recovery.ended ~ reap.*failed", "recovery.action ~ reboot",
          "device.gone", "device.ready"), "reaper", stage=Stage.USER,
-        before=spinning("unkillable", seconds=30.0), rungs=("reap", "reboot"),
+        before=spinning("unkillable", seconds=30.0), actions=("reap", "reboot"),
     ),
     Fault(
         "a session's process segfaults", (shell(f"kill -SEGV $(pgrep -P $(sed -n s/^pid=//p {RUN}))"),),
-        ("session.ended", "recovery.rung ~ reap", "device.ready"), _GATE, stage=Stage.USER,
-        before=(do.client_there, do.opened()), rungs=("reap",), tidy=(do.drop_client,),
+        ("session.ended", "recovery.action ~ reap", "device.ready"), _GATE, stage=Stage.USER,
+        before=(do.client_there, do.opened()), actions=("reap",), tidy=(do.drop_client,),
     ),
     Fault(
         "kernels give wrong numbers", (lab("wrong_numbers"), lab("server_crash")),
-        ("device.starting", "device.checking", "recovery.rung ~ re-push", "device.quarantined ~ wrong"), _CHECK,
+        ("device.starting", "device.checking", "recovery.action ~ re-push", "device.quarantined ~ wrong"), _CHECK,
         meanwhile="quarantined", undo=(lab("good_kernels"), farm("device", "release", "{}")),
-        undone_by="a person releases it", then=("device.ready",), rungs=("restart-server", "re-push", "quarantine"),
+        undone_by="a person releases it", then=("device.ready",), actions=("restart-server", "re-push", "quarantine"),
         tidy=(lab("good_kernels"),),
     ),
     Fault(
         "GPU driver reports a page fault", (lab("gpu_fault"),),
-        ("device.finding ~ gpu-fault", "recovery.rung ~ restart-server", "device.checking", "device.ready"), _PROBE,
-        stage=Stage.ROOTED, rungs=("restart-server",),
+        ("device.finding ~ gpu-fault", "recovery.action ~ restart-server", "device.checking", "device.ready"), _PROBE,
+        stage=Stage.ROOTED, actions=("restart-server",),
     ),
     # -- the link --
     Fault(
@@ -183,18 +183,18 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "offline: listed as usable, answers nothing", (lab("offline", mode="silent"),),
-        ("device.recovering ~ answers no command", "recovery.rung ~ reconnect"), _PROBE, undo=(lab("plug"),),
-        undone_by="replug", then=("device.ready",), rungs=("reconnect",), slow=True,
+        ("device.recovering ~ answers no command", "recovery.action ~ reconnect"), _PROBE, undo=(lab("plug"),),
+        undone_by="replug", then=("device.ready",), actions=("reconnect",), slow=True,
     ),
     Fault(
         "offline: closes whatever is opened", (lab("offline", mode="refuse"), lab("server_crash")),
         ("device.recovering",), _FOLLOWER, undo=(lab("plug"),), undone_by="replug", then=("device.ready",),
-        rungs=("restart-server",),
+        actions=("restart-server",),
     ),
     Fault(
         "offline until its port's power is cycled", (lab("dead_battery"), lab("offline", mode="offline")),
-        ("device.offline", "recovery.rung ~ reconnect", "recovery.rung ~ power-cycle", "device.ready"), _LIST,
-        stage=Stage.HUB, rungs=("reconnect", "power-cycle"), slow=True, tidy=(lab("dead_battery", on=False),),
+        ("device.offline", "recovery.action ~ reconnect", "recovery.action ~ power-cycle", "device.ready"), _LIST,
+        stage=Stage.HUB, actions=("reconnect", "power-cycle"), slow=True, tidy=(lab("dead_battery", on=False),),
     ),
     Fault(
         "unauthorized", (lab("unauthorized"),), ("device.unauthorized",), _LIST, meanwhile="unauthorized",
@@ -202,13 +202,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "slow link (1 MB/s, 50 ms)", (lab("slow", bytes_per_s=1e6, latency_s=0.05), lab("server_crash")),
-        ("device.starting", "device.ready"), _FOLLOWER, rungs=("restart-server",), tidy=(lab("fast"),),
+        ("device.starting", "device.ready"), _FOLLOWER, actions=("restart-server",), tidy=(lab("fast"),),
     ),
     Fault(
         "cable pulled in the middle of a push",
         (shell(f"rm -rf {BUNDLES}/*"), lab("cut_push", after_bytes=500_000, replug_after_s=0.5), lab("server_crash")),
         ("device.provisioning", "device.gone", "device.identifying", "device.ready"), _LIST,
-        rungs=("restart-server", "re-push"),
+        actions=("restart-server", "re-push"),
     ),
     Fault(
         "a USB port loses its power", (lab("port_off"),), ("device.gone",), _LIST, stage=Stage.HUB, meanwhile="gone",
@@ -221,8 +221,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "an operator cycles its port's power", (farm("device", "power-cycle", "{}"),),
-        ("recovery.rung ~ power-cycle", "device.gone", "device.ready"), "operator", stage=Stage.HUB,
-        rungs=("power-cycle",),
+        ("recovery.action ~ power-cycle", "device.gone", "device.ready"), "operator", stage=Stage.HUB,
+        actions=("power-cycle",),
     ),
     Fault(
         "airplane mode on a phone reached over the network", (lab("network"), lab("airplane")), ("device.gone",), _LIST,
@@ -236,7 +236,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "an operator reboots it", (farm("device", "reboot", "{}"),),
-        ("recovery.rung ~ reboot", "device.gone", "device.ready"), "operator", rungs=("reboot",),
+        ("recovery.action ~ reboot", "device.gone", "device.ready"), "operator", actions=("reboot",),
     ),
     Fault(
         "boot loop (three boots of 1 s)", (lab("boot_loop", boots=3, up_s=1.0),),
@@ -274,13 +274,13 @@ FAULTS: tuple[Fault, ...] = (
         "battery overheats", (lab("wear", cycles=10, full_share=1.0, health="overheat"),),
         ("device.finding ~ battery-hot", "device.quarantined ~ too hot"), _PROBE, meanwhile="quarantined",
         undo=(lab("wear", cycles=10, full_share=1.0, health="good"),), undone_by="it cools", then=("device.ready",),
-        rungs=("quarantine",), tidy=(lab("wear", cycles=10, full_share=1.0, health="good"),),
+        actions=("quarantine",), tidy=(lab("wear", cycles=10, full_share=1.0, health="good"),),
     ),
     Fault(
         "battery is dead, says the phone", (lab("wear", cycles=900, full_share=0.9, health="dead"),),
         ("device.finding ~ battery-bad", "device.quarantined ~ dead"), _PROBE, meanwhile="quarantined",
         undo=(lab("wear", cycles=10, full_share=1.0, health="good"), farm("device", "release", "{}")),
-        undone_by="a new battery, and a person releases it", then=("device.ready",), rungs=("quarantine",),
+        undone_by="a new battery, and a person releases it", then=("device.ready",), actions=("quarantine",),
         tidy=(lab("wear", cycles=10, full_share=1.0, health="good"),),
     ),
     Fault(
@@ -288,7 +288,7 @@ FAULTS: tuple[Fault, ...] = (
         (lab("wear", cycles=900, full_share=0.9, health="over_voltage"),),
         ("device.finding ~ battery-bad", "device.quarantined ~ over voltage"), _PROBE, meanwhile="quarantined",
         undo=(lab("wear", cycles=10, full_share=1.0, health="good"), farm("device", "release", "{}")),
-        undone_by="a new battery, and a person releases it", then=("device.ready",), rungs=("quarantine",),
+        undone_by="a new battery, and a person releases it", then=("device.ready",), actions=("quarantine",),
         tidy=(lab("wear", cycles=10, full_share=1.0, health="good"),),
     ),
     Fault(
@@ -303,8 +303,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a reboot that adb did not notice (another boot id)", (do.other_boot_id,),
-        ("device.finding ~ rebooted", "recovery.rung ~ restart-server", "device.ready"), _PROBE,
-        rungs=("restart-server",), slow=True,
+        ("device.finding ~ rebooted", "recovery.action ~ restart-server", "device.ready"), _PROBE,
+        actions=("restart-server",), slow=True,
     ),
     # Last of its phone: sections of the probe in which a phone got stuck are left out for ten minutes.
     Fault(
@@ -345,7 +345,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the checker (TVM's process) is killed, and a server crashes", (do.checker_killed, lab("server_crash")),
-        ("device.starting", "device.checking", "device.ready"), _FOLLOWER, stage=Stage.FARM, rungs=("restart-server",),
+        ("device.starting", "device.checking", "device.ready"), _FOLLOWER, stage=Stage.FARM,
+        actions=("restart-server",),
     ),
     Fault(
         "daemon killed", (do.daemon_killed,), ("daemon.started", "device.ready"), "systemd", stage=Stage.FARM,

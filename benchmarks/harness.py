@@ -20,7 +20,7 @@ from types import ModuleType
 
 import psutil
 
-from farm.core.errors import ExitCode, FarmError, HostError
+from farm.common.errors import ExitCode, FarmError, HostError
 
 PREFIX = "bench_"
 ONLY_BY_NAME = frozenset({"soak"})  # takes as long as it is told to; not part of "all"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -11,13 +11,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert
 
-from farm.core.events import Event
-from farm.core.job import Attempt, AttemptState, Job, JobState
-from farm.core.requests import Door, LeaseClass
+from farm.common.events import Event
+from farm.model.job import Attempt, AttemptState, Job, JobState
+from farm.model.requests import LeaseClass, LeaseSource
 from farm.store import schema
-from farm.store.database import Database
-from farm.store.records import LeaseRecord
-from farm.store.rows import attempt_values, insert_events, job_values, selector_number
+from farm.store.database import Database, insert_events, selector_number, values_of
+from farm.store.leases import LeaseRecord
 from farm.store.store import Store
 
 AT_ONCE = 2000  # jobs in one commit
@@ -49,14 +48,10 @@ def _insert(connection: Connection, numbers: list[int], began: datetime) -> None
     made = [_one(number, began) for number in numbers]
     selector = selector_number(connection, "android")
     connection.execute(
-        insert(schema.job), [{**job_values(job), "selector": selector, "submission": None} for job, _, _ in made]
+        insert(schema.job), [{**values_of(job), "selector": selector, "submission": None} for job, _, _ in made]
     )
-    leases = [
-        {**asdict(lease), "door": lease.door.value, "lease_class": lease.lease_class.value, "selector": selector}
-        for _, lease, _ in made
-    ]
-    connection.execute(insert(schema.lease), leases)
-    connection.execute(insert(schema.attempt), [attempt_values(attempt) for _, _, attempt in made])
+    connection.execute(insert(schema.lease), [{**values_of(lease), "selector": selector} for _, lease, _ in made])
+    connection.execute(insert(schema.attempt), [values_of(attempt) for _, _, attempt in made])
     connection.execute(insert(schema.result), [{"job": job.id, "body": RESULT} for job, _, _ in made])
     insert_events(
         connection, [event for number, each in zip(numbers, made, strict=True) for event in _told(number, *each)]
@@ -71,8 +66,9 @@ def _one(number: int, began: datetime) -> tuple[Job, LeaseRecord, Attempt]:
         state=JobState.DONE, attempts=1, ended_at=ended, lease_class=LeaseClass.BENCH,
     )  # fmt: skip
     lease = LeaseRecord(
-        id=f"lease-0-{number}", device=device, user=user, door=Door.JOB, job=job.id, lease_class=LeaseClass.BENCH,
-        selector="android", key="", fence=number, granted_at=at, ended_at=ended, reason="done", held_s=EACH_S,
+        id=f"lease-0-{number}", device=device, user=user, source=LeaseSource.JOB, job=job.id,
+        lease_class=LeaseClass.BENCH, selector="android", key="", fence=number, granted_at=at, ended_at=ended,
+        reason="done", held_s=EACH_S,
     )  # fmt: skip
     attempt = Attempt(f"{job.id}.1", job.id, 1, device, lease.id, number, at)
     return job, lease, replace(attempt, state=AttemptState.DONE, ended_at=ended)

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 
 GRACE_S = 10.0
 ANSWER_LIMIT_S = 180.0  # longer than any phone of ours stays away

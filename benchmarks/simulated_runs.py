@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
-from farm.measure.series import FloatArray, Series
+from farm.measure.series import FloatArray, SampleSeries
 from farm.worker.timing import Timer
 
 TRUE_S = 1e-3
@@ -37,6 +39,49 @@ def ar(likeness: float) -> Callable[[Random, int], FloatArray]:
         return values[BURN_IN:]
 
     return drawn
+
+
+STEP_S = 0.015  # from one sample to the next, of noise in time: 10 ms of it and the reference kernel's turn
+
+
+def in_time(power: Callable[[FloatArray], FloatArray]) -> Noise:
+    """Normal noise of unit variance with a spectrum, given at frequencies in Hz."""
+
+    def drawn(random: Random, count: int) -> FloatArray:
+        wide = power(np.asarray(np.fft.rfftfreq(4 * count, STEP_S), dtype=np.float64))
+        waves = (random.normal(size=wide.size) + 1j * random.normal(size=wide.size)) * np.sqrt(wide)
+        return np.asarray(np.fft.irfft(waves)[:count] * (2 * count) / math.sqrt(wide.sum()), dtype=np.float64)
+
+    return drawn
+
+
+def ornstein_uhlenbeck(memory_s: float) -> Noise:
+    return in_time(lambda hz: 1 / (1 + (2 * math.pi * memory_s * hz) ** 2))
+
+
+def flicker(longest_s: float) -> Noise:
+    """1/f noise, level below the frequency of its longest period."""
+    return in_time(lambda hz: 1 / np.maximum(hz, 1 / longest_s))
+
+
+def dense_bursts(height: float) -> Noise:
+    """Beside independent noise, 4 bursts of 80 ms a second, at random; the median of the whole is 0."""
+
+    def drawn(random: Random, count: int) -> FloatArray:
+        begins = random.uniform(-0.08, count * STEP_S, size=random.poisson(4 * (count * STEP_S + 0.08)))
+        at = STEP_S * np.arange(count)[:, None]
+        slow = np.any((at >= begins) & (at < begins + 0.08), axis=1)
+        return np.asarray(random.normal(size=count) + height * slow - _burst_median(height), dtype=np.float64)
+
+    return drawn
+
+
+@cache
+def _burst_median(height: float) -> float:
+    quiet = math.exp(-4 * 0.08)  # of the time
+    levels = np.linspace(0, max(height, 1.0), 4001)
+    below = [quiet * NormalDist().cdf(each) + (1 - quiet) * NormalDist().cdf(each - height) for each in levels]
+    return float(np.interp(0.5, below, levels))
 
 
 def normal(random: Random, count: int) -> FloatArray:
@@ -157,11 +202,11 @@ class Phone:
         return self.now_s - begun_s
 
 
-def series(random: Random, drawn: Drawn, beside: int = 1) -> Series:
-    """A run in which `beside` samples share each reading of the reference kernel."""
+def series(random: Random, drawn: Drawn, beside: int = 1, step_s: float = 1.0) -> SampleSeries:
+    """A run in which `beside` samples share each reading of the reference kernel; one begins every `step_s`."""
     noise, both, own = drawn
     jitter = REFERENCE_NOISE * random.normal(size=noise.size)
     seconds = np.asarray(TRUE_S * both * own * np.exp(NOISE * noise), dtype=np.float64)
     reference_s = np.asarray(NOMINAL_S * both * np.exp(jitter), dtype=np.float64)
     shared = np.where(np.arange(noise.size) % beside, math.nan, reference_s)
-    return Series(seconds, np.arange(noise.size, dtype=np.float64), shared)
+    return SampleSeries(seconds, step_s * np.arange(noise.size, dtype=np.float64), np.asarray(shared, dtype=np.float64))

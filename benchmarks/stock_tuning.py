@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.cli.virtual_farm import VirtualFarm
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tvm import free_port, stock_tracker
 
 KEY = "stock"

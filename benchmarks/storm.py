@@ -20,12 +20,11 @@ from typing import Any
 import psutil
 
 from benchmarks.storm_weather import Tally, Weather
-from farm.cli.virtual_farm import VirtualFarm
+from farm.common.errors import FarmError, HostError, PhoneError
 from farm.control.client import ControlClient
-from farm.core.errors import FarmError, HostError, PhoneError
-from farm.simulation.control import LabClient
+from farm.simulation.control import LabClient, PhoneOffError
 from farm.simulation.faults import OFFLINE_MODES
-from farm.simulation.phone_status import PhoneOffError
+from farm.simulation.virtual_farm import VirtualFarm
 
 PATIENCE_S = 60.0  # a phone's hub may be unplugged meanwhile, and the adb server killed
 BOOT_LIMIT_S = 30.0
@@ -256,8 +255,8 @@ class FarmStorm(threading.Thread):
         """The zygote dies; checks wait until the next one has imported TVM."""
         daemon = psutil.Process(self._client.call("status")["pid"])
         for child in daemon.children():
-            if child.name() != "adb":
-                with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "farm.worker.zygote" in child.cmdline():
                     child.send_signal(signal.SIGKILL)
 
     def kicked(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.rpc_client import ClientHangsError, RpcClient
 from benchmarks.storm_weather import Tally, Weather
-from farm.core.errors import FarmError, HostError
+from farm.common.errors import FarmError, HostError
 
 SESSION_TIMEOUT_S = 8.0  # what the users give: nobody is stuck for longer with a phone that hangs
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 
 
 class Weather:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from farm.cli.virtual_farm import VirtualFarm
-from farm.core.device import LIFE_EVENTS
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.model.device import LIFE_EVENTS
+from farm.simulation.virtual_farm import VirtualFarm
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
 WAIT_S = 60.0

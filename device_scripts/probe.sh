@@ -1,7 +1,7 @@
 #!/system/bin/sh
 # One look at a phone's health: sections of lines, each under a `==farm:NAME` line, the last one `==farm:end`.
 # POSIX sh as mksh + toybox (or dash, busybox, old toolbox) run it. It writes nothing and needs no root. What a phone does not
-# have or does not let us read is simply not printed; farm.fleet.probe names it. Files are read by the shell itself: a phone has
+# have or does not let us read is simply not printed; farm.devices.health.probe names it. Files are read by the shell itself: a phone has
 # up to 79 thermal zones, and `cat` would fork twice for each. Farm sends this text as the command itself (comments and
 # indentation removed, so that it fits 4096 bytes, the oldest adbd's packet), with the sections it wants in $SECTIONS.
 # Sections that may block in a driver stand last: when the host gives up waiting, it has all that came before.

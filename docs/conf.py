@@ -28,7 +28,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_heading_anchors = 4  # as GitHub numbers them: links work there and here
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 suppress_warnings = ["myst.header"]  # generated parts go deeper at once
 
 autodoc_member_order = "bysource"
@@ -47,3 +47,7 @@ html_theme_options = {
     "light_css_variables": {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, monospace"},
     "dark_css_variables": {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, monospace"},
 }
+
+# `make man` writes man/farm.1 from the page of commands; a fixed date, so that the same commands give the same bytes.
+today = "2026-11-22"
+man_pages = [("reference-cli", "farm", "Android phones on a Linux host as a measurement lab for ML compilers", [], 1)]

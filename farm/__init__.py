@@ -29,14 +29,20 @@ __all__ = [
 if TYPE_CHECKING:
     from farm.client import AsyncClient, Client
     from farm.client.tuning import FarmBuilder, FarmRunner
-    from farm.core.errors import FarmError, HostError, NoPhoneError, PhoneError, UserError
-    from farm.jobs.specs import BenchSpec, LeaseSpec, RunSpec, ShellSpec
+    from farm.common.errors import FarmError, HostError, NoPhoneError, PhoneError, UserError
+    from farm.kinds.bench.spec import BenchSpec
+    from farm.kinds.lease.spec import LeaseSpec
+    from farm.kinds.run.spec import RunSpec
+    from farm.kinds.shell.spec import ShellSpec
 else:
     _HOMES = {
         "farm.client": ("AsyncClient", "Client"),
         "farm.client.tuning": ("FarmBuilder", "FarmRunner"),  # with TVM
-        "farm.core.errors": ("FarmError", "HostError", "NoPhoneError", "PhoneError", "UserError"),
-        "farm.jobs.specs": ("BenchSpec", "LeaseSpec", "RunSpec", "ShellSpec"),
+        "farm.common.errors": ("FarmError", "HostError", "NoPhoneError", "PhoneError", "UserError"),
+        "farm.kinds.bench.spec": ("BenchSpec",),
+        "farm.kinds.lease.spec": ("LeaseSpec",),
+        "farm.kinds.run.spec": ("RunSpec",),
+        "farm.kinds.shell.spec": ("ShellSpec",),
     }
 
     def __getattr__(name: str) -> object:

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.tvm import free_port
+
 START_TIMEOUT_S = 15.0  # making an RSA key is most of it
 COMMAND_TIMEOUT_S = 60.0
 
@@ -17,7 +19,7 @@ COMMAND_TIMEOUT_S = 60.0
 def adb_binaries() -> dict[str, str]:
     """The adb programs on this machine by a short name: Debian's (29) and the one inside adbutils (36)."""
     found: dict[str, str] = {}
-    system = shutil.which("adb", path="/usr/bin:/usr/local/bin")
+    system = shutil.which("adb")
     if system is not None:
         found["system"] = system
     import adbutils
@@ -26,16 +28,6 @@ def adb_binaries() -> dict[str, str]:
     if bundled.is_file():
         found["bundled"] = str(bundled)
     return found
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago, outside the range adb scans for emulators (5554-5585)."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if not 5500 <= port <= 5600:
-            return port
 
 
 @dataclass

@@ -7,21 +7,40 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.adb_server import AdbServer, adb_binaries
+from tests.support.needs import packages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from farm.cli.virtual_farm import VirtualFarm
     from farm.simulation.control import LabClient
+    from farm.simulation.virtual_farm import VirtualFarm
     from tests.support.whole_farm import Phone
 
 
 def pytest_configure() -> None:
     """A test run that a shell started in the background ignores Ctrl-C, and so would every command it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("farm", deadline=None)  # a loaded host is no failure
+    settings.load_profile("farm")
+
+
+_MISSING = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Remember the packages that skipped tests need."""
+    reasons = [str(each.longrepr[2]) for each in terminalreporter.stats.get("skipped", ()) if each.longrepr]
+    config.stash[_MISSING] = packages_of(reasons)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say as the last line what to install for the tests that were skipped."""
+    if packages := config.stash.get(_MISSING, []):
+        print(f"\nto run the tests skipped for want of a program: apt install {' '.join(packages)}")
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +118,7 @@ def phone(farm: VirtualFarm) -> Iterator[Phone]:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model's file."""
-    from farm.zoo.small_cnn import build
+    from farm.zoo import small_cnn as build
 
     path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
     path.write_bytes(build().SerializeToString(deterministic=True))

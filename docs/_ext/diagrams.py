@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.core.device import Heat, Service  # noqa: E402
-from farm.core.job import FINAL, JobState  # noqa: E402
-from farm.core.lifecycle_state import LINK_DOWN, TRANSITIONS  # noqa: E402
-from farm.core.queue_model import PHASES  # noqa: E402
-from farm.core.queue_model import TRANSITIONS as JOB_TRANSITIONS  # noqa: E402
-from farm.core.recovery import LADDER  # noqa: E402
+from farm.devices.lifecycle.recovery import LADDER  # noqa: E402
+from farm.devices.lifecycle.state import LINK_DOWN, TRANSITIONS  # noqa: E402
+from farm.jobs.queue.model import PHASES  # noqa: E402
+from farm.jobs.queue.model import TRANSITIONS as JOB_TRANSITIONS  # noqa: E402
+from farm.model.device import Heat, Service  # noqa: E402
+from farm.model.job import FINAL, JobState  # noqa: E402
 
 Point = tuple[float, float]
 Step = tuple[str, str]
@@ -186,15 +186,17 @@ def life() -> Drawing:
 
 
 def ladder() -> Drawing:
-    """The recovery ladder: which rung may come after which."""
+    """The recovery ladder: which action may come after which."""
     steps = set()
-    for ailment in {each for step in LADDER for each in step.mends}:
-        chain = [step.rung.value for step in LADDER if ailment in step.mends]
+    for fault in {each for step in LADDER for each in step.helps}:
+        chain = [step.action.value for step in LADDER if fault in step.helps]
         steps |= set(pairwise(chain))
-    places = {step.rung.value: (150.0, 45 + 72.0 * at) for at, step in enumerate(LADDER)}
+    places = {step.action.value: (150.0, 45 + 72.0 * at) for at, step in enumerate(LADDER)}
     down = {(a, b): places[b][1] - places[a][1] for a, b in steps}
     far = {step: 110 + 0.8 * way for step, way in down.items() if way > 72.0}
-    limit = {step.rung.value: f"{step.radius}" + (f", {step.per_day} a day" if step.per_day else "") for step in LADDER}
+    limit = {
+        step.action.value: f"{step.radius}" + (f", {step.per_day} a day" if step.per_day else "") for step in LADDER
+    }
     return Drawing("Recovery ladder", (420, 525), places, frozenset(steps), notes=limit, bend=far)
 
 

@@ -1,4 +1,4 @@
-"""The reference as Markdown, made of the code itself: commands, configuration, verbs, events, errors.
+"""The reference as Markdown, made of the code itself: commands, specs of jobs, configuration, verbs, events, errors.
 
 Nothing is started and nothing is asked: the command line is walked, dataclasses and calls are read in their sources.
 """
@@ -18,13 +18,24 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farm.core import heat_policy
+from pydantic import TypeAdapter
+
+from farm.devices.thermal import thermal_rules
+
+if TYPE_CHECKING:
+    from farm.jobs.specs import JobSpec, SpecField
 
 ROOT = Path(__file__).parents[2]
 # Tables whose values are None where the class says nothing: what holds then.
 EFFECTIVE = {"heat.hard": "HARD", "heat.bench": "BENCH", "heat.tune": "TUNE", "heat.end_leases": "END_LEASES"}
+
+
+JSON_TYPES = {
+    "integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "array": "list",
+    "object": "table",
+}  # fmt: skip
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -75,15 +86,69 @@ def options_of(name: str, command: Any) -> list[tuple[str, str]]:
 
 def cli() -> str:
     """The page of commands: a heading each."""
+    from farm.cli.main import EXAMPLES
+
     parts = []
     for name, command in commands():
         words = [each.strip() for each in re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))]
         title = "Options of every command" if name == "farm" else f"`{name}`"
         parts.append(f"## {title}\n\n" + "\n\n".join(plain(" ".join(each.split())) for each in words))
-        rows = [(f"`{written}`", plain(what)) for written, what in options_of(name, command)]
-        if rows:
-            parts.append(table(("argument, option", "what"), rows))
+        parts += [f"`{written}`\n: {plain(' '.join(what.split()))}" for written, what in options_of(name, command)]
+        if examples := EXAMPLES.get(name.removeprefix("farm ")):
+            parts.append("\n".join(("```console", *examples, "```")))
     return "\n\n".join(parts)
+
+
+# --- specs of jobs --------------------------------------------------------------------------------------------------
+
+
+def specs() -> str:
+    """The page of specs: the fields of all jobs, of those with a model, and of each kind what it has beside them."""
+    from farm.jobs.specs import JobSpec, ModelSpec
+    from farm.kinds import KINDS
+
+    columns = ("field", "value", "default", "what")
+    shared = _field_rows(JobSpec)
+    with_model = [row for row in _field_rows(ModelSpec) if row not in shared]
+    models = ", ".join(f"`{name}`" for name, cls in KINDS.items() if issubclass(cls, ModelSpec))
+    parts = [
+        "## All kinds\n\n" + table(columns, shared),
+        f"## With a model: {models}\n\n" + table(columns, with_model),
+    ]
+    for name, cls in KINDS.items():
+        own = [row for row in _field_rows(cls) if row not in (*shared, *with_model)]
+        parts.append(f"## `{name}`\n\n{plain(' '.join((cls.__doc__ or '').split()))}\n\n" + table(columns, own))
+    return "\n\n".join(parts)
+
+
+def _field_rows(cls: type[JobSpec]) -> list[tuple[str, ...]]:
+    from farm.jobs.specs import fields_of
+
+    rows = []
+    for each in fields_of(cls).values():
+        missing = each.default is dataclasses.MISSING
+        default = "must be given" if missing else "none" if each.default == () else written_value(each.default)
+        rows.append((f"`{each.name}`", _values_of(each), default, plain(each.help.text)))
+    return rows
+
+
+def _values_of(field: SpecField) -> str:
+    """What a field may be, with its bounds."""
+    if field.artifact is not None:
+        return "file"
+    schema = TypeAdapter(field.type).json_schema()
+    return " or ".join(_value_words(each) for each in schema.get("anyOf", [schema]) if each.get("type") != "null")
+
+
+def _value_words(schema: Mapping[str, Any]) -> str:
+    if words := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{each}`" for each in words)
+    bounds = [f"{schema[name]:,.10g}" for name in ("minimum", "maximum") if name in schema]
+    if "maxLength" in schema:
+        bounds = [f"of at most {schema['maxLength']:,} characters"]
+    if "maxItems" in schema:
+        bounds = [f"of at most {schema['maxItems']:,}"]
+    return " ".join(filter(None, (JSON_TYPES[schema["type"]], " to ".join(bounds))))
 
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -158,7 +223,7 @@ def config_keys(cls: type | None = None, where: str = "") -> Iterator[Key]:
 
 def _default(where: str, each: dataclasses.Field[Any]) -> str:
     if where in EFFECTIVE:
-        value = getattr(heat_policy, EFFECTIVE[where])
+        value = getattr(thermal_rules, EFFECTIVE[where])
         value = getattr(value, each.name)
     elif each.default is not dataclasses.MISSING:
         value = each.default
@@ -166,8 +231,11 @@ def _default(where: str, each: dataclasses.Field[Any]) -> str:
         value = each.default_factory()
     else:
         return "must be given"
-    if value == sys.executable:
-        return "the daemon's own"
+    return "the daemon's own" if value == sys.executable else written_value(value)
+
+
+def written_value(value: object) -> str:
+    """A default as the reference writes it."""
     if value is None or value == Path():
         return "none"
     if isinstance(value, int | float):
@@ -191,7 +259,7 @@ def config() -> str:
     return "\n\n".join(parts)
 
 
-# --- verbs of the control door --------------------------------------------------------------------------------------
+# --- verbs of the control socket --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +280,7 @@ def sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
             yield path, ast.parse(path.read_text("utf-8"))
 
 
-# Verbs that the door has by itself.
+# Verbs of the server itself.
 PLAIN = (
     Verb("ping", "viewer", "", "Who the caller is, and with which role."),
     Verb("artifact.put", "user", "", "A piece of a file, which goes into the farm."),
@@ -223,15 +291,13 @@ PLAIN = (
 def verbs() -> list[Verb]:
     """Every verb, by name."""
     found = [*PLAIN]
-    for path, module in sources("control", "daemon"):
+    for _, module in sources("control", "daemon", "kinds"):
         for method in (each for each in ast.walk(module) if isinstance(each, ast.AsyncFunctionDef)):
             for mark in (each for each in method.decorator_list if isinstance(each, ast.Call)):
                 if _name(mark.func) == "verb":
                     kind, role = ast.literal_eval(mark.args[0]), ast.unparse(mark.args[1]).removeprefix("Role.")
-                    forms = (_name(each.annotation) for each in method.args.args if each.annotation)
-                    form = next((each for each in forms if each != "ControlCall"), "")
                     meaning = (ast.get_docstring(method) or "").split("\n\n")[0]
-                    found.append(Verb(kind, role.lower(), _form(path, form), meaning))
+                    found.append(Verb(kind, role.lower(), _verb_fields(method.args), meaning))
     return sorted(found, key=lambda each: each.kind)
 
 
@@ -239,17 +305,17 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _form(path: Path, name: str) -> str:
-    """A form's fields; `?`: may be left out."""
-    if not name:
-        return ""
-    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    missing = dataclasses.MISSING
-    given = (
-        (each, each.default is not missing or each.default_factory is not missing)
-        for each in dataclasses.fields(getattr(module, name))
-    )
-    return " ".join(f"{each.name}?" if optional else each.name for each, optional in given)
+def _verb_fields(parameters: ast.arguments) -> str:
+    """The fields of a verb, which are its method's parameters; `?`: may be left out."""
+    optional: list[ast.expr | None] = [
+        *[None] * (len(parameters.args) - len(parameters.defaults)),
+        *parameters.defaults,
+    ]
+    given = zip([*parameters.args, *parameters.kwonlyargs], [*optional, *parameters.kw_defaults], strict=True)
+    fields = [
+        (each.arg, default) for each, default in given if each.annotation and _name(each.annotation) != "ControlCall"
+    ]
+    return " ".join(name if default is None else f"{name}?" for name, default in fields)
 
 
 def control() -> str:
@@ -266,7 +332,7 @@ def control() -> str:
 
 def events() -> str:
     """The page of events."""
-    from farm.core.event_kinds import KINDS
+    from farm.model.event_kinds import KINDS
 
     rows = [
         (f"`{each.kind}`", each.subject, plain(each.meaning) + ("" if each.kept else " (not kept)"),
@@ -279,11 +345,12 @@ def events() -> str:
 def errors() -> list[type[Any]]:
     """Every class of error with a code of its own, outside of what imports TVM."""
     import farm
-    from farm.core.errors import FarmError
+    from farm.common.errors import FarmError
 
     left_out = ("worker", "tuning", "compiler", "simulation", "store.migrations", "client.tuning", "__main__")
     for found in pkgutil.walk_packages(farm.__path__, "farm."):
-        if not found.name.removeprefix("farm.").startswith(left_out):
+        name = found.name.removeprefix("farm.")
+        if not name.startswith(left_out) and not name.endswith(".worker") and name != "kinds.tune.run":
             importlib.import_module(found.name)
 
     def below(cls: type[Any]) -> Iterator[type[Any]]:
@@ -308,5 +375,5 @@ def error_codes() -> str:
 
 
 PARTS: Mapping[str, types.FunctionType] = {
-    "cli": cli, "config": config, "control": control, "events": events, "errors": error_codes,
+    "cli": cli, "specs": specs, "config": config, "control": control, "events": events, "errors": error_codes,
 }  # fmt: skip

@@ -16,8 +16,8 @@ ROW = re.compile(r"^\| (\*\*.*?\*\*(?:, \*\*.*?\*\*)*) \|", re.MULTILINE)
 WORD = re.compile(r"\*\*(.+?)\*\*")
 # Words of everyday speech, which would be underlined everywhere.
 COMMON = frozenset([
-    "device", "line", "name", "key", "hub", "part", "place", "run", "turn", "check", "event", "share", "phase", "leg",
-    "target", "life", "quiet", "note", "heat", "service", "round", "pair", "session", "job", "closed", "holder",
+    "device", "line", "name", "key", "hub", "place", "check", "event", "share", "target", "life", "quiet", "note",
+    "heat", "service", "round", "pair", "session", "job", "closed",
 ])  # fmt: skip
 
 

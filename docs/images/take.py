@@ -1,7 +1,6 @@
 """Takes the pictures of docs/web.md from a virtual farm: `python docs/images/take.py [FOLDER] [--all]`.
 
-With `--all`, every page in light and dark, as wide as a desk's screen and as narrow as a phone's: for the eyes of
-whoever changes a style sheet.
+With `--all`, every page in light and dark, in the width of a desktop and of a phone, to check a changed style sheet.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.zoo.catalogue import onnx_bytes
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.zoo import onnx_bytes
 from tests.support.browser import NARROW, WIDE, Watched, chromium, profile
 
 PROFILES = ("oneplus-12", "galaxy-a55", "galaxy-s9", "realme-gt-neo3", "huawei-mate-20", "oneplus-5t")

@@ -10,9 +10,9 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from farm.adb.connection import Connection, Deadline, ServerAddress, told
+from farm.adb.connection import AdbConnection, ServerAddress, abridged, deadline
 from farm.adb.devices import AdbDevice, parse_device_list
 from farm.adb.errors import (
     AdbError,
@@ -21,14 +21,14 @@ from farm.adb.errors import (
     AdbServerUnreachable,
     AdbTimeout,
     PhonePortClosed,
+    failure,
 )
-from farm.adb.failures import failure
 from farm.adb.host_protocol import BlockReader, encode_request, text_of
 from farm.adb.shell import MAX_OUTPUT_BYTES, STDERR_TAIL_BYTES, ShellResult, ShellStream, collect, new_sentinel
-from farm.core.errors import ProtocolError
-from farm.core.histogram import QUICK_S, Histogram
+from farm.common.errors import ProtocolError
+from farm.common.histogram import QUICK_S, Histogram
 
-HOST_TIMEOUT_S = 5.0  # what the server answers without asking a phone takes it well below 0.1 s
+HOST_TIMEOUT_S = 5.0  # an answer that needs no phone takes the server well below 0.1 s
 OPEN_TIMEOUT_S = 10.0  # a service on a phone: one round trip over USB, or Wi-Fi on a bad day
 CONNECT_TIMEOUT_S = 20.0  # `connect` to a dead address: the server gives up first, with the reason
 LISTEN_BACKLOG = 4  # adb's listen(); a TCP connect beyond it is dropped and comes 1 s later (measured: 500 at once)
@@ -44,11 +44,11 @@ class AdbClient:
 
     def __init__(self, socket: str) -> None:
         self.address = ServerAddress.parse(socket)
-        self.heard_at = 0.0  # when a phone answered last, monotonic seconds: its transport worked then
-        # Until something answered: the server itself, or a phone that a service was opened on.
+        self.last_answer_at = 0.0  # of a phone, monotonic seconds: its transport worked then
+        # Until the answer of the server itself, or of a phone on which a service was opened.
         self.round_trips = {"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)}
         self._features: dict[str, frozenset[str]] = {}
-        self._door = asyncio.Semaphore(LISTEN_BACKLOG)
+        self._connecting = asyncio.Semaphore(LISTEN_BACKLOG)
 
     # -- the server itself --
 
@@ -61,15 +61,15 @@ class AdbClient:
             raise ProtocolError("the adb server's version is not a number", evidence=repr(answer)) from error
 
     async def list_devices(self) -> list[AdbDevice]:
-        """What is attached now, usable or not."""
+        """The attached phones, usable or not."""
         return list(parse_device_list(await self._query("host:devices-l")))
 
     async def track_devices(self) -> AsyncGenerator[tuple[AdbDevice, ...], None]:
         """The list now, and again after each change, until the server goes; lists that were overtaken are skipped.
 
-        Lists may be old: the server writes one per change, and its stream keeps those that nobody has read yet.
-        Silent for as long as nothing changes, and adb 29 says nothing when a phone becomes `unauthorized`: whoever
-        follows it asks `list_devices()` now and then.
+        Lists may be old: the server writes one per change, and its stream keeps those not yet read.
+        Silent for as long as nothing changes, and adb 29 sends nothing when a phone becomes `unauthorized`: a follower
+        also calls `list_devices()` now and then.
 
         Raises:
             AdbServerUnreachable: no server, or it went away.
@@ -95,7 +95,7 @@ class AdbClient:
         (await self._host("host:kill")).close()
 
     async def connect(self, address: str) -> str:
-        """Attaches a network phone; returns the server's words.
+        """Attaches a network phone; returns the server's answer.
 
         Raises:
             AdbError: it could not be reached (`adb connect` itself would still exit with 0).
@@ -106,15 +106,15 @@ class AdbClient:
         return words
 
     async def disconnect(self, address: str) -> str:
-        """Detaches a network phone; returns the server's words."""
+        """Detaches a network phone; returns the server's answer."""
         return await self._query(f"host:disconnect:{address}")
 
     async def emulator(self, port: int) -> None:
         """Makes the server plug in the phone that listens on a local `port`; its serial is `emulator-(port - 1)`.
 
-        The server answers nothing, whether the port listens or not: look at the list.
+        The server sends no answer, whether the port listens or not: only the list shows it.
         """
-        async with self._deadline(HOST_TIMEOUT_S), await Connection.open(self.address) as connection:
+        async with self._deadline(HOST_TIMEOUT_S), await AdbConnection.open(self.address) as connection:
             await connection.send(encode_request(f"host:emulator:{port}"))
             while await connection.receive():
                 continue
@@ -122,7 +122,7 @@ class AdbClient:
     # -- one phone --
 
     async def features(self, serial: str) -> frozenset[str]:
-        """What the phone's adbd offers, asked once per phone (see `forget`)."""
+        """The features of the phone's adbd, asked once per phone (see `forget`)."""
         known = self._features.get(serial)
         if known is None:
             words = await self._query(f"host-serial:{serial}:features", serial=serial)
@@ -130,7 +130,7 @@ class AdbClient:
         return known
 
     def forget(self, serial: str) -> None:
-        """Drops what is remembered of a phone; to be called when its transport changed (another adbd may answer)."""
+        """Drops the remembered features of a phone: call it when the transport changed, for another adbd may answer."""
         self._features.pop(serial, None)
 
     async def shell(
@@ -153,13 +153,13 @@ class AdbClient:
 
         def late() -> AdbTimeout:
             return AdbTimeout(
-                f"Phone {serial} did not finish a command in {timeout_s:g} s: {told(command)}",
+                f"Phone {serial} did not finish a command in {timeout_s:g} s: {abridged(command)}",
                 hint="The phone or its link may hang; replug it if this repeats.",
                 evidence=b"".join(kept)[-_EVIDENCE_BYTES:].decode("utf-8", "replace"),
             )
 
         async with (
-            Deadline(timeout_s, late),
+            deadline(timeout_s, late),
             await self._open_shell(serial, command, stderr_bytes=most_bytes) as stream,
         ):
             await stream.close_stdin()
@@ -179,14 +179,14 @@ class AdbClient:
             serial: as listed.
             command: for the phone's `sh -c`.
             timeout_s: for starting it.
-            on_stderr: hears what it writes there, and sets its pace; nothing without shell,v2 on the phone.
+            on_stderr: gets its stderr, and sets its pace; nothing without shell,v2 on the phone.
         """
-        async with Deadline(timeout_s, lambda: self._slow(serial, "a shell")):
+        async with deadline(timeout_s, lambda: self._slow(serial, "a shell")):
             return await self._open_shell(serial, command, on_stderr=on_stderr)
 
-    async def open_service(self, serial: str, service: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> Connection:
+    async def open_service(self, serial: str, service: str, *, timeout_s: float = OPEN_TIMEOUT_S) -> AdbConnection:
         """Opens any adbd service (`sync:`, `tcp:5000`, `localabstract:x`); the caller closes the connection."""
-        async with Deadline(timeout_s, lambda: self._slow(serial, service)):
+        async with deadline(timeout_s, lambda: self._slow(serial, service)):
             return await self._service(serial, service)
 
     async def open_tcp(self, serial: str, port: int, *, timeout_s: float = OPEN_TIMEOUT_S) -> socket.socket:
@@ -203,7 +203,7 @@ class AdbClient:
             raise PhonePortClosed(
                 f"Nothing listens on port {port} of phone {serial}.", evidence=error.evidence or error.message
             ) from error
-        return connection.detach()
+        return connection.raw
 
     async def reboot(self, serial: str) -> None:
         """Reboots the phone."""
@@ -212,18 +212,18 @@ class AdbClient:
                 while await connection.receive():
                     continue  # adbd closes the stream when it has asked init
         except AdbLinkLost:
-            pass  # the phone went down before adb could say that it had heard
+            pass  # the phone went down before adb could answer
         self.forget(serial)
 
     async def reconnect(self, serial: str) -> str:
-        """Has the server drop a phone's transport, usable or not, and make it anew; returns the server's words.
+        """Has the server drop a phone's transport, usable or not, and make it anew; returns the server's answer.
 
         The list shows the rest: it leaves it, or is offline, for a moment. Its streams and forwards end.
         """
         self.forget(serial)
         return await self._query(f"host-serial:{serial}:reconnect", serial=serial)
 
-    # -- forwards and reverses: farm.adb.tunnels decides, this asks --
+    # -- forwards and reverses, for farm.adb.tunnels --
 
     async def list_forwards(self) -> str:
         """`SERIAL LOCAL REMOTE` lines of all phones."""
@@ -266,8 +266,8 @@ class AdbClient:
         async with self._deadline(timeout_s), await self._host(service, serial=serial) as connection:
             return text_of(await connection.block())
 
-    def _deadline(self, timeout_s: float) -> Deadline:
-        return Deadline(
+    def _deadline(self, timeout_s: float) -> AbstractAsyncContextManager[None]:
+        return deadline(
             timeout_s,
             lambda: AdbServerUnreachable(
                 f"The adb server on {self.address.spec} did not answer in {timeout_s:g} s.",
@@ -275,11 +275,11 @@ class AdbClient:
             ),
         )
 
-    async def _host(self, service: str, *, serial: str = "") -> Connection:
+    async def _host(self, service: str, *, serial: str = "") -> AdbConnection:
         """Asks the server itself and reads its status."""
-        async with self._deadline(HOST_TIMEOUT_S), self._door:
+        async with self._deadline(HOST_TIMEOUT_S), self._connecting:
             begun_s = time.monotonic()
-            connection = await Connection.open(self.address)
+            connection = await AdbConnection.open(self.address)
             try:
                 await connection.request(service, serial=serial)
             except BaseException:
@@ -288,7 +288,7 @@ class AdbClient:
             self.round_trips["server"].observe(time.monotonic() - begun_s)
             return connection
 
-    async def _service(self, serial: str, service: str) -> Connection:
+    async def _service(self, serial: str, service: str) -> AdbConnection:
         """Switches a connection to the phone's transport and opens a service there."""
         connection = await self._host(f"host:transport:{serial}", serial=serial)
         begun_s = time.monotonic()
@@ -297,15 +297,15 @@ class AdbClient:
         except BaseException:
             connection.close()
             raise
-        self.heard_at = time.monotonic()
-        self.round_trips["phone"].observe(self.heard_at - begun_s)
+        self.last_answer_at = time.monotonic()
+        self.round_trips["phone"].observe(self.last_answer_at - begun_s)
         return connection
 
     @asynccontextmanager
-    async def _opened(self, serial: str, service: str) -> AsyncIterator[Connection]:
+    async def _opened(self, serial: str, service: str) -> AsyncIterator[AdbConnection]:
         """A service for one short exchange, all of it within `OPEN_TIMEOUT_S`."""
         async with (
-            Deadline(OPEN_TIMEOUT_S, lambda: self._slow(serial, service)),
+            deadline(OPEN_TIMEOUT_S, lambda: self._slow(serial, service)),
             await self._service(serial, service) as connection,
         ):
             yield connection

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from farm.adb.errors import AdbError, AdbLinkLost, AdbServerUnreachable
-from farm.adb.failures import failure
+from farm.adb.errors import AdbError, AdbLinkLost, AdbServerUnreachable, failure
 from farm.adb.host_protocol import BlockReader, Fail, StatusReader, encode_request
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 
-CONNECT_RETRY_S = 0.002  # adb listens with a backlog of 4: a full unix-socket queue says EAGAIN at once
+CONNECT_RETRY_S = 0.002  # adb listens with a backlog of 4: a full unix-socket queue returns EAGAIN at once
 RECEIVE_BYTES = 256 << 10  # one recv; larger than the largest packet burst seen from a phone's shell
-_TOLD_CHARS = 120
+_QUOTED_CHARS = 120
 _ASSIGNED = re.compile(r"(\w=)\S+")
 _UNIX_PATH_BYTES = 107  # sun_path is 108 bytes with its NUL
 _LOOPBACK = ("", "localhost", "127.0.0.1")
@@ -69,31 +69,21 @@ class ServerAddress:
         return f"localabstract:{self.path[1:]}" if self.path[0] == "\0" else f"localfilesystem:{self.path}"
 
 
-class Deadline:
-    """`async with Deadline(seconds, error):` raises `error()` when the body takes longer. None = no limit."""
-
-    __slots__ = ("_error", "_timeout")
-
-    def __init__(self, seconds: float | None, error: Callable[[], AdbError]) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._error = error
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError as timeout:
-            if self._timeout.expired():
-                raise self._error() from timeout
-            raise
+@asynccontextmanager
+async def deadline(seconds: float | None, error: Callable[[], AdbError]) -> AsyncIterator[None]:
+    """Raises `error()` when the body takes longer; None: no limit."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as timeout:
+        if limit.expired():
+            raise error() from timeout
+        raise
 
 
-class Connection:
-    """A connected socket to the adb server. Whoever opens one closes it (`async with`, or `detach`)."""
+class AdbConnection:
+    """A connected socket to the adb server. Its opener closes it."""
 
     __slots__ = ("_address", "_loop", "_socket")
 
@@ -107,7 +97,7 @@ class Connection:
         """Connects; the caller limits the time.
 
         Raises:
-            AdbServerUnreachable: nobody listens there.
+            AdbServerUnreachable: no program listens there.
         """
         family = socket.AF_UNIX if address.path else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -123,7 +113,7 @@ class Connection:
                 f"No adb server answers on {address.spec}: {error.strerror or error}.",
                 hint="farm serve starts its own; farm doctor shows what holds the socket.",
                 evidence=str(error),
-                nobody_listens=True,
+                no_listener=True,
             ) from error
         except BaseException:
             sock.close()
@@ -140,16 +130,12 @@ class Connection:
 
     @property
     def raw(self) -> socket.socket:
-        """The socket, for senders of bulk data."""
+        """The socket, for bulk data; nothing of what follows the last reply has been read from it."""
         return self._socket
 
     def close(self) -> None:
         """Closes the socket; the server then ends the stream to the phone."""
         self._socket.close()
-
-    def detach(self) -> socket.socket:
-        """Hands the socket over; nothing of what follows the last reply has been read from it."""
-        return self._socket
 
     async def send(self, data: bytes | bytearray | memoryview) -> None:
         """Sends all of it.
@@ -212,15 +198,15 @@ class Connection:
         data = await self.receive(wanted)
         if not data:
             raise AdbServerUnreachable(
-                f"The adb server on {self._address.spec} closed the connection in the middle of {told(what)}.",
+                f"The adb server on {self._address.spec} closed the connection in the middle of {abridged(what)}.",
                 hint="It was killed or crashed; farm's own server is started again by itself.",
             )
         return data
 
 
-def told(request: str) -> str:
-    """A request or command as errors quote it: its beginning, and of variables the names only, for some are secrets."""
-    return _ASSIGNED.sub(r"\1...", request)[:_TOLD_CHARS]
+def abridged(request: str) -> str:
+    """A request or command as errors quote it: its beginning, without the values of variables, which may be secrets."""
+    return _ASSIGNED.sub(r"\1...", request)[:_QUOTED_CHARS]
 
 
 async def _connect_unix(sock: socket.socket, path: str) -> None:

@@ -1,20 +1,26 @@
-"""What an adb server lists: parsing of `devices` / `devices -l` / track-devices text into frozen values.
+"""Lists of phones as adb servers send them: parsing of text into frozen values, and reducing a list to one phone.
 
 The formats, as adb 29 and 36 print them: without -l `SERIAL<TAB>STATE`; with -l `%-22s STATE [DEVPATH] [product:P
 model:M device:D] [transport_id:N]`. A serial may contain spaces (even in front) or be longer than its column, a state
 may be a sentence ("no permissions (...); see [...]"), a devpath may lack its `usb:`: tests/data/adb has genuine lines.
+
+adb 36 also sends protocol buffers, in two forms. Of AOSP's `message Devices { repeated Device device = 1; }` only
+`string serial = 1` of a Device is read; its bytes are passed on unchanged, so fields of later releases survive.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from farm.adb.host_protocol import text_of
+from farm.common.errors import ProtocolError
 
-class DeviceState(StrEnum):
-    """What adb says of a transport."""
+
+class AdbState(StrEnum):
+    """The state of a transport in adb's list."""
 
     DEVICE = "device"  # up; does not prove that the phone answers (a wedged adbd stays `device`)
     OFFLINE = "offline"  # the transport does not answer
@@ -31,34 +37,43 @@ class DeviceState(StrEnum):
     UNKNOWN = "unknown"
 
 
+class ListForm(StrEnum):
+    """How a list of phones is written."""
+
+    TEXT = "text"
+    PROTO_BINARY = "proto-binary"
+    PROTO_TEXT = "proto-text"
+
+
 @dataclass(frozen=True, slots=True)
 class AdbDevice:
     """One line of the list."""
 
     serial: str  # exactly as adb names it: spaces in front belong to it
-    state: DeviceState
+    state: AdbState
     product: str = ""
     model: str = ""
     device: str = ""
     transport_id: int | None = None  # changes with every new transport; None = not listed
     devpath: str = ""  # USB port path ("1-4.2"), without its "usb:"; empty for network phones and emulators
-    detail: str = ""  # the state in adb's own words, when it says more than the state's name
+    detail: str = ""  # adb's text of the state, when it is more than the state's name
 
 
 _HEADER = "List of devices attached"
-# One alternative per state; "no permissions" carries a reason in four wordings and the address of a manual.
+# One alternative per state; "no permissions" carries a reason in many wordings, which may end in the middle.
 _STATE = (
-    r"no permissions(?:\s*\([^)]*\))?(?:;\s*see\s*\[[^\]]*\])?|"
+    r"no permissions(?:[ ;(].*?)??|"
     r"device|offline|unauthorized|authorizing|connecting|recovery|sideload|rescue|bootloader|host|detached|unknown"
 )
 _LONG_LINE = re.compile(
-    rf"(?P<serial>.*\S)\s+?(?P<state>{_STATE})"
+    rf"(?P<serial>.*?\S)\s+?(?P<state>{_STATE})"
     r"(?:\s+(?P<devpath>usb:\S+|\d[\d.\-]*X?))?"
-    r"(?P<pairs>(?:\s+[a-z_]+:\S*)*)\s*"
+    r"(?P<pairs>(?:\s+[a-z_]+:.*)?)\s*"
 )
+_MANGLED_LINE = re.compile(rf"(?P<serial>\S+)\s+(?P<state>{_STATE})(?P<devpath>)\s+(?P<pairs>.*)")
 _STRANGE_STATE = re.compile(r"(?P<serial>\S+)\s+(?P<state>\S.*?)\s+transport_id:(?P<id>\d+)\s*")
-_PAIR = re.compile(r"([a-z_]+):(\S*)")
-_STATES = {state.value: state for state in DeviceState}
+_PAIR = re.compile(r"([a-z_]+):(.*?)(?=\s+[a-z_]+:|\s*$)")  # a product may have spaces
+_STATES = {state.value: state for state in AdbState}
 
 
 def parse_device_list(text: str) -> tuple[AdbDevice, ...]:
@@ -78,21 +93,21 @@ def parse_device_line(line: str) -> AdbDevice | None:
     if tab:  # a serial holds no TAB, so nothing can be mistaken, not even a state this version does not know
         match = _LONG_LINE.fullmatch(f"- {rest}")
         if match is None:
-            return AdbDevice(serial, DeviceState.UNKNOWN, detail=rest.strip()) if serial.strip() else None
+            return AdbDevice(serial, AdbState.UNKNOWN, detail=rest.strip()) if serial.strip() else None
     else:
-        match = _LONG_LINE.fullmatch(line)
+        match = _LONG_LINE.fullmatch(line) or _MANGLED_LINE.fullmatch(line)
         if match is None:  # a state that this version does not know must not make the phone invisible
             strange = _STRANGE_STATE.fullmatch(line)
             if strange is None:
                 return None
             return AdbDevice(
-                strange["serial"], DeviceState.UNKNOWN, transport_id=int(strange["id"]), detail=strange["state"]
+                strange["serial"], AdbState.UNKNOWN, transport_id=int(strange["id"]), detail=strange["state"]
             )
         serial = match["serial"]
     if not serial.strip():
         return None
     words = match["state"]
-    state = _STATES.get(words, DeviceState.NO_PERMISSIONS)
+    state = _STATES.get(words, AdbState.NO_PERMISSIONS)
     pairs = dict(_PAIR.findall(match["pairs"]))
     number = pairs.get("transport_id", "")
     return AdbDevice(
@@ -109,4 +124,72 @@ def parse_device_line(line: str) -> AdbDevice | None:
 
 def usable(devices: Iterable[AdbDevice]) -> tuple[AdbDevice, ...]:
     """Those whose shell can be asked."""
-    return tuple(device for device in devices if device.state is DeviceState.DEVICE)
+    return tuple(device for device in devices if device.state is AdbState.DEVICE)
+
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
+_MAX_VARINT_BYTES = 10
+_DEVICE_FIELD = _SERIAL_FIELD = 1
+_TEXT_DEVICE = re.compile(r"^device \{\n(?:.*\n)*?\}\n?", re.MULTILINE)
+_TEXT_SERIAL = re.compile(r'^ {2}serial: "(?P<serial>(?:[^"\\]|\\.)*)"$', re.MULTILINE)
+_TEXT_ESCAPE = re.compile(r'(["\\\'])')
+
+
+def keep_only(block: bytes, serial: str, form: ListForm) -> bytes:
+    """The part of a list that is about `serial`; empty when it is not there.
+
+    Raises:
+        ProtocolError: the list is not of that form.
+    """
+    match form:
+        case ListForm.TEXT:
+            lines = text_of(block).splitlines(keepends=True)
+            kept = (line for line in lines if (device := parse_device_line(line)) and device.serial == serial)
+            return "".join(kept).encode("utf-8", "surrogateescape")
+        case ListForm.PROTO_BINARY:
+            wanted = serial.encode("utf-8", "surrogateescape")
+            return b"".join(
+                raw
+                for number, raw, value in _fields(block)
+                if number == _DEVICE_FIELD
+                and any(name == _SERIAL_FIELD and text == wanted for name, _, text in _fields(value))
+            )
+        case ListForm.PROTO_TEXT:
+            escaped = _TEXT_ESCAPE.sub(r"\\\1", serial)
+            return "".join(
+                device[0]
+                for device in _TEXT_DEVICE.finditer(text_of(block))
+                if (found := _TEXT_SERIAL.search(device[0])) and found["serial"] == escaped
+            ).encode("utf-8", "surrogateescape")
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """(number, the whole field, its bytes when it has a length) of each field of a message."""
+    at = 0
+    while at < len(message):
+        begin = at
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        value = b""
+        if kind == _VARINT:
+            _, at = _varint(message, at)
+        elif kind == _LENGTH:
+            size, at = _varint(message, at)
+            value, at = message[at : at + size], at + size
+        elif kind in (_FIXED32, _FIXED64):
+            at += 4 if kind == _FIXED32 else 8
+        else:
+            raise ProtocolError("a list of phones is no protocol buffer", evidence=repr(message[begin : begin + 64]))
+        if at > len(message):
+            raise ProtocolError("a list of phones ends in the middle", evidence=repr(message[begin : begin + 64]))
+        yield number, message[begin:at], value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends."""
+    value = 0
+    for count, byte in enumerate(message[at : at + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * count)
+        if not byte & 0x80:
+            return value, at + count + 1
+    raise ProtocolError("a list of phones has a number without an end", evidence=repr(message[at : at + 16]))

@@ -1,13 +1,18 @@
-"""What can go wrong between farm, the adb server and a phone: one leaf per thing a caller would do differently.
+"""Errors between farm, the adb server and a phone: one leaf per thing a caller would do differently.
 
-`evidence` always holds the server's or the phone's own words. Which text becomes which leaf: farm.adb.failures.
+`evidence` always holds the text of the server or the phone. One ordered table maps texts to leaves; the first match
+wins. The texts come from real servers and phones (tests/data/adb/errors); the order matters where one output holds
+several: a failure that was overcome (an old server killed and started anew) stands above the one that stayed.
 """
-# The names below are the interface agreed in docs/interfaces.md; an `Error` suffix on each would say nothing more.
+# The names below are the interface agreed in docs/interfaces.md; an `Error` suffix on each would add nothing.
 # ruff: noqa: N818
 
 from __future__ import annotations
 
-from farm.core.errors import FarmError, HostError, PhoneError
+import re
+from collections.abc import Callable
+
+from farm.common.errors import FarmError, HostError, PhoneError
 
 
 class AdbError(FarmError):
@@ -19,9 +24,9 @@ class AdbServerUnreachable(AdbError, HostError):
 
     code = "adb_unreachable"
 
-    def __init__(self, message: str = "", *, hint: str = "", evidence: str = "", nobody_listens: bool = False) -> None:
+    def __init__(self, message: str = "", *, hint: str = "", evidence: str = "", no_listener: bool = False) -> None:
         super().__init__(message, hint=hint, evidence=evidence)
-        self.nobody_listens = nobody_listens  # False: something is there, and hangs or broke off
+        self.no_listener = no_listener  # False: a server is there, and hangs or broke off
 
 
 class AdbNotInstalled(AdbError, HostError):
@@ -34,21 +39,6 @@ class AdbVersionClash(AdbError, HostError):
     """The adb server has another protocol version than farm's adb program; each kills the other's server."""
 
     code = "adb_version_clash"
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        hint: str = "",
-        evidence: str = "",
-        server_version: int = 0,
-        own_version: int = 0,
-        holder: str = "",
-    ) -> None:
-        super().__init__(message, hint=hint, evidence=evidence)
-        self.server_version = server_version  # 0 = not known
-        self.own_version = own_version  # 0 = not known
-        self.holder = holder  # "pid 123 of bob (/usr/bin/adb ...)", empty when not known
 
 
 class AdbPortTaken(AdbError, HostError):
@@ -64,7 +54,7 @@ class DeviceNoPermissions(AdbError, HostError):
 
 
 class DeviceUnauthorized(AdbError, PhoneError):
-    """Nobody has accepted farm's adb key on the phone's screen yet."""
+    """Farm's adb key was not accepted on the phone's screen yet."""
 
     code = "unauthorized"
 
@@ -121,3 +111,135 @@ class AdbFailed(AdbError, PhoneError):
     """The adb server or the phone refused, in words farm does not know."""
 
     code = "adb_failed"
+
+
+# A pattern; the error that it means; its message, with {who} and {phone} for the phone as a sentence begins or goes on
+# and {0} for the pattern's group; a hint.
+_Rule = tuple[re.Pattern[str], Callable[..., AdbError], str, str]
+
+
+def _rule(pattern: str, build: Callable[..., AdbError], message: str, hint: str) -> _Rule:
+    return re.compile(pattern, re.IGNORECASE), build, message, hint
+
+
+_FREE_SPACE = "Free space on the phone (farm device forget --clean removes old bundles)."
+_PATH = "Choose another folder on the phone; /data/local/tmp is the one every shell may write to."
+_RULES: tuple[_Rule, ...] = (
+    _rule(
+        r"device unauthorized",
+        DeviceUnauthorized,
+        "{who} has not accepted farm's adb key.",
+        "Unlock its screen and accept the prompt (farm doctor explains each step).",
+    ),
+    _rule(
+        r"device still (?:authorizing|connecting)",
+        DeviceOffline,
+        "{who} is still connecting.",
+        "Wait a moment; if it stays so, replug it.",
+    ),
+    _rule(r"device offline", DeviceOffline, "{who} is offline.", "Replug it, or run: farm device reboot NAME"),
+    _rule(
+        r"insufficient permissions for device|no permissions",
+        DeviceNoPermissions,
+        "The host may not open {phone} on USB.",
+        "Install Android udev rules and add the farm's user to group plugdev.",
+    ),
+    _rule(
+        r"device '[^']*' not found|no devices/emulators found|device not found|no such device|unknown device",
+        DeviceNotFound,
+        "{who} is not attached to the adb server.",
+        "Check its cable and that USB debugging is on; farm status lists what is attached.",
+    ),
+    _rule(
+        r"no space left on\W* ?device|enospc",
+        PhoneStorageFull,
+        "The storage of {phone} is full.",
+        _FREE_SPACE,
+    ),
+    _rule(
+        r"(?:couldn't create file|secure_mkdirs failed|stat failed when [^\n]*|cannot create[^\n]*|"
+        r"fchown failed): ([^\n:]+)",
+        PhonePathRefused,
+        "{who} refuses the path: {0}.",
+        _PATH,
+    ),
+    _rule(
+        r"open failed: ([^\n:]+)",
+        PhonePathRefused,
+        "{who} does not give the file: {0}.",
+        "Look at it with: farm shell --on NAME -- ls -l PATH",
+    ),
+    _rule(
+        r"read-only file system",
+        PhonePathRefused,
+        "{who} refuses the path: Read-only file system.",
+        _PATH,
+    ),
+    _rule(
+        r"adb server version \((\d+)\) doesn't match this client \((\d+)\)|adb server is out of date",
+        AdbVersionClash,
+        "Two adb versions fight over one server.",
+        "Use one adb program for all users: set [adb] binary, or give farm's server its own socket.",
+    ),
+    _rule(
+        r"cannot bind (?:listener|to|')|could not install \*?smartsocket\*? listener|address already in use",
+        AdbPortTaken,
+        "A host port that adb should listen on is taken or forbidden.",
+        "Choose another port, or find its holder with: ss -ltnp",
+    ),
+    _rule(
+        r"protocol fault|cannot connect to daemon|failed to start daemon|server didn't ack|check server version",
+        AdbServerUnreachable,
+        "The adb server broke off or does not answer.",
+        "farm starts its own server again by itself; farm doctor shows what holds the socket.",
+    ),
+    _rule(
+        r"(?:failed|unable) to connect to|cannot connect to|connection refused|no route to host|"
+        r"name or service not known",
+        DeviceNotFound,
+        "{who} cannot be reached over the network.",
+        "Check the address, that the phone is on and that `adb tcpip` was run on it.",
+    ),
+    _rule(
+        r"(?:operation|connection) timed out",
+        AdbTimeout,
+        "{who} did not answer in time.",
+        "Check the network or the cable.",
+    ),
+    _rule(
+        r"\Aclosed\Z|connection reset|connect error for write|device disconnected|eof",
+        AdbLinkLost,
+        "The link to {phone} ended, or it does not offer the service.",
+        "",
+    ),
+)
+_STATED_FAILURE = re.compile(r"\berror\b|\bfail(?:ed|ure|s)?\b|couldn't|cannot|unable|denied", re.IGNORECASE)
+_OVERCOME = re.compile(r"daemon started successfully")
+
+
+def classify(text: str, *, serial: str = "") -> AdbError | None:
+    """The typed error that a text of adb or of a phone means; None when it states no failure.
+
+    Args:
+        text: the whole output of the server or the phone; it becomes the error's evidence.
+        serial: the phone's, for the message.
+    """
+    who, phone = (f"Phone {serial}", f"phone {serial}") if serial else ("The phone", "the phone")
+    for pattern, build, message, hint in _RULES:
+        match = pattern.search(text)
+        if match is None or (build is AdbVersionClash and _OVERCOME.search(text)):
+            continue
+        words = [group.strip() if group else "" for group in match.groups()]
+        return build(message.format(*words, who=who, phone=phone), hint=hint, evidence=text.strip())
+    return _unknown(text, who) if _STATED_FAILURE.search(text) else None
+
+
+def failure(text: str, *, serial: str = "") -> AdbError:
+    """Like `classify`, for a text that certainly is a refusal (a FAIL, an exit code that is not 0)."""
+    who = f"Phone {serial}" if serial else "The phone"
+    return classify(text, serial=serial) or _unknown(text, who)
+
+
+def _unknown(text: str, who: str) -> AdbFailed:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return AdbFailed(f"{who} or the adb server refused: {lines[0] if lines else '(no words)'}", evidence=text.strip())

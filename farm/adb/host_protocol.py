@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from farm.core.errors import ProtocolError, UserError
+from farm.common.errors import ProtocolError, UserError
 
 MAX_REQUEST_BYTES = 0xFFFF  # four hex digits carry the length
 STATUS_BYTES = 4  # "OKAY" or "FAIL"
@@ -122,7 +122,7 @@ class BlockReader:
 
 
 class StatusReader:
-    """Reads ONE status, OKAY or FAIL with its message, and not a byte more than `wants` says."""
+    """Reads ONE status, OKAY or FAIL with its message, and no byte beyond `wants`."""
 
     def __init__(self) -> None:
         self._buffer = _Buffer()
@@ -146,7 +146,7 @@ class StatusReader:
         word = self._buffer.take(STATUS_BYTES)
         if word != b"FAIL":
             raise ProtocolError(
-                "whoever listens there is not an adb server: it answered neither OKAY nor FAIL", evidence=repr(word)
+                "the listener there is not an adb server: it answered neither OKAY nor FAIL", evidence=repr(word)
             )
         self._failed = BlockReader()
         self._failed.feed(self._buffer.take(len(self._buffer)))
@@ -171,7 +171,7 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-class ShellId(IntEnum):
+class ShellPacketId(IntEnum):
     """Kinds of shell,v2 packets."""
 
     STDIN = 0
@@ -186,12 +186,12 @@ class ShellId(IntEnum):
 class ShellPacket:
     """One shell,v2 packet. EXIT carries one byte, the exit code."""
 
-    id: ShellId
+    id: ShellPacketId
     data: bytes
 
 
-_SHELL_IDS = {int(member): member for member in ShellId}
-CLOSE_STDIN_PACKET = SHELL_HEADER.pack(ShellId.CLOSE_STDIN, 0)
+_SHELL_IDS = {int(member): member for member in ShellPacketId}
+CLOSE_STDIN_PACKET = SHELL_HEADER.pack(ShellPacketId.CLOSE_STDIN, 0)
 
 
 class ShellReader:
@@ -211,7 +211,7 @@ class ShellReader:
             return None
         number, size = SHELL_HEADER.unpack(self._buffer.peek(SHELL_HEADER.size))
         packet_id = _SHELL_IDS.get(number)
-        if packet_id is None or size > MAX_SHELL_PACKET_BYTES or (packet_id is ShellId.EXIT and size != 1):
+        if packet_id is None or size > MAX_SHELL_PACKET_BYTES or (packet_id is ShellPacketId.EXIT and size != 1):
             raise ProtocolError(
                 f"not a shell,v2 packet: id {number}, {size} bytes", evidence=repr(self._buffer.peek(64))
             )
@@ -229,7 +229,7 @@ class SentinelReader:
     """Reads the old `shell:` service, which has no exit code: the wrapped command prints it after a token.
 
     Output that may still turn out to be the token is held back. A pty that turned our final newline into CR LF did
-    so with every other one: `translated` then says so and `finish` undoes it for callers that kept the whole output.
+    so with every other one: `translated` is then true and `finish` undoes it for callers that kept the whole output.
     """
 
     _TAIL_BYTES = 8  # ":255" + CR LF, rounded up

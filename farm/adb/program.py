@@ -1,18 +1,14 @@
-"""The adb program, and whoever else runs one: finding it, asking its version, naming a socket's holder. Only reads."""
+"""The adb program and other adb servers: finding them, reading versions, naming a socket's holder. Only reads."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
-import math
-import pwd
 import re
 import shutil
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +17,14 @@ import psutil
 
 from farm.adb.connection import ServerAddress
 from farm.adb.errors import AdbNotInstalled
-from farm.peers import peer_process
+from farm.common.peers import peer_process, user_name
 
-DEFAULT_PORT = 5037  # where everybody's `adb` looks, and starts a server if none is there
-NEIGHBOURS_FOR_S = 30.0  # the scan takes 40-600 ms of a core; other servers come by hand
+DEFAULT_PORT = 5037  # every `adb` looks here, and starts a server if none listens
 VERSION_TIMEOUT_S = 10.0  # `adb version` only prints; a cold disk is the worst of it
 PEER_TIMEOUT_S = 2  # for a place in the backlog of a busy server
 _VERSION = re.compile(r"Android Debug Bridge version \d+\.\d+\.(\d+)")
 _RELEASE = re.compile(r"^Version (\S+)", re.MULTILINE)
+_TCP_LISTEN = "0A"  # the kernel's TCP_LISTEN in /proc/net/tcp
 _SERVER_WORDS = ("fork-server", "nodaemon")  # how an adb server's own command line differs from a client's
 
 
@@ -43,9 +39,9 @@ class AdbBinary:
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """Somebody's adb server."""
+    """A running adb server."""
 
-    pid: int | None  # None: another user's, and we may not look
+    pid: int | None  # None: another user's, hidden from us
     user: str
     command: str
     usb: bool = True  # whether it may hold USB phones
@@ -111,9 +107,9 @@ def read_version(path: Path) -> AdbBinary:
 
 
 def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProcess]:
-    """Adb servers besides the one on `socket`: whoever listens on adb's usual port, and every adb server process.
+    """Adb servers besides the one on `socket`: the listener on adb's usual port, and every adb server process.
 
-    Two servers fight over USB: each phone belongs to whichever opened it first. Looks into /proc only, never connects.
+    Two servers fight over USB: each phone belongs to the one that opened it first. Reads /proc only, never connects.
     Blocks for up to a second on a host with thousands of processes.
     """
     found = {process.pid: process for process in _server_processes()}
@@ -123,26 +119,8 @@ def other_servers(socket: str, *, port: int = DEFAULT_PORT) -> list[ServerProces
     return [process for process in found.values() if f" {socket} " not in f" {process.command} "]
 
 
-class Neighbours:
-    """`other_servers` for those who ask often: in a thread, and once for all who ask within half a minute."""
-
-    def __init__(self, socket: str) -> None:
-        self._socket = socket
-        self._looked_at = -math.inf
-        self._found: list[ServerProcess] = []
-        self._looking = asyncio.Lock()
-
-    async def look(self) -> list[ServerProcess]:
-        """The other servers, as of at most half a minute ago."""
-        async with self._looking:
-            if time.monotonic() - self._looked_at >= NEIGHBOURS_FOR_S:
-                self._found = await asyncio.to_thread(other_servers, self._socket)
-                self._looked_at = time.monotonic()
-        return self._found
-
-
 def socket_holder(address: ServerAddress) -> ServerProcess | None:
-    """Who listens on an adb server's address, as far as we may see."""
+    """The process that listens on an adb server's address, as far as it is visible to us."""
     if not address.path:
         return port_holder(address.port)
     for connection in psutil.net_connections(kind="unix"):
@@ -155,7 +133,7 @@ def server_pid(address: ServerAddress) -> int:
     """The process that listens on an adb server's address. Blocks.
 
     Raises:
-        OSError: nobody does, or nobody that we may see.
+        OSError: there is none, or none visible to us.
     """
     if address.path:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -165,7 +143,7 @@ def server_pid(address: ServerAddress) -> int:
             return peer_process(probe).pid
     holder = port_holder(address.port)
     if holder is None or holder.pid is None:
-        raise ProcessLookupError(f"nobody is seen to listen on port {address.port}")
+        raise ProcessLookupError(f"no visible process listens on port {address.port}")
     return holder.pid
 
 
@@ -184,7 +162,7 @@ def holds_socket(pid: int, inode: int) -> bool:
 
 
 def port_holder(port: int) -> ServerProcess | None:
-    """Who listens on a TCP port. Another user's pid is hidden from the unprivileged, the user's name is not."""
+    """The process that listens on a TCP port. The unprivileged see another user's name, not the pid."""
     for connection in psutil.net_connections(kind="tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
             if connection.pid is not None:
@@ -194,7 +172,7 @@ def port_holder(port: int) -> ServerProcess | None:
 
 
 def port_addresses(port: int) -> tuple[str, ...]:
-    """The addresses of this host at which somebody listens on a TCP port."""
+    """The addresses of this host with a listener on a TCP port."""
     return tuple(
         dict.fromkeys(
             connection.laddr.ip
@@ -210,7 +188,7 @@ def _server_processes() -> Iterable[ServerProcess]:
         words = info["cmdline"] or []
         running = info["status"] != psutil.STATUS_ZOMBIE
         if running and info["name"] == "adb" and any(word in words for word in _SERVER_WORDS):
-            # One on a socket of its own that we may not look into is somebody's experiment far more often than a thief.
+            # A process that we may not inspect, on a socket of its own, is far more often an experiment than a rival.
             usb = _takes_usb(process, unknown=False)
             yield ServerProcess(info["pid"], info["username"] or "?", " ".join(words), usb)
 
@@ -222,7 +200,7 @@ def _describe(pid: int) -> ServerProcess | None:
             command = " ".join(process.cmdline())
             return ServerProcess(pid, process.username(), command, _takes_usb(process, unknown=True))
     except psutil.Error:
-        return None  # it ended while we looked
+        return None  # it ended meanwhile
 
 
 def _takes_usb(process: psutil.Process, *, unknown: bool) -> bool:
@@ -238,16 +216,6 @@ def _listener_user(port: int) -> str:
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
             fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == f"{_TCP_LISTEN:02X}":
-                return _user_name(int(fields[7]))
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _TCP_LISTEN:
+                return user_name(int(fields[7]))
     return "?"
-
-
-_TCP_LISTEN = 10  # the kernel's TCP_LISTEN in /proc/net/tcp
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -1,8 +1,8 @@
 """Files on a phone that are certainly what they should be: hash-verified, nothing sent twice, nothing half-installed.
 
-How: one shell round trip asks the phone for the hashes, modes and free space; only what differs is sent, each file to a
+How: one shell round trip asks the phone for the hashes, modes and free space; only different files are sent, each to a
 temporary name beside its place; a second round trip hashes those; a third renames them all (`mv` within one folder is
-atomic). Whatever goes wrong before that leaves every destination as it was.
+atomic). A failure before that leaves every destination unchanged.
 
 Verification, best first, by what the phone has: `sha256sum` (toybox), `md5sum` or toolbox' `md5`; without
 any, the file is read back and hashed on the host: exact too, but every byte crosses the link twice.
@@ -15,22 +15,42 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from farm.adb import push_script as script
 from farm.adb.client import AdbClient
-from farm.adb.errors import AdbError, PhoneStorageFull, PushMismatch
-from farm.adb.failures import failure
+from farm.adb.connection import AdbConnection, deadline
+from farm.adb.errors import AdbError, AdbLinkLost, AdbTimeout, PhoneStorageFull, PushMismatch, failure
+from farm.adb.host_protocol import (
+    SYNC_DATA_BYTES,
+    SYNC_HEADER,
+    Fail,
+    Okay,
+    SyncData,
+    SyncDone,
+    SyncReader,
+    SyncReply,
+    SyncStat,
+    SyncWord,
+    encode_done,
+    encode_send,
+    encode_send_v2,
+    encode_sync,
+)
 from farm.adb.push_script import FileFacts, HashTool
-from farm.adb.sync import SyncSession
-from farm.core.errors import UserError
+from farm.common.errors import ProtocolError, UserError
 
 RESERVE_BYTES = 16 << 20  # stays free on the phone beyond the push; Android misbehaves on a full /data
 SCRIPT_TIMEOUT_S = 60.0  # for one batch of hashes
 HASH_BYTES_PER_S = 20 << 20  # assumed of the slowest phones; the timeout grows with the bytes to hash
 CLEANUP_TIMEOUT_S = 5.0
+CHUNKS_PER_WRITE = 16  # 1 MiB: twice the rate of one chunk; 4 MiB gains little for its memory (docs/facts.md)
+STALL_TIMEOUT_S = 20.0  # no byte taken or given for so long: the phone or its link hangs; generous, for slow flash
+_SLOT_BYTES = SYNC_HEADER.size + SYNC_DATA_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +111,10 @@ async def push_tree(
     if differing:
         try:
             await _install(client, serial, tool, differing, total, progress)
-        except PhoneStorageFull as full:  # what it said is free was not for us
-            said = "" if facts.free_bytes is None else f", it had said {facts.free_bytes >> 20} MiB are free"
+        except PhoneStorageFull as full:  # part of the free space was not for us
+            reported = "" if facts.free_bytes is None else f"; it had reported {facts.free_bytes >> 20} MiB free"
             raise PhoneStorageFull(
-                f"Phone {serial} became full during the push: {total >> 20} MiB are needed{said}.",
+                f"Phone {serial} became full during the push: {total >> 20} MiB are needed{reported}.",
                 hint=full.hint,
                 evidence=full.evidence,
             ) from full
@@ -152,7 +172,7 @@ async def _remove_quietly(client: AdbClient, serial: str, paths: Sequence[str]) 
         for command in script.batches([script.remove(path) for path in paths]):
             await client.shell(serial, command, timeout_s=CLEANUP_TIMEOUT_S)
     except AdbError:
-        return  # the error that brought us here is the one to tell
+        return  # the caller raises the first error
 
 
 async def _ask(client: AdbClient, serial: str, paths: Sequence[str], size: int) -> script.TreeFacts:
@@ -162,7 +182,7 @@ async def _ask(client: AdbClient, serial: str, paths: Sequence[str], size: int) 
         result = await client.shell(serial, script.inspect(part), timeout_s=SCRIPT_TIMEOUT_S + size / HASH_BYTES_PER_S)
         more = script.read_inspection(part, result.text)
         if result.exit_code != 0 or more is None:
-            raise failure(result.said, serial=serial)
+            raise failure(result.output, serial=serial)
         facts = more if facts is None else facts.joined(more)
     return facts or script.TreeFacts({}, HashTool.SHA256, None, "")
 
@@ -171,7 +191,7 @@ async def _run(client: AdbClient, serial: str, lines: Sequence[str]) -> None:
     for command in script.batches(lines, await _limit(client, serial)):
         result = await client.shell(serial, command, timeout_s=SCRIPT_TIMEOUT_S)
         if result.exit_code != 0:
-            raise failure(result.said, serial=serial)
+            raise failure(result.output, serial=serial)
 
 
 async def _limit(client: AdbClient, serial: str) -> int:
@@ -206,7 +226,7 @@ async def _mismatch(serial: str, file: PushFile, found: FileFacts) -> Exception:
     return PushMismatch(
         f"{file.remote} arrived damaged on phone {serial}; nothing was installed.",
         hint="Try again; if it repeats, the cable, the hub or the phone's flash is bad.",
-        evidence=f"expected sha256 {file.sha256}, the phone says {found.digest or 'no such file'}",
+        evidence=f"expected sha256 {file.sha256}, the phone has {found.digest or 'no such file'}",
     )
 
 
@@ -230,3 +250,159 @@ def _check(files: Sequence[PushFile]) -> None:
         places.add(file.remote)
         if not file.local.is_file():
             raise UserError(f"{file.local} does not exist or is not a regular file")
+
+
+class SyncSession:
+    """One `sync:` stream; files go through it one after the other. Use as `async with await SyncSession.open(...)`."""
+
+    def __init__(self, connection: AdbConnection, serial: str, *, send_v2: bool) -> None:
+        self._connection = connection
+        self._serial = serial
+        self._send_v2 = send_v2
+        self._replies = SyncReader()
+
+    @classmethod
+    async def open(cls, client: AdbClient, serial: str) -> Self:
+        """Opens the service; SND2 is used where the phone offers it (a path may then hold a comma)."""
+        features = await client.features(serial)
+        connection = await client.open_service(serial, "sync:")
+        return cls(connection, serial, send_v2="sendrecv_v2" in features)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    async def stat(self, path: str) -> SyncStat:
+        """Mode, size modulo 4 GiB and mtime; all zero = no such path."""
+        await self._send(encode_sync(SyncWord.STAT, path))
+        reply = await self._reply()
+        if not isinstance(reply, SyncStat):
+            raise self._unexpected(reply)
+        return reply
+
+    async def send(
+        self, local: Path, remote: str, mode: int, *, mtime: int, progress: Callable[[int], None] = lambda _: None
+    ) -> int:
+        """Sends one file; returns its size in bytes. After an error the session is unusable: close it.
+
+        Args:
+            local: a regular file.
+            remote: absolute path on the phone; adbd makes missing folders and unlinks the file if the link is lost.
+            mode: permission bits; adbd copies the user's to group and others.
+            mtime: seconds since 1970.
+            progress: called with the bytes of each write.
+
+        Raises:
+            AdbError: the phone's refusal, as soon as it comes; AdbTimeout after STALL_TIMEOUT_S without progress.
+        """
+        # One buffer is filled by a thread (the disk may be slow) while the other is on its way to the server.
+        filling, sending = bytearray(CHUNKS_PER_WRITE * _SLOT_BYTES), bytearray(CHUNKS_PER_WRITE * _SLOT_BYTES)
+        total = 0
+        with local.open("rb", buffering=0) as file:
+            size, used = await asyncio.to_thread(_fill, file, filling)
+            await self._send(encode_send_v2(remote, mode) if self._send_v2 else encode_send(remote, mode))
+            while size:
+                filling, sending = sending, filling
+                reading = asyncio.ensure_future(asyncio.to_thread(_fill, file, filling))
+                try:
+                    await self._send(memoryview(sending)[:used])
+                    self._refused_early()
+                finally:
+                    next_size, used = await reading
+                total += size
+                progress(size)
+                size = next_size
+        await self._send(encode_done(mtime))
+        reply = await self._reply()
+        if not isinstance(reply, Okay):
+            raise self._unexpected(reply)
+        return total
+
+    async def sha256(self, path: str) -> str:
+        """Reads a file back and returns its SHA-256: exact, for phones without any hashing program.
+
+        Raises:
+            AdbError: the phone's refusal (no such file, not readable).
+        """
+        digest = hashlib.sha256()
+        async for data in self.receive(path):
+            digest.update(data)
+        return digest.hexdigest()
+
+    async def receive(self, path: str) -> AsyncIterator[bytes]:
+        """Read a file of the phone, in pieces of at most 64 KiB.
+
+        Raises:
+            AdbError: the phone's refusal (no such file, not readable).
+        """
+        await self._send(encode_sync(SyncWord.RECV, path))
+        while not isinstance(reply := await self._reply(), SyncDone):
+            if not isinstance(reply, SyncData):
+                raise self._unexpected(reply)
+            yield reply.data
+
+    async def _send(self, data: bytes | memoryview) -> None:
+        try:
+            async with deadline(STALL_TIMEOUT_S, self._stalled):
+                await self._connection.send(data)
+        except AdbLinkLost as error:
+            await self._explain(error)
+
+    async def _explain(self, lost: AdbLinkLost) -> None:
+        """A stream that broke while we sent may hold the phone's reason: raise that, else what broke."""
+        async with deadline(STALL_TIMEOUT_S, self._stalled):
+            while (reply := self._replies.next()) is None:
+                data = await self._connection.receive()
+                if not data:
+                    raise lost
+                self._replies.feed(data)
+        raise self._unexpected(reply) from lost
+
+    def _refused_early(self) -> None:
+        """Raises the phone's refusal if it is already here: no need to send the rest of a big file."""
+        try:
+            data = self._connection.raw.recv(SYNC_DATA_BYTES)
+        except (BlockingIOError, ConnectionError):
+            return  # no reply yet; a broken link shows at the next send, with its reason
+        self._replies.feed(data)
+        reply = self._replies.next()
+        if reply is not None:
+            raise self._unexpected(reply)
+
+    async def _reply(self) -> SyncReply:
+        while (reply := self._replies.next()) is None:
+            async with deadline(STALL_TIMEOUT_S, self._stalled):
+                data = await self._connection.receive()
+            if not data:
+                raise AdbLinkLost(f"The link to phone {self._serial} ended in the middle of a file.")
+            self._replies.feed(data)
+        return reply
+
+    def _unexpected(self, reply: SyncReply) -> Exception:
+        if isinstance(reply, Fail):
+            return failure(f"remote {reply.message}", serial=self._serial)
+        return ProtocolError(f"phone {self._serial} sent {type(reply).__name__} out of turn in a file transfer")
+
+    def _stalled(self) -> AdbTimeout:
+        return AdbTimeout(
+            f"Phone {self._serial} took no byte of a file for {STALL_TIMEOUT_S:g} s.",
+            hint="Its storage or its link hangs; replug it.",
+        )
+
+
+def _fill(file: BinaryIO, buffer: bytearray) -> tuple[int, int]:
+    """Fills a buffer with DATA chunks read from a file; returns (bytes of the file, bytes of the buffer)."""
+    view = memoryview(buffer)
+    total = used = 0
+    while used + _SLOT_BYTES <= len(buffer):
+        size = file.readinto(view[used + SYNC_HEADER.size : used + _SLOT_BYTES])  # type: ignore[attr-defined]
+        if not size:
+            break
+        SYNC_HEADER.pack_into(buffer, used, SyncWord.DATA, size)
+        used += SYNC_HEADER.size + size
+        total += size
+    return total, used

@@ -1,4 +1,4 @@
-"""What a push says to the phone's shell and how it reads the answers: pure text.
+"""Shell scripts of a push and how their output is read: pure text.
 
 POSIX sh, as mksh with toybox or, on old phones, toolbox runs it.
 """
@@ -19,7 +19,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class HashTool(StrEnum):
-    """How a phone's files are verified; the value is told to people."""
+    """How a phone's files are verified; people see the value."""
 
     SHA256 = "sha256sum"
     MD5 = "md5"
@@ -28,7 +28,7 @@ class HashTool(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the phone says of one path."""
+    """One path as the phone reports it."""
 
     path: str
     present: bool = False
@@ -42,8 +42,8 @@ class TreeFacts:
 
     files: Mapping[str, FileFacts]
     tool: HashTool
-    free_bytes: int | None  # on the file system of the first path; None = the phone did not say
-    evidence: str  # its own words about free space
+    free_bytes: int | None  # on the file system of the first path; None = not reported
+    evidence: str  # its output about free space
 
     def joined(self, more: TreeFacts) -> TreeFacts:
         """These and the next batch's facts."""
@@ -88,7 +88,7 @@ _TOOLS = {"sha256sum": HashTool.SHA256, "md5sum": HashTool.MD5, "md5": HashTool.
 
 
 def read_inspection(paths: Sequence[str], text: str) -> TreeFacts | None:
-    """Reads what `inspect` printed; None when it is not whole (the phone's shell failed: its words are in `text`)."""
+    """Reads what `inspect` printed; None when it is not whole (the phone's shell failed: its output is `text`)."""
     lines = text.replace("\r", "").split("\n")
     if "end" not in lines or not all(word in lines for word in ("files", "modes", "hashes")):
         return None
@@ -111,7 +111,7 @@ _DF_TOOLBOX = re.compile(r"/\S*\s+[\d.]+[KMGT]?\s+[\d.]+[KMGT]?\s+([\d.]+)([KMGT
 
 
 def free_bytes(text: str) -> int | None:
-    """Free bytes from `stat -f` or from any generation's `df` of one folder; None when it says neither."""
+    """Free bytes from `stat -f` or from any generation's `df` of one folder; None for any other text."""
     if match := _SPACE.search(text):
         return int(match[1]) * int(match[2])
     if match := _DF_PERCENT.search(text):

@@ -1,4 +1,4 @@
-"""farm's own adb server: started, adopted, restarted; with its own key and home, away from everybody's port 5037.
+"""farm's own adb server: started, adopted, restarted; with its own key and home, away from the usual port 5037.
 
 By default it listens on a unix socket (`localfilesystem:PATH`): measured to work with adb 29 and 36, 40 % faster than
 loopback TCP, replaced cleanly after a crash, and closed to all other users by file permissions (docs/facts.md).
@@ -18,16 +18,16 @@ from pathlib import Path
 import psutil
 
 from farm.adb.client import AdbClient
-from farm.adb.errors import AdbError, AdbServerUnreachable
-from farm.adb.failures import failure
+from farm.adb.errors import AdbError, AdbServerUnreachable, failure
 from farm.adb.program import AdbBinary, server_pid, socket_holder
 
 START_TIMEOUT_S = 15.0  # measured 0.1 s with a warm disk; a cold, busy host must not fail
 STOP_TIMEOUT_S = 1.0  # then SIGKILL: it has nothing to save
+MANAGED_START_TIMEOUT_S = 15.0  # the manager restarts it within a second; a cold, busy host must not fail
 DYING_TIMEOUT_S = 2.0  # shorter than the client's own timeout, so that a hanging server is tried once
 KEYGEN_TIMEOUT_S = 30.0  # RSA 2048 on a busy small host
 _POLL_S = 0.02
-_UMASK = 0o077  # the server opens every phone: users have a lease's own
+_UMASK = 0o077  # the server opens every phone: users get the adb of their lease
 _LOG_LIMIT_BYTES = 8 << 20  # adb's log has filled whole disks (TVM PR 13172)
 _LOG_TAIL_BYTES = 4000
 _NO_EMULATOR_SCAN = "5554"  # ADB_LOCAL_TRANSPORT_MAX_PORT below the first emulator's port + 1
@@ -64,23 +64,23 @@ class AdbServer:
 
     @property
     def key(self) -> Path:
-        """Farm's private adb key, the one known place; phones are told `adbkey.pub` beside it."""
+        """Farm's private adb key, the one known place; phones get `adbkey.pub` beside it."""
         return self.folder / "adbkey"
 
     @property
     def log(self) -> Path:
-        """What the server printed."""
+        """The server's output."""
         return self.folder / "server.log"
 
     @property
     def pid(self) -> int | None:
-        """The process that farm started, now or before the daemon was killed; None for anybody else's, or none."""
+        """The process that farm started, now or before the daemon was killed; None for any other, or none."""
         if self._process is not None and self._process.poll() is None:
             return self._process.pid
         return self._inherited.pid if self._inherited is not None and self._inherited.is_running() else None
 
     def environment(self) -> dict[str, str]:
-        """What the server, and any adb program that should talk to it, must be started with."""
+        """The environment of the server, and of any adb program that should talk to it."""
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self.folder),
@@ -92,13 +92,13 @@ class AdbServer:
         }
 
     async def ensure(self) -> int:
-        """Makes sure that a server answers: one that is there, else ours. Returns its protocol version.
+        """Makes sure that a server answers: a running one, else ours. Returns its protocol version.
 
-        On a unix socket it is ours in any case; on a port somebody else's is used. Several callers share one start. A
+        On a unix socket it is always ours; on a port another user's is used. Several callers share one start. A
         version other than the binary's is not an error here: the watcher reports it.
 
         Raises:
-            AdbPortTaken: somebody else listens there, and not as an adb server.
+            AdbPortTaken: another program listens there, and not as an adb server.
             AdbServerUnreachable: it could not be started, or the one there hangs.
         """
         if self._starting is None or self._starting.done():
@@ -106,12 +106,12 @@ class AdbServer:
         return await asyncio.shield(self._starting)
 
     async def restart(self) -> int:
-        """Ends whatever server is there, even one that hangs, and starts ours. Ends every phone's streams."""
+        """Ends the running server, even one that hangs, and starts ours. Ends every phone's streams."""
         await self.stop(even_adopted=True)
         return await self.ensure()
 
     async def stop(self, *, even_adopted: bool = False) -> None:
-        """Ends the server if farm started it. `even_adopted` also ends somebody else's that answered when we came."""
+        """Ends the server if farm started it. `even_adopted` also ends a running one that was adopted."""
         if self._stays and not even_adopted:
             return
         ended = self.pid is not None
@@ -123,28 +123,28 @@ class AdbServer:
             self._inherited = None
         elif even_adopted:
             await self._end_adopted()
-        elif (left := await asyncio.to_thread(self._unused)) is not None:
+        elif (left := await asyncio.to_thread(self._leftover)) is not None:
             await asyncio.to_thread(_end, left)
             ended = True
         if ended:
             self._remove_socket()
 
     def _remove_socket(self) -> None:
-        """What adb leaves where it was."""
+        """Remove the socket that adb leaves behind."""
         path = self.client.address.path
         if path.startswith("/"):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
 
     def _close_socket(self) -> None:
-        """To all others: an earlier farm let its group in."""
+        """Close it to all other users: an earlier farm let its group in."""
         path = self.client.address.path
         if path.startswith("/"):
             with contextlib.suppress(FileNotFoundError):  # the server has just ended
                 Path(path).chmod(0o777 & ~_UMASK)
 
-    def leave(self) -> None:
-        """Let the server outlive this process: `stop` does nothing. The next daemon of this folder takes it over."""
+    def keep_running(self) -> None:
+        """Let the server outlive this process: `stop` does nothing. The next daemon of this folder adopts it."""
         self._stays = True
 
     def trim_log(self) -> None:
@@ -153,38 +153,38 @@ class AdbServer:
             os.truncate(self.log, 0)
 
     async def _ensure(self) -> int:
-        # Also when ours was started: somebody's adb may have been faster, or have taken the place of its socket since.
+        # Also when ours was started: another adb program may have been faster, or have replaced its socket since.
         while True:
             version = await self._answer()
-            if await self._may_stay():
+            if await self._is_usable():
                 await asyncio.to_thread(self._end_displaced)
                 return version
             await self._end_adopted()
 
     async def _answer(self) -> int:
-        """The version of the server there; where nobody listens, ours is started."""
+        """The version of the running server; without one, ours is started."""
         deadline = time.monotonic() + DYING_TIMEOUT_S
         while True:
             try:
                 return await self.client.version()
             except AdbServerUnreachable as absent:
-                if absent.nobody_listens:
+                if absent.no_listener:
                     break
                 if time.monotonic() > deadline:
-                    raise  # something is there and hangs: starting another would fail on its socket
+                    raise  # a server hangs there: starting another would fail on its socket
             await asyncio.sleep(_POLL_S)  # a dying server's socket takes connections until its last thread is gone
         await self.stop()  # ours, if it is still on its way out
         await self._start()
         return await self._wait_until_it_answers()
 
-    async def _may_stay(self) -> bool:
-        """Whether the server that answers is one to work with: ours, or one on a port that others use too.
+    async def _is_usable(self) -> bool:
+        """Whether the server that answers can be used: ours, or one on a port that others use too.
 
-        Every adb program starts a server where it finds none. On farm's own socket that one has the key of whoever
-        called it, so that each phone would wait for somebody to accept another key.
+        Every adb program starts a server where it finds none. On farm's own socket such a server has the key of its
+        user, so each phone would wait until that key is accepted.
         """
         try:
-            # Who answers, not who has a socket of that name: a server may have taken another's place in the folder.
+            # The process that answers, not any with a socket of that name: a server may have replaced another's socket.
             pid = await asyncio.to_thread(server_pid, self.client.address)
         except (ConnectionRefusedError, FileNotFoundError):
             return False  # it has just ended
@@ -192,45 +192,45 @@ class AdbServer:
             return True  # on a port: another user's. Here: it hangs, which its watcher judges
         if self._process is not None and self._process.pid == pid:
             return True
-        self._inherited = await asyncio.to_thread(self._left_behind, pid)
+        self._inherited = await asyncio.to_thread(self._own_process, pid)
         if self._inherited is not None:
             await asyncio.to_thread(self._close_socket)
         if self._inherited is not None or not self.client.address.path:
             return True
-        logger.warning("somebody's adb started a server on farm's socket (pid %d): it is replaced", pid)
+        logger.warning("another adb program started a server on farm's socket (pid %d): it is replaced", pid)
         return False
 
     def _end_displaced(self) -> None:
-        """End servers that had farm's own socket before another took its place: nobody reaches them. Blocks."""
+        """End servers whose socket another has replaced: no client reaches them. Blocks."""
         path = self.client.address.path
         if not path:
             return
-        with contextlib.suppress(OSError, psutil.Error):  # it has just ended: whoever uses it comes back
+        with contextlib.suppress(OSError, psutil.Error):  # it has just ended: its users call `ensure` again
             answering = server_pid(self.client.address)
             for each in psutil.net_connections(kind="unix"):
                 if each.laddr == path and each.pid not in (None, answering):
                     logger.warning("an adb server whose socket another has taken is ended (pid %d)", each.pid)
                     _end(psutil.Process(each.pid))
 
-    def _left_behind(self, pid: int) -> psutil.Process | None:
-        """The server that answers, if a daemon of this folder started it: nobody else would ever end it."""
+    def _own_process(self, pid: int) -> psutil.Process | None:
+        """The process, if a daemon of this folder started it: no other program would ever end it."""
         try:
             process = psutil.Process(pid)
             return process if process.environ().get("HOME") == str(self.folder) else None
         except psutil.Error:
-            return None  # another user's, or it ended while we looked
+            return None  # another user's, or it ended meanwhile
 
-    def _unused(self) -> psutil.Process | None:
+    def _leftover(self) -> psutil.Process | None:
         """The server of a daemon that was killed, when this one ends before it has used it. Blocks."""
         holder = socket_holder(self.client.address)
-        return None if holder is None or holder.pid is None else self._left_behind(holder.pid)
+        return None if holder is None or holder.pid is None else self._own_process(holder.pid)
 
     async def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         await asyncio.to_thread(ensure_key, self.binary, self.folder)
         self.trim_log()
         with self.log.open("ab") as log:
-            # Not asyncio's: that kills what still runs when its loop is closed (`leave`).
+            # Not asyncio's: that kills what still runs when its loop is closed (`keep_running`).
             command = [str(self.binary.path), "-L", self.client.address.spec, "nodaemon", "server"]
             self._process = await asyncio.to_thread(
                 lambda: subprocess.Popen(
@@ -269,7 +269,7 @@ class AdbServer:
         try:
             await self.client.kill_server()
         except AdbServerUnreachable as error:
-            if error.nobody_listens:
+            if error.no_listener:
                 return
             holder = await asyncio.to_thread(socket_holder, self.client.address)
             if holder is None or holder.pid is None or "adb" not in holder.command.split(" ")[0]:
@@ -285,6 +285,37 @@ class AdbServer:
             except AdbServerUnreachable:
                 return
             await asyncio.sleep(_POLL_S)
+
+
+class ManagedAdbServer(AdbServer):
+    """A server that the service manager starts (farm-adb.service). It outlives the daemon, and so do its sessions."""
+
+    async def stop(self, *, even_adopted: bool = False) -> None:
+        """Only `restart` ends it; the manager then starts the next one."""
+        if even_adopted:
+            await self._end_adopted()
+
+    def trim_log(self) -> None:
+        """Nothing to do: its output goes to the journal."""
+
+    async def _is_usable(self) -> bool:
+        return True
+
+    async def _start(self) -> None:
+        return
+
+    async def _wait_until_it_answers(self) -> int:
+        deadline = time.monotonic() + MANAGED_START_TIMEOUT_S
+        while True:
+            try:
+                return await self.client.version()
+            except AdbServerUnreachable as absent:
+                if time.monotonic() > deadline:
+                    raise AdbServerUnreachable(
+                        f"The service manager did not start the adb server on {self.client.address.spec}.",
+                        hint="systemctl status farm-adb; journalctl -u farm-adb",
+                    ) from absent
+                await asyncio.sleep(_POLL_S)
 
 
 def _end(process: subprocess.Popen[bytes] | psutil.Process) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from farm.adb.connection import Connection, Deadline
+from farm.adb.connection import AdbConnection, deadline
 from farm.adb.errors import AdbFailed, AdbLinkLost, AdbTimeout
-from farm.adb.host_protocol import CLOSE_STDIN_PACKET, SentinelReader, ShellId, ShellReader
+from farm.adb.host_protocol import CLOSE_STDIN_PACKET, SentinelReader, ShellPacketId, ShellReader
 
-MAX_OUTPUT_BYTES = 64 << 20  # of one command; a phone gone mad must not eat the daemon's memory
+MAX_OUTPUT_BYTES = 64 << 20  # of one command; a runaway one must not fill the daemon's memory
 MAX_LINE_CHARACTERS = 1 << 20  # of a line that has not ended
-STDERR_TAIL_BYTES = 16 << 10  # what a stream keeps of stderr, as evidence
+STDERR_TAIL_BYTES = 16 << 10  # of stderr that a stream keeps, as evidence
 _EVIDENCE_BYTES = 2000
 
 
@@ -34,7 +34,7 @@ class ShellResult:
         return self.stdout.decode("utf-8", "replace")
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Stdout, then stderr, as text."""
         return self.text + self.stderr.decode("utf-8", "replace")
 
@@ -47,24 +47,24 @@ def new_sentinel() -> SentinelReader:
 class ShellStream:
     """A command that goes on: `async for chunk in stream` or `stream.lines()`, then `exit_code`.
 
-    It ends with AdbLinkLost when phone, link or server went away before the command ended. Whoever opens one closes it.
+    It ends with AdbLinkLost when phone, link or server went away before the command ended. Its opener closes it.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AdbConnection,
         serial: str,
         sentinel: SentinelReader | None,
         *,
         stderr_bytes: int = STDERR_TAIL_BYTES,
         on_stderr: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> None:
-        """`stderr_bytes`: how much of its end is kept. `on_stderr` hears all of it and sets its pace."""
+        """`stderr_bytes`: how much of its end is kept. `on_stderr` gets all of it and sets its pace."""
         self.serial = serial
         self._connection = connection
         self._stderr_bytes = stderr_bytes
         self._on_stderr = on_stderr
-        self._unheard = bytearray()  # of stderr
+        self._unread_stderr = bytearray()
         self._sentinel = sentinel  # None: shell,v2
         self._packets = ShellReader()
         self._stderr = bytearray()
@@ -96,19 +96,19 @@ class ShellStream:
         """The next piece of stdout; empty once the command has ended.
 
         Args:
-            timeout_s: None waits for as long as the command stays silent: a follower's nature.
+            timeout_s: None waits for as long as the command stays silent.
 
         Raises:
             AdbLinkLost: the stream ended before the command did.
-            AdbTimeout: nothing came in time (the command goes on).
+            AdbTimeout: no byte came in time (the command goes on).
         """
-        async with Deadline(timeout_s, self._silent):
+        async with deadline(timeout_s, self._silent):
             while not self._ended:
                 data = await self._connection.receive()
                 out = self._take_v2(data) if self._sentinel is None else self._take_v1(self._sentinel, data)
-                if self._unheard and self._on_stderr is not None:
-                    unheard, self._unheard = bytes(self._unheard), bytearray()
-                    await self._on_stderr(unheard)
+                if self._unread_stderr and self._on_stderr is not None:
+                    unread, self._unread_stderr = bytes(self._unread_stderr), bytearray()
+                    await self._on_stderr(unread)
                 if out:
                     return out
         return b""
@@ -133,7 +133,7 @@ class ShellStream:
         if self._sentinel is None:
             # A short command may be over by now, its output waiting for us: reading tells whether the link was lost.
             with contextlib.suppress(AdbLinkLost):
-                async with Deadline(timeout_s, self._silent):
+                async with deadline(timeout_s, self._silent):
                     await self._connection.send(CLOSE_STDIN_PACKET)
 
     def close(self) -> None:
@@ -151,14 +151,14 @@ class ShellStream:
         self._packets.feed(data)
         out: list[bytes] = []
         for packet in self._packets:
-            if packet.id is ShellId.STDOUT:
+            if packet.id is ShellPacketId.STDOUT:
                 out.append(packet.data)
-            elif packet.id is ShellId.STDERR:
+            elif packet.id is ShellPacketId.STDERR:
                 self._stderr += packet.data
                 del self._stderr[: -self._stderr_bytes]
                 if self._on_stderr is not None:
-                    self._unheard += packet.data
-            elif packet.id is ShellId.EXIT:
+                    self._unread_stderr += packet.data
+            elif packet.id is ShellPacketId.EXIT:
                 self.exit_code = packet.data[0]
                 self._ended = True
         return out[0] if len(out) == 1 else b"".join(out)
@@ -179,7 +179,7 @@ class ShellStream:
         return AdbLinkLost(f"The link to phone {self.serial} ended before its command did.", evidence=words)
 
     def _silent(self) -> AdbTimeout:
-        return AdbTimeout(f"The command on phone {self.serial} neither said nor took anything in time.")
+        return AdbTimeout(f"The command on phone {self.serial} neither sent nor took any byte in time.")
 
 
 async def collect(stream: ShellStream, kept: list[bytes], *, most_bytes: int = MAX_OUTPUT_BYTES) -> ShellResult:

@@ -1,10 +1,4 @@
-"""The one adapter over adbutils: what is not on a hot path (install, pull, screenshot, facts about a phone).
-
-adbutils blocks, drops its timeouts once connected, sends with `send` and reads with single `recv`s, and starts a server
-on everybody's port when it finds none. Here it runs in threads of its own, over sockets that we make: they keep a
-timeout, send and read whole, reach a unix socket too, and are shut down when the caller gives up, so that no thread
-stays behind. Imported lazily: it costs 164 ms.
-"""
+"""Rare calls of people to one phone: install, pull, screenshot, facts."""
 
 from __future__ import annotations
 
@@ -13,35 +7,42 @@ import contextlib
 import errno
 import secrets
 import shutil
-import socket
+import stat
+import struct
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import BinaryIO
 
-from farm.adb.connection import ServerAddress
-from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
-from farm.adb.failures import failure
-from farm.core.errors import HostError, UserError
+from farm.adb.client import AdbClient
+from farm.adb.connection import deadline
+from farm.adb.errors import AdbError, AdbFailed, AdbTimeout, failure
+from farm.adb.push import CLEANUP_TIMEOUT_S, SyncSession
+from farm.common.errors import HostError, UserError
 
-STALL_TIMEOUT_S = 30.0  # between two bytes; a phone that hangs is told well before the caller's own timeout
 INSTALL_TIMEOUT_S = 300.0
 PULL_TIMEOUT_S = 600.0
 SCREENSHOT_TIMEOUT_S = 30.0
-INFO_TIMEOUT_S = 15.0
-LEFT_FREE_BYTES = 256 << 20  # of the host's disk, by a pull: the database and everybody's uploads are on it too
-_THREADS = 8  # calls at once; more wait
-_CONNECT_TIMEOUT_S = 5.0
+FACTS_TIMEOUT_S = 15.0
+LEFT_FREE_BYTES = 256 << 20  # of the host's disk, by a pull: the database and all uploads are on it too
+_NO_FILES = frozenset({stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK})
 _REMOTE_PACKAGE = "/data/local/tmp/farm-install-{}.apk"
-
-T = TypeVar("T")
+_PROPERTIES = ("ro.serialno", "ro.product.name", "ro.product.model", "ro.product.device")
+_PNG_HEAD = struct.Struct(">8s8xII")  # signature; the IHDR chunk's length and name; width, height
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 class PullTooLargeError(UserError):
     """The file on the phone is larger than a pull may bring."""
 
     code = "too_large"
+
+
+class NotAFileError(UserError):
+    """What is on the phone is no file that a pull could bring."""
+
+    code = "not_a_file"
 
 
 class NoRoomError(HostError):
@@ -52,7 +53,7 @@ class NoRoomError(HostError):
 
 @dataclass(frozen=True, slots=True)
 class PhoneFacts:
-    """What adb and the phone say of themselves, for support requests."""
+    """Facts that adb and the phone report of themselves, for support requests."""
 
     serial: str
     hardware_serial: str
@@ -64,212 +65,126 @@ class PhoneFacts:
     device: str
 
 
-class PhoneTools:
-    """adbutils' conveniences on one adb server.
+async def install(client: AdbClient, serial: str, package: Path) -> None:
+    """Install or replace an .apk.
 
-    Args:
-        socket: adb's socket spec, as for AdbClient.
+    Raises:
+        AdbError: the phone's package manager refused; its words are the evidence.
     """
-
-    def __init__(self, socket: str) -> None:
-        self._address = ServerAddress.parse(socket)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="adbutils")
-
-    def close(self) -> None:
-        """Lets the threads end; calls under way go on to their end."""
-        self._threads.shutdown(wait=False)
-
-    async def install(self, serial: str, package: Path) -> None:
-        """Installs or replaces an .apk.
-
-        Raises:
-            AdbFailed: the phone's package manager refused; its words are the evidence.
-        """
-        remote = _REMOTE_PACKAGE.format(secrets.token_hex(8))
-
-        def work(device: Any) -> None:
-            try:
-                device.sync.push(package, remote)
-                device.install_remote(remote, clean=False, flags=["-r", "-t"])
-            finally:
-                _remove(device, remote)
-
-        await self._call(serial, f"installing {package.name}", work, INSTALL_TIMEOUT_S)
-
-    async def pull(
-        self,
-        serial: str,
-        remote: str,
-        local: Path,
-        *,
-        max_bytes: int,
-        room: Callable[[int], None],
-        timeout_s: float = PULL_TIMEOUT_S,
-    ) -> int:
-        """Copies a file from the phone; nothing of it stays when it fails. Returns its size in bytes.
-
-        A phone's files may have no end (/dev/zero): their size is what comes. `room` is called in a thread before so
-        many more bytes are written; what it raises ends the pull.
-
-        Raises:
-            PullTooLargeError: more than `max_bytes` came.
-            NoRoomError: the host's disk is, or would be, full.
-        """
-
-        def work(device: Any) -> int:
-            size = 0
-            try:
-                with local.open("wb") as file:
-                    for chunk in device.sync.iter_content(remote):
-                        size += len(chunk)
-                        if size > max_bytes:
-                            raise PullTooLargeError(
-                                f"{remote} is larger than {max_bytes} bytes",
-                                hint="pull it in parts (split on the phone)",
-                            )
-                        if shutil.disk_usage(local.parent).free < LEFT_FREE_BYTES:
-                            raise NoRoomError(
-                                f"the farm's disk is nearly full: a pull leaves {LEFT_FREE_BYTES >> 20} MB of it free",
-                                hint="free disk space",
-                                evidence=str(local.parent),
-                            )
-                        room(len(chunk))
-                        file.write(chunk)
-            except BaseException:
-                local.unlink(missing_ok=True)
-                raise
-            return size
-
-        return await self._call(serial, f"pulling {remote}", work, timeout_s)
-
-    async def screenshot(self, serial: str, local: Path) -> tuple[int, int]:
-        """Saves the screen as PNG; returns its width and height in pixels."""
-
-        def work(device: Any) -> tuple[int, int]:
-            image = device.screenshot(error_ok=False)
-            local.parent.mkdir(parents=True, exist_ok=True)
-            image.save(local, "PNG")
-            return (int(image.width), int(image.height))
-
-        return await self._call(serial, "a screenshot", work, SCREENSHOT_TIMEOUT_S)
-
-    async def facts(self, serial: str, *, timeout_s: float = INFO_TIMEOUT_S) -> PhoneFacts:
-        """What adb and the phone say of themselves."""
-
-        def work(device: Any) -> PhoneFacts:
-            return PhoneFacts(
-                serial=serial,
-                hardware_serial=str(device.getprop("ro.serialno") or ""),
-                state=str(device.get_state()),
-                devpath=str(device.get_devpath()),
-                features=tuple(sorted(str(device.get_features()).split(","))),
-                product=str(device.getprop("ro.product.name") or ""),
-                model=str(device.getprop("ro.product.model") or ""),
-                device=str(device.getprop("ro.product.device") or ""),
-            )
-
-        return await self._call(serial, "its facts", work, timeout_s)
-
-    async def _call(self, serial: str, what: str, work: Callable[[Any], T], timeout_s: float) -> T:
-        """Runs blocking work in a thread; on timeout or cancellation its sockets are shut down, which ends it."""
-        sockets: list[socket.socket] = []
-        loop = asyncio.get_running_loop()
-        queued = self._threads.submit(_run, self._address, serial, work, sockets)
-        running = asyncio.wrap_future(queued, loop=loop)
+    remote = _REMOTE_PACKAGE.format(secrets.token_hex(8))
+    async with deadline(INSTALL_TIMEOUT_S, lambda: _late(serial, f"installing {package.name}", INSTALL_TIMEOUT_S)):
         try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(running)
-        except TimeoutError as error:
-            raise AdbTimeout(f"Phone {serial} did not finish {what} in {timeout_s:g} s.") from error
+            async with await SyncSession.open(client, serial) as session:
+                await session.send(package, remote, 0o644, mtime=int(time.time()))
+            result = await client.shell(serial, f"pm install -r -t {remote}", timeout_s=INSTALL_TIMEOUT_S)
+            if "Success" not in result.output:
+                raise failure(result.output, serial=serial)
         finally:
-            if not running.done() and not queued.cancel():  # one that has not begun never will
-                for connected in tuple(sockets):
-                    _shut(connected)
-                running.add_done_callback(lambda done: done.cancelled() or done.exception())
+            with contextlib.suppress(AdbError):
+                await client.shell(serial, f"rm -f {remote}", timeout_s=CLEANUP_TIMEOUT_S)
 
 
-class _WholeSocket(socket.socket):
-    """Sends and receives all that was asked: adbutils does neither check nor repeat."""
+async def pull(
+    client: AdbClient,
+    serial: str,
+    remote: str,
+    local: Path,
+    *,
+    max_bytes: int,
+    room: Callable[[int], None],
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> int:
+    """Copy a file from the phone; nothing of it stays when it fails. Returns its size in bytes.
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        """Sends all of it."""
-        self.sendall(data, flags)
-        return len(data)
+    A phone's files may have no end (a link to /dev/zero): their size is what comes. `room` is called in a thread before
+    so many more bytes are written; what it raises ends the pull.
 
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        """Receives `size` bytes, fewer only at the end of the stream."""
-        data = super().recv(size, flags)
-        while data and len(data) < size:
-            more = super().recv(size - len(data), flags)
-            if not more:
-                break
-            data += more
-        return data
-
-
-def _connect(address: ServerAddress) -> _WholeSocket:
-    connected = _WholeSocket(socket.AF_UNIX if address.path else socket.AF_INET, socket.SOCK_STREAM)
+    Raises:
+        NotAFileError: it is a device, a pipe or a socket.
+        PullTooLargeError: more than `max_bytes` came.
+        NoRoomError: the host's disk is, or would be, full.
+        AdbError: the phone refused, or its link ended.
+    """
+    size = 0
     try:
-        connected.settimeout(_CONNECT_TIMEOUT_S)
-        connected.connect(address.path or (address.host, address.port))
-        connected.settimeout(STALL_TIMEOUT_S)
-    except BaseException:
-        connected.close()
+        async with (
+            deadline(timeout_s, lambda: _late(serial, f"pulling {remote}", timeout_s)),
+            await SyncSession.open(client, serial) as session,
+        ):
+            if stat.S_IFMT((await session.stat(remote)).mode) in _NO_FILES:
+                raise NotAFileError(f"{remote} is a device, a pipe or a socket", hint="farm device pull brings files")
+            with local.open("wb") as file:
+                async for chunk in session.receive(remote):
+                    size += len(chunk)
+                    if size > max_bytes:
+                        raise PullTooLargeError(
+                            f"{remote} is larger than {max_bytes} bytes", hint="pull it in parts (split on the phone)"
+                        )
+                    writing = asyncio.create_task(asyncio.to_thread(_write, file, local.parent, chunk, room))
+                    try:
+                        await asyncio.shield(writing)
+                    finally:
+                        await asyncio.wait({writing})  # a thread that writes outlives no cancelled pull
+    except BaseException as error:
+        local.unlink(missing_ok=True)  # noqa: ASYNC240 (no more than the directory changes)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoomError("the farm's disk is full", hint="free disk space", evidence=str(error)) from error
         raise
-    return connected
+    return size
 
 
-def _run(address: ServerAddress, serial: str, work: Callable[[Any], T], sockets: list[socket.socket]) -> T:
-    """In a thread: does the work with an adbutils device over our sockets; its errors become ours."""
-    import adbutils
-    from adbutils._adb import AdbConnection
+async def screenshot(client: AdbClient, serial: str, local: Path) -> tuple[int, int]:
+    """Save the screen as PNG; returns its width and height in pixels.
 
-    class Connection(AdbConnection):  # type: ignore[misc]  # adbutils has no types
-        """Reaches our server only; the original starts one on port 5037 when it finds none."""
-
-        def _safe_connect(self) -> socket.socket:
-            connected = _connect(address)
-            sockets.append(connected)
-            return connected
-
-    class Client(adbutils.AdbClient):  # type: ignore[misc]  # likewise
-        def make_connection(self, timeout: float | None = None) -> Any:  # noqa: ARG002 - adbutils' signature
-            return Connection("", 0)
-
-    try:
-        return work(Client("localhost", 1).device(serial))
-    except adbutils.AdbTimeout as error:
-        raise AdbTimeout(f"Phone {serial} said nothing for {STALL_TIMEOUT_S:g} s.", evidence=str(error)) from error
-    except adbutils.AdbInstallError as error:
-        raise failure(error.output, serial=serial) from error
-    except adbutils.AdbError as error:
-        raise failure(" ".join(map(str, error.args)), serial=serial) from error
-    except ConnectionRefusedError as error:
-        raise AdbServerUnreachable(f"No adb server answers on {address.spec}.", evidence=str(error)) from error
-    except (TimeoutError, EOFError, ConnectionError) as error:
-        raise AdbLinkLost(f"The link to phone {serial} ended or stalled.", evidence=str(error)) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise NoRoomError("the farm's disk is full", hint="free disk space", evidence=str(error)) from error
-    finally:
-        for connected in sockets:
-            _shut(connected)
-            connected.close()
+    Raises:
+        AdbError: the phone gives no picture, or does not answer.
+    """
+    picture = (await client.shell(serial, "screencap -p", timeout_s=SCREENSHOT_TIMEOUT_S)).stdout
+    if len(picture) < _PNG_HEAD.size or not picture.startswith(_PNG_SIGNATURE):
+        raise AdbFailed(
+            f"Phone {serial} gives no picture of its screen.",
+            hint="A virtual phone has none; any other reports why: farm shell --on NAME -- screencap -p /dev/null",
+        )
+    await asyncio.to_thread(local.write_bytes, picture)
+    _, width, height = _PNG_HEAD.unpack_from(picture)
+    return width, height
 
 
-def _remove(device: Any, remote: str) -> None:
-    """Takes our file off the phone; when the link is lost, what ended the work is the error to tell."""
-    import adbutils
+async def facts(client: AdbClient, serial: str) -> PhoneFacts:
+    """Ask adb and the phone for facts.
 
-    with contextlib.suppress(adbutils.AdbError, OSError, EOFError):
-        device.shell(["rm", "-f", remote])
+    Raises:
+        AdbError: the phone is not there, or does not answer.
+    """
+    listed = next((device for device in await client.list_devices() if device.serial == serial), None)
+    if listed is None:
+        raise failure(f"device '{serial}' not found", serial=serial)
+    command = "; ".join(f"getprop {name}" for name in _PROPERTIES)
+    lines = (await client.shell(serial, command, timeout_s=FACTS_TIMEOUT_S)).text.splitlines()
+    hardware_serial, product, model, device = (*lines, *[""] * len(_PROPERTIES))[: len(_PROPERTIES)]
+    return PhoneFacts(
+        serial=serial,
+        hardware_serial=hardware_serial,
+        state=listed.state.value,
+        devpath=f"usb:{listed.devpath}" if listed.devpath else "unknown",
+        features=tuple(sorted(await client.features(serial))),
+        product=product,
+        model=model,
+        device=device,
+    )
 
 
-def _shut(connected: socket.socket) -> None:
-    """Ends both directions; a socket that is closed already is fine."""
-    if connected.fileno() >= 0:
-        try:
-            connected.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the other side was first
+def _write(file: BinaryIO, folder: Path, chunk: bytes, room: Callable[[int], None]) -> None:
+    """Write to the host's disk, which may be slow and must not become full. Blocks."""
+    if shutil.disk_usage(folder).free < LEFT_FREE_BYTES:
+        raise NoRoomError(
+            f"the farm's disk is nearly full: a pull leaves {LEFT_FREE_BYTES >> 20} MB of it free",
+            hint="free disk space",
+            evidence=str(folder),
+        )
+    room(len(chunk))
+    file.write(chunk)
+
+
+def _late(serial: str, action: str, timeout_s: float) -> AdbTimeout:
+    return AdbTimeout(f"Phone {serial} did not finish {action} in {timeout_s:g} s.")

@@ -6,14 +6,13 @@ entry that is not in the ledger is never touched, wherever it came from.
 
 Two things done to a reverse abort the whole adb server, and every phone's sessions with it (docs/facts.md): removing
 one while the phone dials it, and rebinding one to another host port. So a reverse is never rebound, and one is removed
-only after the caller has said that nothing on the phone dials it any more.
+only after the caller has confirmed that nothing on the phone dials it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbPortTaken
-from farm.core.errors import HostError, UserError
+from farm.common.errors import HostError, UserError
+from farm.common.files import publish
 
 EMULATOR_PORTS = range(5554, 5586)  # the adb server dials these, looking for emulators: TVM PR 13172 filled disks so
 _SPEC = r"(?:tcp|localabstract|localreserved|localfilesystem|local|dev|jdwp|vsock|acceptfd):\S*"
@@ -54,7 +54,7 @@ class Tunnel:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A tunnel in the ledger."""
 
     tunnel: Tunnel
@@ -62,21 +62,21 @@ class Entry:
     dialler_stopped: bool = False  # only then may a reverse be removed
 
 
-class Step(StrEnum):
+class TunnelStep(StrEnum):
     """One thing to do, or why nothing is done."""
 
     ADD = "add"
     REMOVE = "remove"
     DROP = "drop"  # strike it off the ledger: adb has no such entry any more
-    CONFLICT = "conflict"  # somebody else's entry has the place: left alone
+    CONFLICT = "conflict"  # a foreign entry has the place: left alone
     WAIT = "wait"  # a reverse whose dialler still runs, or a phone that is away
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedStep:
     """A step for one entry; `reason` is for people."""
 
-    step: Step
+    step: TunnelStep
     tunnel: Tunnel
     reason: str = ""
 
@@ -95,39 +95,39 @@ def _entries(text: str) -> Iterable[re.Match[str]]:
     return (match for line in text.split("\n") if (match := _LINE.fullmatch(line.removesuffix("\r"))))
 
 
-def plan(ledger: Iterable[Entry], listed: Iterable[Tunnel], usable: Collection[str]) -> list[Planned]:
+def plan(ledger: Iterable[LedgerEntry], listed: Iterable[Tunnel], usable: Collection[str]) -> list[PlannedStep]:
     """What makes the ledger true. Removals come first, since they may free a place.
 
     Args:
         ledger: what farm owns.
-        listed: what adb has now: all forwards, and the reverses of every usable phone.
+        listed: entries of adb now: all forwards, and the reverses of every usable phone.
         usable: serials of phones in state `device`.
     """
     there = {tunnel.place: tunnel for tunnel in listed}
-    removals: list[Planned] = []
-    others: list[Planned] = []
+    removals: list[PlannedStep] = []
+    others: list[PlannedStep] = []
     for entry in ledger:
         tunnel, found = entry.tunnel, there.get(entry.tunnel.place)
         if entry.releasing:
             removals.append(_plan_release(entry, found, usable))
         elif tunnel.serial not in usable:
-            others.append(Planned(Step.WAIT, tunnel, "the phone is not attached"))
+            others.append(PlannedStep(TunnelStep.WAIT, tunnel, "the phone is not attached"))
         elif found is None:
-            others.append(Planned(Step.ADD, tunnel))
+            others.append(PlannedStep(TunnelStep.ADD, tunnel))
         elif found != tunnel:
-            others.append(Planned(Step.CONFLICT, tunnel, f"it is used for {found.dial} of {found.serial}"))
+            others.append(PlannedStep(TunnelStep.CONFLICT, tunnel, f"it is used for {found.dial} of {found.serial}"))
     return [*removals, *others]
 
 
-def _plan_release(entry: Entry, found: Tunnel | None, usable: Collection[str]) -> Planned:
+def _plan_release(entry: LedgerEntry, found: Tunnel | None, usable: Collection[str]) -> PlannedStep:
     tunnel = entry.tunnel
-    if found != tunnel:  # gone with its link, or the place is somebody else's by now
-        return Planned(Step.DROP, tunnel)
+    if found != tunnel:  # removed with its link, or a foreign entry has the place by now
+        return PlannedStep(TunnelStep.DROP, tunnel)
     if tunnel.serial not in usable:
-        return Planned(Step.WAIT, tunnel, "the phone is not attached; adb forgets the entry with it")
+        return PlannedStep(TunnelStep.WAIT, tunnel, "the phone is not attached; adb forgets the entry with it")
     if tunnel.kind is TunnelKind.REVERSE and not entry.dialler_stopped:
-        return Planned(Step.WAIT, tunnel, "something on the phone may still dial it; removing it would abort adb")
-    return Planned(Step.REMOVE, tunnel)
+        return PlannedStep(TunnelStep.WAIT, tunnel, "the phone may still dial it, and removing it would abort adb")
+    return PlannedStep(TunnelStep.REMOVE, tunnel)
 
 
 def check_tunnel(tunnel: Tunnel) -> None:
@@ -158,11 +158,11 @@ def _port_of(spec: str) -> int:
     return int(port) if int(port) <= 0xFFFF else 0
 
 
-_LEDGER_FILE: TypeAdapter[list[Entry]] = TypeAdapter(list[Entry])
+_LEDGER_FILE: TypeAdapter[list[LedgerEntry]] = TypeAdapter(list[LedgerEntry])
 
 
 class TunnelLedger:
-    """The entries farm owns, kept in a JSON file, and the one who makes them true.
+    """The entries farm owns, stored in a JSON file; `reconcile` makes them true.
 
     Raises:
         HostError: the file exists and is not a ledger.
@@ -170,7 +170,7 @@ class TunnelLedger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries: dict[tuple[str, str, str], Entry] = {}
+        self._entries: dict[tuple[str, str, str], LedgerEntry] = {}
         self._writing = asyncio.Lock()  # a change begins with what the one before it left
         if path.exists():
             try:
@@ -184,7 +184,7 @@ class TunnelLedger:
             self._entries = {entry.tunnel.place: entry for entry in entries}
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[LedgerEntry, ...]:
         """What farm owns, in the order of making."""
         return tuple(self._entries.values())
 
@@ -203,7 +203,7 @@ class TunnelLedger:
                     f"{tunnel.listen} is farm's already, for {held.tunnel.dial} of {held.tunnel.serial}",
                     hint="Release that one first, or choose another port.",
                 )
-            await self._save({**self._entries, tunnel.place: Entry(tunnel)})
+            await self._save({**self._entries, tunnel.place: LedgerEntry(tunnel)})
 
     async def release(self, tunnel: Tunnel, *, dialler_stopped: bool = False) -> None:
         """Marks a tunnel for removal by the next `reconcile`; one that is not farm's is left alone.
@@ -222,10 +222,10 @@ class TunnelLedger:
                 changed = replace(held, releasing=True, dialler_stopped=stopped)
                 await self._save({**self._entries, tunnel.place: changed})
 
-    async def reconcile(self, client: AdbClient, usable: Collection[str]) -> list[Planned]:
+    async def reconcile(self, client: AdbClient, usable: Collection[str]) -> list[PlannedStep]:
         """Sets up what is missing and removes what was released; returns what was planned, failures as CONFLICT.
 
-        Call it after every change of the list of phones, one call at a time (farm.fleet.tunnels).
+        Call it after every change of the list of phones, one call at a time (farm.devices.tunnels).
 
         Raises:
             AdbError: the adb server does not answer.
@@ -237,18 +237,18 @@ class TunnelLedger:
             listed += parse_reverses(serial, await client.list_reverses(serial))
         return [await self._perform(client, planned) for planned in plan(self.entries, listed, usable)]
 
-    async def _perform(self, client: AdbClient, planned: Planned) -> Planned:
+    async def _perform(self, client: AdbClient, planned: PlannedStep) -> PlannedStep:
         tunnel = planned.tunnel
         try:
-            if planned.step is Step.ADD:
+            if planned.step is TunnelStep.ADD:
                 await _add(client, tunnel)
-            elif planned.step is Step.REMOVE:
+            elif planned.step is TunnelStep.REMOVE:
                 await _remove(client, tunnel)
         except AdbPortTaken as error:
-            return replace(planned, step=Step.CONFLICT, reason=error.evidence or error.message)
+            return replace(planned, step=TunnelStep.CONFLICT, reason=error.evidence or error.message)
         except AdbError as error:
-            return replace(planned, step=Step.WAIT, reason=error.message)
-        if planned.step in (Step.REMOVE, Step.DROP):
+            return replace(planned, step=TunnelStep.WAIT, reason=error.message)
+        if planned.step in (TunnelStep.REMOVE, TunnelStep.DROP):
             await self._strike_off(tunnel)
         return planned
 
@@ -258,7 +258,7 @@ class TunnelLedger:
             if held is not None and held.releasing:  # not owned again meanwhile
                 await self._save({place: each for place, each in self._entries.items() if place != tunnel.place})
 
-    async def _save(self, entries: Mapping[tuple[str, str, str], Entry]) -> None:
+    async def _save(self, entries: Mapping[tuple[str, str, str], LedgerEntry]) -> None:
         """On disk first, whole or not at all; then in memory."""
         try:
             await asyncio.to_thread(_write, self._path, tuple(entries.values()))
@@ -271,15 +271,13 @@ class TunnelLedger:
         self._entries = dict(entries)
 
 
-def _write(path: Path, entries: Iterable[Entry]) -> None:
+def _write(path: Path, entries: Iterable[LedgerEntry]) -> None:
     """Blocks until it is on the disk: 5-50 ms, seconds on a busy one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     with part.open("w") as file:
         json.dump([asdict(entry) for entry in entries], file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    publish(part, path)
 
 
 async def _add(client: AdbClient, tunnel: Tunnel) -> None:

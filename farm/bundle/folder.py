@@ -1,4 +1,4 @@
-"""Reads the folder that somebody wants to make a bundle of. Thin I/O around `farm.bundle.closure`."""
+"""Reads the folder to make a bundle of. Thin I/O around `farm.bundle.closure`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import mmap
 import re
 import tomllib
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.bundle.abi import Abi, Platform
 from farm.bundle.closure import inspect
-from farm.bundle.elf import ELF_MAGIC, ElfError, parse_elf
-from farm.bundle.model import MARKS, BundleRefusedError, FolderFile, Inspection, Stated, refusal
-from farm.core.errors import HostError, UserError
-from farm.core.selector import did_you_mean
+from farm.bundle.elf import ELF_MAGIC, parse_elf
+from farm.bundle.model import (
+    MARKS,
+    Abi,
+    BundleRefusedError,
+    ElfError,
+    FolderDescription,
+    FolderFile,
+    Inspection,
+    Platform,
+    refusal,
+)
+from farm.common.errors import HostError, UserError
+from farm.common.selector import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,17 +35,8 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")  # needs no quoti
 _DESCRIPTION_KEYS = ("abi", "platform", "tvm_version")
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder as read: its judgement, and what its author stated."""
-
-    path: Path
-    inspection: Inspection
-    stated: Stated
-
-
-def read_folder(folder: Path) -> Folder:
-    """Read and judge `folder`. What is wrong with the files is in `inspection`, ready to be shown.
+def read_folder(folder: Path) -> Inspection:
+    """Read and judge `folder`. The result has every finding about the files, ready to be shown.
 
     Raises:
         UserError: there is no such folder, its bundle.toml is wrong, or it holds what no bundle can (sub-folders,
@@ -50,13 +49,13 @@ def read_folder(folder: Path) -> Folder:
         raise UserError(f"{folder} is not a folder", hint="give the folder that holds tvm_rpc and its libraries")
     try:
         _refuse_what_no_bundle_holds(folder)
-        stated = _read_description(folder / DESCRIPTION)
+        description = _read_description(folder / DESCRIPTION)
         files = read_files(folder)
     except OSError as error:
         raise HostError(
             f"cannot read {error.filename or folder}: {error.strerror}", hint="check its owner and mode"
         ) from error
-    return Folder(folder, inspect(files, stated), stated)
+    return inspect(files, description)
 
 
 def read_files(folder: Path) -> list[FolderFile]:
@@ -109,9 +108,9 @@ def _read_file(path: Path) -> FolderFile:
             return FolderFile(path.name, problem=error)
 
 
-def _read_description(path: Path) -> Stated:
+def _read_description(path: Path) -> FolderDescription:
     if not path.exists():
-        return Stated()
+        return FolderDescription()
     raw = path.read_bytes()[:MAX_DESCRIPTION_BYTES]
     try:
         table = tomllib.loads(raw.decode())
@@ -122,7 +121,7 @@ def _read_description(path: Path) -> Stated:
             raise UserError(f"{path} has an unknown key {key!r}", hint=_suggest(key, _DESCRIPTION_KEYS))
         if not isinstance(value, str):
             raise UserError(f"{path}: {key} must be a string", hint=f'for example: {key} = "..."')
-    return Stated(
+    return FolderDescription(
         abi=Abi(_one_of(path, "abi", table["abi"], tuple(Abi))) if "abi" in table else None,
         platform=Platform(_one_of(path, "platform", table["platform"], tuple(Platform)))
         if "platform" in table

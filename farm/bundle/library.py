@@ -12,27 +12,29 @@ as it was or as it was to be, and readers need no lock.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from farm.bundle.closure import inspect
 from farm.bundle.folder import read_files, read_folder
-from farm.bundle.golden import GoldenCompiler, GoldenWanted, read_golden
-from farm.bundle.manifest import (
+from farm.bundle.golden import GoldenCompiler, read_golden
+from farm.bundle.model import (
+    KIND_CPU,
+    KIND_OPENCL,
     MANIFEST,
     MANIFEST_FORMAT,
     SHORT_HASH,
     Bundle,
     BundleFile,
+    BundleManifest,
     Identity,
-    Manifest,
-    dump_manifest,
-    load_manifest,
 )
-from farm.bundle.model import KIND_CPU, KIND_OPENCL
 from farm.bundle.storage import (
     Staging,
     copy_hashed,
@@ -40,17 +42,19 @@ from farm.bundle.storage import (
     host_errors,
     locked,
     sweep,
-    sync,
-    sync_tree,
     write_durably,
 )
-from farm.core.errors import HostError, UserError
-from farm.core.selector import did_you_mean
+from farm.common.errors import HostError, UserError
+from farm.common.files import publish, sync, sync_tree
+from farm.common.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
 DEFAULT_TOOLCHAIN = "default"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+
+
+_MANIFEST = TypeAdapter(BundleManifest)
 
 
 class UnknownBundleError(UserError):
@@ -66,7 +70,7 @@ class BundleInUseError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BundleDamage:
     """One difference between a stored bundle and its manifest."""
 
     bundle: str  # hash
@@ -123,15 +127,15 @@ class BundleLibrary:
                 hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
             )
         source = read_folder(folder)
-        source.inspection.accepted(str(folder))
+        source.accepted(str(folder))
         with host_errors(f"adding bundle {name}", self._root):
             with locked(self._root / "lock"):
                 sweep(self._tmp)
                 staging = Staging(self._tmp)
             try:
-                files = _copy(folder, [file.name for file in source.inspection.files], staging.path / "files", progress)
+                files = _copy(folder, [file.name for file in source.files], staging.path / "files", progress)
                 # Judge what was copied: the folder may be rebuilt under our hands.
-                inspection = inspect(read_files(staging.path / "files"), source.stated)
+                inspection = inspect(read_files(staging.path / "files"), source.description)
                 abi, platform = inspection.accepted(str(folder))
                 modes = {file.name: file.mode for file in inspection.files}
                 for file in files:
@@ -142,18 +146,18 @@ class BundleLibrary:
                     progress(f"compiling golden kernels ({', '.join(kinds)}) for {abi}")
                     golden = staging.path / "golden"
                     golden.mkdir()
-                    compile_golden(GoldenWanted(abi, platform, kinds), golden)
-                    manifest = Manifest(
+                    compile_golden(abi, platform, kinds, golden)
+                    manifest = BundleManifest(
                         format=MANIFEST_FORMAT,
                         identity=identity,
-                        tvm_version=source.stated.tvm_version or read_golden(golden).tvm_version,
+                        tvm_version=source.description.tvm_version or read_golden(golden).tvm_version,
                         has_opencl=inspection.has_opencl,
                         has_random_fill=inspection.has_random_fill,
                         warnings=tuple(f"{finding.message}; {finding.hint}" for finding in inspection.warnings),
                         added_at=datetime.now(UTC),
                         golden_files=_described(golden),
                     )
-                    write_durably(staging.path / MANIFEST, dump_manifest(manifest))
+                    write_durably(staging.path / MANIFEST, _MANIFEST.dump_json(manifest, indent=1) + b"\n")
                     sync_tree(staging.path)
                 self._publish(staging, identity.hash, name)
             finally:
@@ -217,7 +221,7 @@ class BundleLibrary:
                 self._discard(bundle.hash)
             return Removed(bundle, going, last)
 
-    def verify(self, name: str | None = None) -> tuple[Damage, ...]:
+    def verify(self, name: str | None = None) -> tuple[BundleDamage, ...]:
         """Read every byte of one bundle (or of all) again; what differs from the manifest, empty if nothing does.
 
         Raises:
@@ -242,9 +246,7 @@ class BundleLibrary:
                     (staging.path / part).rename(ready / part)
                 for each in (ready, ready / "golden"):
                     each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
-                sync(ready)
-                ready.rename(self._objects / hash_)
-                sync(self._objects)
+                publish(ready, self._objects / hash_)
             write_durably(self._names / name, f"{hash_}\n".encode())
 
     def _discard(self, hash_: str) -> None:
@@ -305,9 +307,8 @@ class BundleLibrary:
 
     def _load(self, hash_: str, names: tuple[str, ...]) -> Bundle:
         place = self._objects / hash_
-        manifest = load_manifest(place / MANIFEST)
+        manifest = _load_manifest(place / MANIFEST)
         identity = manifest.identity
-        goldens = {file.name for file in manifest.golden_files}
         return Bundle(
             name=names[0] if names else "",
             hash=hash_,
@@ -315,7 +316,7 @@ class BundleLibrary:
             files=identity.files,
             path=place / "files",
             toolchain=identity.toolchain,
-            golden=read_golden(place / "golden").goldens if goldens else (),
+            golden_kinds=tuple(sorted(read_golden(place / "golden").kernels)) if manifest.golden_files else (),
             tvm_version=manifest.tvm_version,
             has_opencl=manifest.has_opencl,
             platform=identity.platform,
@@ -328,24 +329,24 @@ class BundleLibrary:
     def _is_sound(self, hash_: str) -> bool:
         return (self._objects / hash_).exists() and not any(self._damages(hash_))
 
-    def _damages(self, hash_: str) -> Iterable[Damage]:
+    def _damages(self, hash_: str) -> Iterable[BundleDamage]:
         place = self._objects / hash_
         try:
-            manifest = load_manifest(place / MANIFEST)
+            manifest = _load_manifest(place / MANIFEST)
         except FileNotFoundError:
-            yield Damage(hash_, MANIFEST, "is missing")
+            yield BundleDamage(hash_, MANIFEST, "is missing")
             return
         except HostError as error:
-            yield Damage(hash_, MANIFEST, f"is unreadable: {error.message}")
+            yield BundleDamage(hash_, MANIFEST, f"is unreadable: {error.message}")
             return
         if manifest.identity.hash != hash_:
-            yield Damage(hash_, MANIFEST, "was changed: its hash is another one")
+            yield BundleDamage(hash_, MANIFEST, "was changed: its hash is another one")
         for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
             expected = {file.name: file for file in files}
             present = {path.name for path in (place / part).iterdir()} if (place / part).is_dir() else set()
             for name in sorted(expected.keys() | present):
                 if problem := _difference(place / part / name, expected.get(name)):
-                    yield Damage(hash_, f"{part}/{name}", problem)
+                    yield BundleDamage(hash_, f"{part}/{name}", problem)
 
 
 def _difference(path: Path, expected: BundleFile | None) -> str:
@@ -380,3 +381,25 @@ def _described(folder: Path) -> tuple[BundleFile, ...]:
         path.chmod(0o644)
         found.append(BundleFile(path.name, hash_file(path), path.stat().st_size, 0o644))
     return tuple(found)
+
+
+def _load_manifest(path: Path) -> BundleManifest:
+    """Read manifest.json.
+
+    Raises:
+        HostError: it is damaged or of a newer farm.
+        FileNotFoundError: it is not there.
+    """
+    raw = path.read_bytes()
+    try:
+        version = json.loads(raw)["format"]
+        if version != MANIFEST_FORMAT:
+            raise HostError(
+                f"{path} has format {version}, this farm reads {MANIFEST_FORMAT}",
+                hint="use the farm that wrote it, or add the bundle again with this one",
+            )
+        return _MANIFEST.validate_json(raw)
+    except (ValueError, KeyError, TypeError) as error:  # pydantic's ValidationError is a ValueError
+        raise HostError(
+            f"{path} is damaged", hint="`farm bundle add` the same folder again: that repairs it", evidence=str(error)
+        ) from error

@@ -1,17 +1,19 @@
-"""The plain values of judging a folder: files, findings, the verdict."""
+"""The records of this package: ABIs, ELF files, the files and findings of a folder, manifests, bundles.
+
+A toolchain's interpreter, which may lack pydantic and pyelftools, imports this module (farm.worker.golden).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from farm.bundle.elf import ElfError, ElfInfo, ElfType
-from farm.core.errors import UserError
-
-if TYPE_CHECKING:
-    from farm.bundle.abi import Abi, Platform
+from farm.common.errors import UserError
 
 PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 
@@ -26,7 +28,72 @@ GOLDEN_INDEX = "golden.json"
 GOLDEN_FORMAT = 1
 KIND_CPU, KIND_OPENCL = "cpu", "opencl"
 
-MOST_TOLD = 10  # findings in an error: evidence that is too long loses its beginning
+MAX_FINDINGS_IN_ERROR = 10  # findings in an error: evidence that is too long loses its beginning
+
+MANIFEST_FORMAT = 1
+MANIFEST = "manifest.json"
+SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
+
+LARGE_PAGE_BYTES = 16_384
+# Android 15 brought kernels with 16 KiB pages (source.android.com/docs/core/architecture/16kb-page-size); a program or
+# library whose segments are aligned to less is refused there, or runs in a compatibility mode.
+
+
+class Abi(StrEnum):
+    """Android's names for its ABIs (developer.android.com/ndk/guides/abis); used for glibc Linux too."""
+
+    ARM64 = "arm64-v8a"
+    ARMV7 = "armeabi-v7a"
+    X86_64 = "x86_64"
+    X86 = "x86"
+    RISCV64 = "riscv64"
+
+    @property
+    def bits(self) -> int:
+        """Pointer width in bits."""
+        return 32 if self in (Abi.ARMV7, Abi.X86) else 64
+
+
+class Platform(StrEnum):
+    """Whose dynamic linker and C library a file expects."""
+
+    ANDROID = "android"  # bionic, /system/bin/linker64
+    LINUX = "linux-glibc"  # ld-linux; what a virtual phone runs
+
+
+class ElfError(UserError):
+    """The file is not a readable ELF file."""
+
+    code = "bad_elf"
+
+
+class NotElfError(ElfError):
+    """The file is not an ELF file at all."""
+
+    code = "not_elf"
+
+
+class ForeignElfError(ElfError):
+    """The ELF file is for a machine or platform that no phone of the farm has."""
+
+    code = "foreign_elf"
+
+
+@dataclass(frozen=True, slots=True)
+class ElfInfo:
+    """What a dynamic linker reads of one ELF file."""
+
+    bits: int  # 32 or 64
+    little_endian: bool
+    machine: str  # `e_machine` as elf.h names it, without EM_: "AARCH64"; "machine 8" when it has no name
+    type: str  # `e_type` as elf.h names it, without ET_: "DYN"; its digits when it has no name
+    interpreter: str = ""  # of a dynamically linked program: "/system/bin/linker64"
+    needed: tuple[str, ...] = ()  # DT_NEEDED, in order
+    soname: str = ""
+    # The smallest p_align of the LOAD segments: what a kernel's page size must not exceed (0: nothing to load).
+    # bionic judges by the smallest one too (linker_phdr.cpp, phdr_table_get_minimum_alignment).
+    page_alignment_bytes: int = 0
+    android_api: int | None = None  # from the .note.android.ident note that the NDK puts into everything it links
 
 
 class BundleRefusedError(UserError):
@@ -34,22 +101,15 @@ class BundleRefusedError(UserError):
 
     code = "bad_bundle"
 
-    def __init__(self, folder: str, findings: Sequence[Finding]) -> None:
+    def __init__(self, folder: str, findings: Sequence[BundleFinding]) -> None:
         first, more = findings[0], findings[1:]
         rest = f" (and {len(more)} more)" if more else ""
         super().__init__(
             f"{folder} cannot be a bundle: {first.message}{rest}",
             hint=first.hint,
-            evidence="\n".join(f"{finding.message}; {finding.hint}" for finding in more[:MOST_TOLD]),
+            evidence="\n".join(f"{finding.message}; {finding.hint}" for finding in more[:MAX_FINDINGS_IN_ERROR]),
         )
         self.findings = tuple(findings)
-
-
-class Severity(StrEnum):
-    """What a finding means for the bundle."""
-
-    REFUSED = "refused"  # it cannot work
-    WARNING = "warning"  # it works, but not for everything or not on every phone
 
 
 class FileKind(StrEnum):
@@ -73,23 +133,23 @@ class FolderFile:
 
     @property
     def kind(self) -> FileKind:
-        """What the file is, told by its content."""
+        """What the file is, by its content."""
         if self.interpreter:
             return FileKind.SCRIPT
         if self.elf is None:
             return FileKind.DATA
-        static = self.elf.type == ElfType.EXEC or (self.name == PROGRAM and not self.elf.needed)
+        static = self.elf.type == "EXEC" or (self.name == PROGRAM and not self.elf.needed)
         return FileKind.PROGRAM if self.elf.interpreter or static else FileKind.LIBRARY
 
     @property
     def mode(self) -> int:
-        """Its mode on the phone: fixed by kind, so that the umask of whoever built it does not change the bundle."""
+        """Its mode on the phone: fixed by kind, so that the builder's umask does not change the bundle."""
         return 0o755 if self.kind in (FileKind.PROGRAM, FileKind.SCRIPT) else 0o644
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """What the folder's bundle.toml states. None and "" mean it does not say."""
+class FolderDescription:
+    """The content of bundle.toml. None and "" stand for a key that it does not have."""
 
     abi: Abi | None = None
     platform: Platform | None = None
@@ -97,10 +157,10 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BundleFinding:
     """One thing wrong or worth knowing: a sentence and what to do."""
 
-    severity: Severity
+    refused: bool  # the bundle cannot work; False: it works, but not for everything or not on every phone
     file: str
     message: str
     hint: str
@@ -108,24 +168,25 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The verdict on a folder. `abi` and `platform` are None when they could not be told (then it is refused)."""
+    """The verdict on a folder. `abi` and `platform` are None when they are unknown (then it is refused)."""
 
     files: tuple[FolderFile, ...]
     abi: Abi | None
     platform: Platform | None
-    findings: tuple[Finding, ...]
+    findings: tuple[BundleFinding, ...]
+    description: FolderDescription
     has_opencl: bool
     has_random_fill: bool
 
     @property
-    def refusals(self) -> tuple[Finding, ...]:
+    def refusals(self) -> tuple[BundleFinding, ...]:
         """Why it cannot be a bundle; empty if it can."""
-        return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSED)
+        return tuple(finding for finding in self.findings if finding.refused)
 
     @property
-    def warnings(self) -> tuple[Finding, ...]:
+    def warnings(self) -> tuple[BundleFinding, ...]:
         """What will not work, or not everywhere."""
-        return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
+        return tuple(finding for finding in self.findings if not finding.refused)
 
     def accepted(self, folder: str) -> tuple[Abi, Platform]:
         """The bundle's ABI and platform.
@@ -138,14 +199,89 @@ class Inspection:
         return self.abi, self.platform
 
 
-def refusal(file: str, message: str, hint: str) -> Finding:
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """One file of a bundle, as it lies on the phone."""
+
+    name: str
+    sha256: str
+    size: int  # bytes
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes two bundles the same: its hash is the bundle's."""
+
+    abi: Abi
+    platform: Platform
+    toolchain: str
+    files: tuple[BundleFile, ...]  # sorted by name
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the canonical JSON form."""
+        plain = {"format": MANIFEST_FORMAT, **asdict(self)}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleManifest:
+    """The content of manifest.json."""
+
+    format: int
+    identity: Identity
+    tvm_version: str
+    has_opencl: bool
+    has_random_fill: bool
+    warnings: tuple[str, ...]
+    added_at: datetime
+    golden_files: tuple[BundleFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A runtime bundle in the library: tvm_rpc and its libraries for one ABI, with the golden kernels that prove it."""
+
+    name: str  # the name it was asked for by, else its first; "" when it has none
+    hash: str
+    abi: str
+    files: tuple[BundleFile, ...]
+    path: Path  # folder of `files`
+    toolchain: str
+    golden_kinds: tuple[str, ...]
+    tvm_version: str
+    has_opencl: bool
+    platform: str = Platform.ANDROID
+    has_random_fill: bool = True
+    names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    added_at: datetime | None = None
+
+    @property
+    def short_hash(self) -> str:
+        """As people see it."""
+        return self.hash[:SHORT_HASH]
+
+    @property
+    def size_bytes(self) -> int:
+        """What a phone receives."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def golden_dir(self) -> Path:
+        """Folder of the golden kernels; `farm.worker.golden.run_golden` takes it."""
+        return self.path.parent / "golden"
+
+
+def refusal(file: str, message: str, hint: str) -> BundleFinding:
     """A finding that makes a bundle impossible."""
-    return Finding(Severity.REFUSED, file, message, hint)
+    return BundleFinding(refused=True, file=file, message=message, hint=hint)
 
 
-def warning(file: str, message: str, hint: str) -> Finding:
+def warning(file: str, message: str, hint: str) -> BundleFinding:
     """A finding that limits a bundle."""
-    return Finding(Severity.WARNING, file, message, hint)
+    return BundleFinding(refused=False, file=file, message=message, hint=hint)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
+from farm.common.files import publish
 
 COPY_CHUNK_BYTES = 1 << 20
 LOCK_TIMEOUT_S = 30.0  # holders keep it for milliseconds: renames and fsyncs only
@@ -23,7 +24,7 @@ LOCK_POLL_S = 0.02
 
 @contextmanager
 def host_errors(doing: str, place: Path) -> Iterator[None]:
-    """Turn an OSError inside into a HostError that says what was being done and what to do about it."""
+    """Turn an OSError inside into a HostError that names the action and has a hint."""
     try:
         yield
     except OSError as error:
@@ -32,7 +33,7 @@ def host_errors(doing: str, place: Path) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             hint = f"{place} must be writable for the user that runs farm (uid {os.geteuid()})"
         else:
-            hint = f"look at the disk of {place}"
+            hint = f"check the disk of {place}"
         raise HostError(f"{doing} failed: {error.strerror or error}", hint=hint, evidence=str(error)) from error
 
 
@@ -46,15 +47,6 @@ def hash_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Make a file's bytes, or the names in a directory, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:
@@ -75,28 +67,16 @@ def write_durably(path: Path, content: bytes) -> None:
     """Replace a file by one with `content`: readers see the old or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.write_bytes(content)
+        publish(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
-
-
-def sync_tree(root: Path) -> None:
-    """Flush every file and directory below `root`."""
-    for directory, _, files in os.walk(root):
-        for name in files:
-            sync(Path(directory) / name)
-        sync(Path(directory))
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; the kernel lets go of it when its holder dies.
+    """Hold the lock file `path`; the kernel releases it when its holder dies.
 
     Raises:
         HostError: another process keeps it for longer than LOCK_TIMEOUT_S.

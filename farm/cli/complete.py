@@ -1,26 +1,22 @@
-"""What TAB offers: commands and options from the tree of commands, names from the daemon, in a moment or not at all.
+"""Names that TAB offers (typer does the rest): the daemon is asked, and answers in a moment or not at all.
 
-Everything here fails silently: a person who presses TAB wants no error message in the line.
+A daemon that does not answer is no error: a person who presses TAB wants no message in the line.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 
+VARIABLE = "_FARM_COMPLETE"  # the scripts of `farm completions` set it at each TAB
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
-DEBUG = "FARM_DEBUG_COMPLETION"  # set: a mistake here is told
 MOST_JOBS = 100  # the newest
 # Names are other people's words: what a shell would not take as one plain word is not offered.
 _PLAIN = re.compile(r"[\w.,:=@%+/-]+")
-_BREAKS = "=:"  # where bash begins a new word (COMP_WORDBREAKS)
+_UNSAFE = re.compile(r"[^\w.,:=@%+/ -]+")  # typer's script for zsh evaluates descriptions
 
 Pair = tuple[str, str]  # a value, and what it is
 
@@ -34,9 +30,9 @@ def devices(incomplete: str) -> list[Pair]:
 def jobs(incomplete: str) -> list[Pair]:
     """Ids of jobs and arrays, the newest first."""
     rows = _asked("job.list", limit=MOST_JOBS).get("jobs", ())
-    told = [(row["id"], f"{row['state']} {row['kind']} {row['name']}") for row in rows]
+    found = [(row["id"], f"{row['state']} {row['kind']} {row['name']}") for row in rows]
     arrays = {row["array"]: f"array of {row['kind']} {row['name']}" for row in rows if row["array"]}
-    return _beginning(incomplete, [*told, *arrays.items()])
+    return _beginning(incomplete, [*found, *arrays.items()])
 
 
 def selectors(incomplete: str) -> list[Pair]:
@@ -49,7 +45,7 @@ def selectors(incomplete: str) -> list[Pair]:
     }
     labels |= {f"name={row['name']}": "label" for row in rows}
     wanted = labels if comma else keys | labels
-    return [(before + comma + value, told) for value, told in _beginning(last, wanted.items())]
+    return [(before + comma + value, about) for value, about in _beginning(last, wanted.items())]
 
 
 def aliases(incomplete: str) -> list[Pair]:
@@ -84,7 +80,7 @@ def record_sets(incomplete: str) -> list[Pair]:
 
 
 def accounts(incomplete: str) -> list[Pair]:
-    """Names of accounts that have not been revoked; only operators are told."""
+    """Names of accounts that have not been revoked; only operators get them."""
     rows = _asked("auth.list").get("accounts", ())
     return _beginning(incomplete, ((row["name"], row["role"]) for row in rows if not row["revoked_at"]))
 
@@ -97,7 +93,7 @@ def models(incomplete: str) -> list[Pair]:
 
 def targets(incomplete: str) -> list[Pair]:
     """What models are compiled for; which of them a phone has: `farm device show`."""
-    from farm.fleet.targets import GPU_TARGETS
+    from farm.devices.identity.targets import GPU_TARGETS
 
     return _beginning(incomplete, ((name, "") for name in ("cpu", *GPU_TARGETS)))
 
@@ -107,7 +103,9 @@ def profiles(incomplete: str) -> list[Pair]:
     from farm.simulation.profiles import list_profiles
 
     before, comma, last = incomplete.rpartition(",")
-    return [(before + comma + name, told) for name, told in _beginning(last, ((each, "") for each in list_profiles()))]
+    return [
+        (before + comma + name, about) for name, about in _beginning(last, ((each, "") for each in list_profiles()))
+    ]
 
 
 def faults(incomplete: str) -> list[Pair]:
@@ -120,15 +118,14 @@ def faults(incomplete: str) -> list[Pair]:
 def explainable(ctx: typer.Context, incomplete: str) -> list[Pair]:
     """What `farm explain WHAT` can be about."""
     kinds: dict[str, Callable[[str], list[Pair]]] = {"device": devices, "job": jobs, "key": selectors}
-    what = ctx.params.get("what")
-    named = str(getattr(what, "value", what))
-    return kinds[named](incomplete) if named in kinds else []
+    what = str(ctx.params.get("what"))
+    return kinds[what](incomplete) if what in kinds else []
 
 
 def _asked(kind: str, **fields: Any) -> dict[str, Any]:
     """The daemon's answer; empty when there is none in time."""
-    from farm.cli.context import connect
-    from farm.core.errors import FarmError
+    from farm.cli.connection import connect
+    from farm.common.errors import FarmError
 
     try:
         with connect() as client:
@@ -139,8 +136,8 @@ def _asked(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def _beginning(incomplete: str, pairs: Iterable[Pair]) -> list[Pair]:
-    found = {value: told for value, told in pairs if value.startswith(incomplete) and _PLAIN.fullmatch(value)}
-    return list(found.items())
+    found = {value: about for value, about in pairs if value.startswith(incomplete) and _PLAIN.fullmatch(value)}
+    return [(value, _UNSAFE.sub(" ", about)) for value, about in found.items()]
 
 
 def _label(value: str) -> str:
@@ -148,89 +145,27 @@ def _label(value: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", value.strip().lower())
 
 
-# -- what the scripts of `farm completions` call -----------------------------------------------------------------------
+# -- typer's completion ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What may stand here. `files`: the shell shall offer file names."""
+def prepare() -> None:
+    """Let typer answer the scripts of `farm completions`; one of its ways with bash is made good."""
+    from typer._click.shell_completion import add_completion_class
+    from typer._completion_classes import BashComplete, completion_init
 
-    values: tuple[Pair, ...] = ()
-    files: bool = False
+    class JoinedWords(BashComplete):
+        """bash breaks `soc=sm8650` into three words, and replaces only the last of them by an answer."""
 
+        def get_completion_args(self) -> tuple[list[str], str]:
+            args, typed = super().get_completion_args()
+            while args and (typed.startswith("=") or args[-1].endswith("=")):
+                typed = args.pop() + typed
+            self._selector = typed.partition("=")[2] if typed.startswith("--") else typed
+            return args, typed
 
-def answer(arguments: Sequence[str]) -> None:
-    r"""Print what may stand at the end of a line that has begun.
+        def format_completion(self, item: Any) -> str:
+            value = str(item.value)
+            return value.rpartition("=")[2] if "=" in self._selector else value
 
-    `bash LINE`: the line up to the cursor, as typed. `zsh WORD...` and `fish WORD...`: its words after `farm`, the last
-    of them incomplete. Answers are lines: `\tfile`, or a value (a tab and its description behind it, but for bash).
-    """
-    shell, *words = arguments or ("",)
-    try:
-        if shell == "bash":
-            words = _words(words[0] if words else "")
-        offer, typed = offered(words[:-1], words[-1] if words else "")
-    except Exception:  # a mistake of ours must not appear in the line that somebody types
-        if os.environ.get(DEBUG):
-            raise
-        return
-    lines = ["\tfile"] if offer.files else []
-    for value, told in offer.values:
-        if shell == "bash":
-            lines.append(value[_broken(typed) :])
-        else:
-            lines.append(f"{value}\t{' '.join(told.split())}")
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def offered(words: Sequence[str], typed: str) -> tuple[Offer, str]:
-    """What may stand in place of `typed` behind `words`; and `typed`."""
-    # Private, so pyproject says which releases of typer: before 0.26 this was click's, a package of its own.
-    from typer._click.shell_completion import _resolve_context, _resolve_incomplete
-    from typer.main import get_command
-
-    from farm.cli.main import app
-
-    command = get_command(app)
-    ctx = _resolve_context(command, {}, "farm", list(words))
-    found, rest = _resolve_incomplete(ctx, list(words), typed)
-    ahead = typed[: len(typed) - len(rest)]  # `--on=` of `--on=soc`
-    names = getattr(found, "commands", None)
-    if names is not None and not rest.startswith("-"):
-        return Offer(tuple(_subcommands(names, rest))), typed
-    kind = getattr(found, "type", None)
-    items = [(ahead + item.value, item.help or "") for item in found.shell_complete(ctx, rest)]
-    files = not items and type(kind).__name__ in ("TyperPath", "Path", "File") and not rest.startswith("-")
-    return Offer(tuple(items), files), typed
-
-
-def _subcommands(names: Any, begun: str) -> Iterable[Pair]:
-    """Of the whole farm by its sections, which imports nothing; of a group, with the first line of their help."""
-    from farm.cli.lazy import Commands
-    from farm.cli.main import SECTIONS
-
-    if isinstance(names, Commands):
-        told = {name: about for some in SECTIONS.values() for name, (_, about) in some.items()}
-    else:
-        told = {name: each.get_short_help_str(80) for name, each in names.items() if not each.hidden}
-    return ((name, about) for name, about in told.items() if name.startswith(begun))
-
-
-def _words(line: str) -> list[str]:
-    """The words after `farm` of a line that may end in the middle of one, even inside quotes."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&")
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
-    try:
-        for word in lexer:
-            words = [] if set(word) <= set(";|&") else [*words, word]  # what counts is the last command of a pipe
-    except ValueError:
-        words.append(lexer.token)
-    if line[-1:].isspace():
-        words.append("")
-    return words[1:]
-
-
-def _broken(typed: str) -> int:
-    """How much of a word bash keeps: it replaces only what stands behind the last `=` or `:`."""
-    return max(typed.rfind(each) for each in _BREAKS) + 1
+    completion_init()
+    add_completion_class(JoinedWords, "bash")

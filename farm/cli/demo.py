@@ -10,18 +10,25 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from farm.cli import complete
-from farm.cli.context import connect, print_table, say, tell
-from farm.cli.status import print_status
-from farm.core.errors import HostError, UserError
+from farm.cli import complete, work
+from farm.cli.connection import connect
+from farm.cli.output import device_step, print_line, print_note, print_table
+from farm.cli.status import status_lines
+from farm.common.errors import HostError, UserError
 
 if TYPE_CHECKING:
-    from farm.cli.virtual_farm import VirtualFarm
+    from farm.simulation.virtual_farm import VirtualFarm
 
-PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "oneplus-12")  # three makes; the twins are tuned on together
+PHONES = (
+    "oneplus-12",
+    "galaxy-note20",
+    "realme-gt-neo3",
+    "oneplus-12",
+)  # three models; the two identical phones share a tuning
 PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, oneplus-5t, realme-gt-neo3"
 NETWORK = "small_cnn"
 TUNED = "one_conv"  # one operator: a few trials show what tuning is for
@@ -33,22 +40,27 @@ app = typer.Typer(help="Run the farm's main job on virtual phones; `fault` break
 @app.callback(invoke_without_command=True)
 def demo(
     context: typer.Context,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep it up until Ctrl-C, for your own commands.")] = False,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Keep the farm running until Ctrl-C, for your own commands.")
+    ] = False,
     phones: Annotated[
         str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.", autocompletion=complete.profiles)
     ] = ",".join(PHONES),
-    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
+    repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 60,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
-    isolation: Annotated[str, typer.Option(help="full, user or none; default: the best this host allows.")] = "",
+    isolation: Annotated[
+        str, typer.Option(help="How phones are kept apart: full, user, none; default: the best this host allows.")
+    ] = "",
     physics: Annotated[
         bool, typer.Option("--physics", help="Phones warm up with load and slow down when hot, ten times as fast.")
     ] = False,
+    why: work.Why = False,
     arm64: Annotated[bool, typer.Option("--arm64", help="Phones that run AArch64 code, under qemu.")] = False,
 ) -> None:
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
-    from farm.cli.virtual_farm import phones_of, virtual_farm
+    from farm.simulation.virtual_farm import phones_of, virtual_farm
 
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
@@ -56,16 +68,19 @@ def demo(
     lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
-    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, tell=say) as farm:
-        farm.wait_ready(len(lab), tell=say)
+    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, tell=print_note) as farm:
+        farm.wait_ready(len(lab), lambda event: print_note(f"  {event['subject']}: {device_step(event)}"))
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
         query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
         _show("python -m tvm.exec.query_rpc_tracker   # the stock client, unchanged", farm.run(sys.executable, *query))
         typer.echo("\n$ farm status")
-        print_status(farm.status())
+        for line in status_lines(farm.status()):
+            print_line(line)
         model = _network(farm, NETWORK)
-        _typed(farm, "bench", model, "--on", "android", "--repeat", str(repeat))
+        # All phones hang on one hub and all are this host: --quiet-hub times them one after the other.
+        how = ("--quiet-hub", "--repeat", str(repeat), *["--why"] * why)
+        _typed(farm, "bench", model, "--on", "android", *how)
         typer.echo(f"\n{len(lab)} phones, one model, numbers checked, in {time.monotonic() - started:.0f} s.")
         if trials and not arm64:  # under qemu it would take minutes
             on, devices = _twins(farm)
@@ -73,21 +88,7 @@ def demo(
             _typed(farm, "tune", _network(farm, TUNED), *options)
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
-            status = farm.status()
-            adb_socket = status["adb"]["socket"]
-            typer.echo("\nIt stays up until Ctrl-C. In another shell:")
-            typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
-            typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
-            typer.echo(f'  tvm.rpc.connect_tracker("{host}", {port})')
-            if status["web"]:
-                typer.echo(f"  {status['web']}   # the web page; to sign in: farm auth new me --role operator --web")
-            one = status["devices"][0]["name"]
-            typer.echo(
-                f"  farm demo fault {one} full_disk free_bytes=50000000   # break a phone; `farm demo fault` lists how"
-            )
-            with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(3600)
+            _stay(farm)
 
 
 @app.command()
@@ -108,7 +109,7 @@ def fault(
         )
         return
     given = dict(_argument(each) for each in arguments or ())
-    parse_fault(name, given)  # a mistake is told before anything is looked for
+    parse_fault(name, given)  # raises for a mistake before the daemon is asked
     from farm.simulation.control import LabClient
 
     with connect() as client:
@@ -125,7 +126,7 @@ def fault(
         if phone not in names and phone not in known.values():
             raise UserError(f"no virtual phone {phone!r}", hint=f"there are: {', '.join([*names, *known.values()])}")
         lab.fault(names.get(phone, phone), name, **given)
-    tell(f"{phone}: {FAULTS[name].meaning}")
+    print_line(f"{phone}: {FAULTS[name].meaning}")
 
 
 def _argument(text: str) -> tuple[str, float | str | bool]:
@@ -139,6 +140,26 @@ def _argument(text: str) -> tuple[str, float | str | bool]:
         return key, float(value)
     except ValueError:
         return key, value
+
+
+def _stay(farm: VirtualFarm) -> None:
+    """Keep the farm until Ctrl-C; print how other shells reach it."""
+    status = farm.status()
+    host, port = farm.tracker()
+    adb_socket = status["adb"]["socket"]
+    typer.echo("\nIt stays up until Ctrl-C. In another shell:")
+    typer.echo(f"  export FARM_SOCKET={farm.socket}   # farm status, farm bench, ...")
+    typer.echo(f"  export ADB_SERVER_SOCKET={adb_socket}   # adb devices, adb shell, ...")
+    typer.echo(f"  export TVM_TRACKER_HOST={host} TVM_TRACKER_PORT={port}   # tvm.rpc.connect_tracker")
+    if status["web"]:
+        typer.echo(f"  {status['web']}   # the web page; to sign in: farm auth new me --role operator --web")
+    one = status["devices"][0]["name"]
+    typer.echo(f"  farm demo fault {one} full_disk free_bytes=50000000   # break a phone; `farm demo fault` lists how")
+    farm.daemon.keep_ports(port, web_port=urlsplit(status["web"]).port or 0)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            print_note(f"the daemon has ended ({farm.daemon.wait()}); starting it again on the same ports ...")
+            farm.daemon.start().close()
 
 
 def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:

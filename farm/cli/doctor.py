@@ -1,277 +1,352 @@
-"""`farm doctor`: what on this host would keep the farm from working, each finding with what fixes it."""
+"""`farm doctor`: what on this host would keep the farm from working, each finding with what fixes it.
+
+`farm.cli.doctor_host` has the checks of this host that need no daemon; here are those of addresses, and those of
+folders, database and bundles while no daemon answers. What only the daemon knows, its verb `doctor` finds. A check
+reads facts and hands them to a function `judge_*`, which decides and needs no host.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import os
+import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from farm.cli import doctor_host
-from farm.cli.context import JsonFlag, call, connect, print_json, print_table, say, tell
-from farm.core.doctor_findings import FAIL, OK, WARN, Finding, Verdict, judge_folder, of_error
-from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
-from farm.core.extras import pip_install
+from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.daemon import GATE_SOCKET
+from farm.cli.output import emit, print_note, table
+from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, DoctorVerdict, judge_folder, of_error
+from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
+from farm.common.install import pip_install
 
 if TYPE_CHECKING:
-    from farm.adb.program import AdbBinary
-    from farm.bundle.abi import Abi
     from farm.config import FarmConfig
     from farm.control.address import Remote
 
-# What a toolchain says of itself: the pair must match (docs/decisions.md, "Pin TVM and its FFI together").
-_VERSIONS = (
-    "from importlib.metadata import version as v; print('apache-tvm', v('apache-tvm') + ', ffi', v('apache-tvm-ffi'));"
-    "import tvm; has = lambda name: tvm.get_global_func(name, allow_missing=True) is not None;"
-    "print(*[kind for kind in ('llvm', 'opencl', 'vulkan') if has('target.build.' + kind)],"
-    " *(['clml'] if has('relax.ext.openclml') else []))"
-)
-# What TVM calls code generators, and for which of the farm's targets each is needed (docs/packages.md).
-_GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
 CUT_TIMEOUT_S = 300.0  # off, on, booted, identified, checked; a slow phone boots for two minutes
+WHOLE_CHECK_BYTES = 256 << 20  # a check of every page takes seconds up to here
+RUN_CODE = "run code on every phone"  # who reaches the TVM port
+READ = "read everything, act with a token"  # who reaches the page
+GATE = "farm gate"  # in place of the setting: a gate of its own has no file of the daemon's
+SYSTEMD_PID = 1
 
 
 def doctor(
     config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
     cut_power: Annotated[
-        str, typer.Option(metavar="PHONE", help="Prove that its USB port can be cut: it goes, and comes back.")
+        str,
+        typer.Option(
+            metavar="PHONE", help="Cut the power of this phone's USB port, and check that the phone comes back."
+        ),
     ] = "",
     json: JsonFlag = False,
 ) -> None:
     """Check this host: adb, USB, TVM, linkers, clock, ports, units, folders, database, bundles, the daemon.
 
-    Exit code 1 when something must be fixed. It works without a daemon; with one, the daemon's own findings are told
-    too. Nothing is changed, but by `--cut-power PHONE`: it is refused while somebody has the phone, or a neighbour on
-    a hub that can only be cut as a whole.
+    Exit code 1 when something must be fixed. It works without a daemon; with one, it shows the daemon's own findings
+    too. It changes nothing, except with `--cut-power PHONE`, which is refused while the phone is leased, or a neighbour
+    on a hub that can only be cut as a whole.
     """
     from farm.config import load
 
-    told = load(config)
-    findings = current([finding for check in CHECKS for finding in check(told)])
+    findings = current(list(_checks(load(config))))
     if cut_power:
         findings.append(_cut(cut_power))
-    if json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        print_table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
-        for finding in findings:
-            if finding.fix:
-                tell(f"fix {finding.check}: {finding.fix}")
+    rows = table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
+    fixes = (f"fix {finding.check}: {finding.fix}" for finding in findings if finding.fix)
+    emit({"findings": [asdict(finding) for finding in findings]}, (*rows, *fixes), json=json)
     raise typer.Exit(ExitCode.FAILED if any(f.verdict is FAIL for f in findings) else ExitCode.OK)
 
 
-def current(findings: Sequence[Finding]) -> list[Finding]:
-    """Without what this shell's configuration says of a toolchain when a running daemon tells of its own."""
+def current(findings: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Only the daemon's finding about a toolchain, where this shell's configuration gave another one."""
     last = {finding.check: finding for finding in findings if finding.check.startswith("toolchain ")}
     return [finding for finding in findings if last.get(finding.check, finding) is finding]
 
 
-def _python(_config: FarmConfig) -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("python", OK, f"{version} at {sys.executable}")
-
-
-def _binary(config: FarmConfig) -> AdbBinary | None:
-    from farm.adb.program import find_adb
-
-    try:
-        return find_adb(Path(config.adb.binary) if config.adb.binary else None)
-    except FarmError:
-        return None
-
-
-def _adb(config: FarmConfig) -> Iterator[Finding]:
-    from farm.adb.program import find_adb
-
-    try:
-        binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
-        yield Finding("adb", OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
-    except FarmError as error:
-        yield of_error("adb", FAIL, error)
-
-
-def _toolchains(config: FarmConfig) -> Iterator[Finding]:
-    for name, toolchain in config.toolchain.items():
-        command = [toolchain.python, "-c", _VERSIONS]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            said, failed = (done.stdout or done.stderr.strip().rpartition("\n")[2]).strip(), done.returncode != 0
-        except (OSError, subprocess.TimeoutExpired) as error:
-            said, failed = str(error), True
-        fix = f"{pip_install('tvm', toolchain.python)}, or correct [toolchain.{name}] python" if failed else ""
-        verdict = FAIL if failed else OK
-        versions, _, generators = said.partition("\n")
-        yield Finding(f"toolchain {name}", verdict, said if failed else f"{versions} in {toolchain.python}", fix)
-        if not failed:
-            yield _generators(name, generators.split())
-
-
-def _generators(toolchain: str, there: Sequence[str]) -> Finding:
-    able = ", ".join(targets for name, targets in _GENERATORS.items() if name in there)
-    lacking = ", ".join(targets for name, targets in _GENERATORS.items() if name not in there)
-    said = f"code for {able}" + (f"; not for {lacking}" if lacking else "")
-    check = f"targets of {toolchain}"
-    if "llvm" in there:
-        return Finding(check, OK, said)
-    return Finding(check, WARN, said, f"a TVM with LLVM, which the extra has: {pip_install('tvm')}")
-
-
-def _linkers(_config: FarmConfig) -> Iterator[Finding]:
-    from farm.bundle.abi import Abi, Platform
-    from farm.compiler.link import linkers
-
-    for name, abi, platform, must in (
-        ("android arm64", Abi.ARM64, Platform.ANDROID, True),
-        ("android armv7", Abi.ARMV7, Platform.ANDROID, True),
-        ("linux arm64", Abi.ARM64, Platform.LINUX, False),
-        ("linux armv7", Abi.ARMV7, Platform.LINUX, False),
-        ("this host", _host_abi(), Platform.LINUX, True),
-    ):
-        found = linkers(abi, platform)
-        if found:
-            others = f" (also {', '.join(linker.name for linker in found[1:])})" if len(found) > 1 else ""
-            yield Finding(f"linker for {name}", OK, f"{found[0].name}{others}")
-        else:
-            fix = "apt-get install lld, or pip install ziglang, or set ANDROID_NDK_HOME"
-            verdict = FAIL if must else WARN
-            yield Finding(f"linker for {name}", verdict, "compiled models cannot be linked for it", fix)
-
-
-def _host_abi() -> Abi:
-    import platform
-
-    from farm.bundle.abi import Abi
-
-    return Abi.ARM64 if platform.machine() in ("aarch64", "arm64") else Abi.X86_64
-
-
-def _folders(config: FarmConfig) -> Iterator[Finding]:
-    for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
-        existing = next(parent for parent in (path, *path.parents) if parent.exists())
-        yield judge_folder(name, path, shutil.disk_usage(existing).free)
-
-
-def _daemon(config: FarmConfig) -> Iterator[Finding]:
-    """The daemon that is meant. One elsewhere is its own host's business: only what it says of itself is told."""
+def _daemon(config: FarmConfig) -> Iterator[Diagnosis]:
+    """The daemon; of a remote one only its own findings, since this host is another one."""
     from farm.control.address import Remote, find
 
     if isinstance(where := find(), Remote):
-        yield from (replace(finding, check=f"lab: {finding.check}") for finding in _daemon_elsewhere(where))
+        yield from (replace(finding, check=f"lab: {finding.check}") for finding in _remote_daemon(where))
     else:
-        yield from _daemon_here(config)
+        yield from _local_daemon(config)
 
 
-def _daemon_elsewhere(where: Remote) -> Iterator[Finding]:
+def _remote_daemon(where: Remote) -> Iterator[Diagnosis]:
     try:
         status = call("status")
     except DaemonUnreachableError as error:
         yield of_error("daemon", WARN, error)
         return
-    yield Finding("host", OK, f"{where}: lines without `lab:` are about this host")
-    yield from _told_by_daemon(status)
+    yield Diagnosis("host", OK, f"{where}: lines without `lab:` are about this host")
+    yield from _found_by_daemon(status)
 
 
-def _told_by_daemon(status: Mapping[str, Any]) -> Iterator[Finding]:
+def _found_by_daemon(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
     yield from map(judge_toolchain, call("toolchain.list")["toolchains"])
     yield from _bundles_of_daemon()
-    yield Finding("daemon", OK, f"pid {status['pid']}, version {status['version']}")
+    yield Diagnosis("daemon", OK, f"pid {status['pid']}, version {status['version']}")
     for problem in status["problems"]:
-        yield Finding("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
-    yield from (Finding(f["check"], Verdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"])
+        yield Diagnosis("daemon", WARN, problem, 'journalctl -u farm; docs/operations.md, "When something breaks"')
+    yield from (
+        Diagnosis(f["check"], DoctorVerdict(f["verdict"]), f["detail"], f["fix"]) for f in call("doctor")["findings"]
+    )
 
 
-def _daemon_here(config: FarmConfig) -> Iterator[Finding]:
+def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
     socket = config.adb_socket
     try:
         status = call("status")
     except DaemonUnreachableError as error:
         yield of_error("daemon", WARN, error)
-        yield from _folders(config)
-        yield from doctor_host.sockets(config)
-        yield from doctor_host.database(config)
-        yield from doctor_host.bundles(config)
+        yield from folders(config)
+        yield from listeners(config)
+        yield from database(config)
+        yield from bundles(config)
     else:
         socket = status["adb"]["socket"]
-        yield from map(doctor_host.judge_door, doctor_host.doors_told(status))
-        yield from doctor_host.listening(status["pid"])
-        yield from _told_by_daemon(status)
-    yield from doctor_host.adb_server(config, socket, _binary(config))
-    yield from _other_adb(socket)
+        yield from map(judge_address, addresses_in(status))
+        yield from of_process(status["pid"])
+        yield from _found_by_daemon(status)
+    yield from doctor_host.adb_server(config, socket)
+    yield from doctor_host.other_adb(socket)
 
 
-def judge_toolchain(row: Mapping[str, Any]) -> Finding:
+def judge_toolchain(row: Mapping[str, Any]) -> Diagnosis:
     """`row`: of the verb `toolchain.list`."""
     check, versions = f"toolchain {row['name']}", row["versions"]
     if not row["up"]:
         fix = f"farm status says why; {pip_install('tvm', row['python'])}"
-        return Finding(check, WARN, f"does not run (yet): {row['python']}", fix)
-    said = f"apache-tvm {versions.get('apache-tvm', '?')}, ffi {versions.get('apache-tvm-ffi', '?')}"
-    return Finding(check, OK, f"{said} in {row['python']}")
+        return Diagnosis(check, WARN, f"does not run (yet): {row['python']}", fix)
+    versions_found = f"apache-tvm {versions.get('apache-tvm', '?')}, ffi {versions.get('apache-tvm-ffi', '?')}"
+    return Diagnosis(check, OK, f"{versions_found} in {row['python']}")
 
 
-def _bundles_of_daemon() -> Iterator[Finding]:
+def _bundles_of_daemon() -> Iterator[Diagnosis]:
     bundles = call("bundle.list")["bundles"]
     damages = [
         f"{bundle['hash'][:8]}: {difference}"
         for bundle in bundles
         for difference in call("bundle.verify", bundle=bundle["hash"])["differences"]
     ]
-    yield doctor_host.judge_bundles([bundle["name"] for bundle in bundles], damages)
+    yield judge_bundles([bundle["name"] for bundle in bundles], damages)
 
 
-def _cut(phone: str) -> Finding:
-    """Cut a phone's USB port and see it come back. What keeps it from that is a finding: the others are told too."""
+def _cut(phone: str) -> Diagnosis:
+    """Cut a phone's USB port and see it come back; an error is a finding, so that the other findings are shown too."""
     try:
         since = call("status")["seq"]
         name = call("device.power_cycle", device=phone, force=False)["name"]
-        say(f"the power of {name}'s port is being cut; it takes a minute or two ...")
+        print_note(f"the power of {name}'s port is being cut; it takes a minute or two ...")
         with connect() as client:
             for event in client.stream("events", CUT_TIMEOUT_S, since=since):
                 about, data = (event.get("kind"), event.get("subject")), event.get("data", {})
-                if about == ("recovery.ended", name) and data["rung"] == "power-cycle":
+                if about == ("recovery.ended", name) and data["action"] == "power-cycle":
                     return _judge_cut(name, data["outcome"], data["detail"])
-        said, fix = "the daemon ended meanwhile", "farm status; then once more"
+        detail, fix = "the daemon ended meanwhile", "farm status; then once more"
     except TimeoutError:
-        said, fix = f"nothing is known of it after {CUT_TIMEOUT_S:.0f} s", f"farm explain device {phone}"
+        detail, fix = f"nothing is known of it after {CUT_TIMEOUT_S:.0f} s", f"farm explain device {phone}"
     except FarmError as error:
-        said, fix = error.message, error.hint or f"farm explain device {phone}"
-    return Finding("power cut", FAIL, f"{phone}: {said}", fix)
+        detail, fix = error.message, error.hint or f"farm explain device {phone}"
+    return Diagnosis("power cut", FAIL, f"{phone}: {detail}", fix)
 
 
-def _judge_cut(phone: str, outcome: str, detail: str) -> Finding:
+def _judge_cut(phone: str, outcome: str, detail: str) -> Diagnosis:
     if outcome == "mended":
-        return Finding("power cut", OK, f"{phone} went, and came back: its port can be cut")
+        return Diagnosis("power cut", OK, f"{phone} went, and came back: its port can be cut")
     fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/recovery.md)"
-    return Finding("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)
+    return Diagnosis("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)
 
 
-def _other_adb(socket: str) -> Iterator[Finding]:
-    """Adb servers besides the farm's, which listens on `socket`, that may take USB phones: one finding for all."""
-    from farm.adb.program import other_servers
-
-    rivals = [server for server in other_servers(socket) if server.usb]
-    if rivals:
-        fix = "ask whoever runs them to stop; `farm lease acquire` gives them a phone for adb"
-        yield Finding("other adb servers", WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
-
-
-def _host(config: FarmConfig) -> Iterator[Finding]:
+def _checks(config: FarmConfig) -> Iterator[Diagnosis]:
+    yield doctor_host.python()
+    yield doctor_host.adb_program(config)
+    yield from doctor_host.toolchains(config)
+    yield from doctor_host.linkers()
     yield from doctor_host.clock()
     yield from doctor_host.usb(Path(config.usb.sysfs))
     yield from doctor_host.tools(config)
     yield from doctor_host.units()
+    yield from _daemon(config)
 
 
-CHECKS: tuple[Callable[[FarmConfig], Iterator[Finding]], ...] = (
-    _python,
-    _adb,
-    _toolchains,
-    _linkers,
-    _host,
-    _daemon,
-)
+def folders(config: FarmConfig) -> Iterator[Diagnosis]:
+    """Whether the disks of the state and runtime folders have room."""
+    for name, path in (("state folder", config.state_dir), ("runtime folder", config.runtime_dir)):
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        yield judge_folder(name, path, shutil.disk_usage(existing).free)
+
+
+def database(config: FarmConfig) -> Iterator[Diagnosis]:
+    """Whether the database is sound; for when no daemon serves: one that does is asked by `farm store check`."""
+    path = config.state_dir / "farm.db"
+    if config.store.url or not os.access(path, os.R_OK):
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            what = "integrity_check(1)" if path.stat().st_size <= WHOLE_CHECK_BYTES else "schema_version"
+            found = str(connection.execute(f"PRAGMA {what}").fetchone()[0])
+    except sqlite3.Error as error:
+        found = str(error)
+    yield judge_database(path, found)
+
+
+def judge_database(path: Path, found: str) -> Diagnosis:
+    """`found`: SQLite's answer: ok, a number (it was only opened), or what is wrong."""
+    if found == "ok" or found.isdecimal():
+        return Diagnosis(
+            "database", OK, f"{path} is sound" if found == "ok" else f"{path} opens; all of it: farm store check"
+        )
+    return Diagnosis(
+        "database", FAIL, f"{path}: {found}", "farm store check, then go back to a backup: docs/service.md"
+    )
+
+
+def bundles(config: FarmConfig) -> Iterator[Diagnosis]:
+    """Whether each bundle is whole: every file by its hash, every library that another needs."""
+    folder = config.state_dir / "bundles"
+    if not os.access(folder, os.R_OK | os.X_OK) or not (folder / "objects").is_dir():
+        return
+    from farm.bundle.library import BundleLibrary
+
+    try:
+        library = BundleLibrary(folder)
+        damages = [f"{each.bundle[:8]}: {each.file} {each.problem}" for each in library.verify()]
+        names = [name for bundle in library.list() for name in bundle.names]
+    except FarmError as error:
+        yield of_error("bundles", WARN, error)
+        return
+    yield judge_bundles(names, damages)
+
+
+def judge_bundles(names: Iterable[str], damages: Sequence[str]) -> Diagnosis:
+    """Names of bundles, and what is wrong with any."""
+    if damages:
+        return Diagnosis("bundles", FAIL, "; ".join(damages), "add it again: farm bundle add FOLDER")
+    listed = sorted(filter(None, names))
+    if not listed:
+        return Diagnosis("bundles", WARN, "none: no phone can serve", "farm bundle add FOLDER (docs/bundles.md)")
+    return Diagnosis("bundles", OK, f"{', '.join(listed)}: complete, every file as it was added")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """An address that the configuration or a separate gate opens."""
+
+    key: str  # of the configuration; or GATE
+    host: str
+    port: int
+    exposes: str  # what a client that reaches it can do
+
+
+def addresses_of(config: FarmConfig, tvm: Sequence[ListenAddress] = ()) -> tuple[ListenAddress, ...]:
+    """Every TCP address that the farm would listen on: as configured, but for `tvm`, a gate that is there."""
+    found = list(tvm)
+    if not tvm and config.tvm.own_port:
+        found = [ListenAddress("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
+    if config.web.enabled:
+        found.append(ListenAddress("web.host", config.web.host, config.web.port, READ))
+    if config.control.listen:
+        host, _, port = config.control.listen.removeprefix("tcp://").rpartition(":")
+        found.append(ListenAddress("control.listen", host.strip("[]"), int(port), "ask, with a key"))
+    return tuple(found)
+
+
+def addresses_in(status: Mapping[str, Any]) -> tuple[ListenAddress, ...]:
+    """The TVM port and the page of a daemon that serves: this shell may have another configuration."""
+    tracker, page = status["tracker"], urlsplit(status["web"])
+    key = "tvm.host" if status["pid"] in (tracker["pid"], _parent_of(tracker["pid"])) else GATE
+    tvm = ListenAddress(key, tracker["bound"], tracker["port"], RUN_CODE)
+    return (tvm, ListenAddress("web.host", page.hostname, page.port or 0, READ)) if page.hostname else (tvm,)
+
+
+def _parent_of(pid: int) -> int:
+    """The parent's process id; 0 when there is no such process."""
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).ppid())
+    except psutil.Error:
+        return 0
+
+
+def gate_addresses(port: int, socket: Path) -> tuple[ListenAddress, ...]:
+    """The addresses of a separate gate at `port`, without asking it; () when no gate has the port.
+
+    Until a client comes systemd holds the port, and only root learns which process does.
+    """
+    from farm.adb.program import port_addresses, port_holder
+
+    holder = port_holder(port) if port else None
+    if holder is None:
+        return ()
+    by_systemd = holder.pid in (None, SYSTEMD_PID) and socket.is_socket()
+    if not by_systemd and not re.search(r"-m farm gate\b|/farm gate\b", holder.command):
+        return ()
+    return tuple(ListenAddress(GATE, host, port, RUN_CODE) for host in port_addresses(port))
+
+
+def listeners(config: FarmConfig, gate_socket: Path = GATE_SOCKET) -> Iterator[Diagnosis]:
+    """While no daemon answers: which program holds the farm's ports, and which ports other hosts could reach.
+
+    Args:
+        config: where the ports are configured.
+        gate_socket: where a separate gate is, if the configuration has none.
+    """
+    from farm.adb.program import port_holder
+
+    for address in addresses_of(config, gate_addresses(config.tvm.port, Path(config.tvm.gate or gate_socket))):
+        yield judge_address(address)
+        holder = port_holder(address.port) if address.port and address.key != GATE else None
+        if holder is not None:
+            table, _, _ = address.key.partition(".")
+            fix = f"stop it, or choose another: [{table}] port; sudo ss -ltnp 'sport = :{address.port}'"
+            yield Diagnosis(f"port {address.port}", FAIL, f"taken by {holder}, and no daemon of ours answers", fix)
+
+
+def judge_address(address: ListenAddress) -> Diagnosis:
+    """Whether an address is this host's alone."""
+    where = f"{address.key} {address.host} port {address.port or 'of the kernel'}"
+    if is_loopback(address.host):
+        return Diagnosis("exposure", OK, f"{where}: this host only")
+    if address.key == GATE:
+        fix = "systemctl edit farm-gate.socket, or farm gate --host; from elsewhere: ssh -L (docs/security.md)"
+        return Diagnosis("exposure", WARN, f"{where}: a client that reaches it can {address.exposes}", fix)
+    table, _, name = address.key.partition(".")
+    fix = f'[{table}] {name} = "127.0.0.1"; from elsewhere: ssh -L (docs/security.md)'
+    if address.key == "control.listen":
+        return Diagnosis(
+            "exposure", OK, f"{where}: with a key of `farm auth new`, from where the unit's IPAddressAllow lets in"
+        )
+    return Diagnosis("exposure", WARN, f"{where}: a client that reaches it can {address.exposes}", fix)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host reaches a server there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def of_process(pid: int) -> Iterator[Diagnosis]:
+    """Sockets of the daemon itself beyond loopback, whatever is configured."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.Process(pid).net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
+                where = f"{connection.laddr.ip} port {connection.laddr.port}"
+                yield Diagnosis("exposure", WARN, f"the daemon listens on {where}", "see docs/security.md")

@@ -1,234 +1,85 @@
-"""What `farm doctor` looks at on this host whether a daemon serves or not: clock, ports, units, USB, database, bundles.
-
-Each check reads facts and hands them to a function that decides; those need no host.
-"""
+"""Checks of this host: programs, toolchains, linkers, the clock, USB, the service's units."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
-import os
-import re
 import shutil
-import sqlite3
 import stat
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from farm.cli.gate import DEFAULT_SOCKET
-from farm.core.doctor_findings import FAIL, OK, OPEN_USB, WARN, Finding, of_error
-from farm.core.errors import FarmError
+from farm.common.doctor_findings import FAIL, OK, OPEN_USB, WARN, Diagnosis, of_error
+from farm.common.errors import FarmError
+from farm.common.install import pip_install
 
 if TYPE_CHECKING:
-    from farm.adb.program import AdbBinary
+    from farm.bundle.model import Abi
     from farm.config import FarmConfig
 
-STA_UNSYNC = 0x40  # linux/timex.h: nobody keeps the clock right
+
+# Versions and code generators of a toolchain; TVM and its FFI must match (docs/decisions.md).
+_VERSIONS = (
+    "from importlib.metadata import version as v; print('apache-tvm', v('apache-tvm') + ', ffi', v('apache-tvm-ffi'));"
+    "import tvm; has = lambda name: tvm.get_global_func(name, allow_missing=True) is not None;"
+    "print(*[kind for kind in ('llvm', 'opencl', 'vulkan') if has('target.build.' + kind)],"
+    " *(['clml'] if has('relax.ext.openclml') else []))"
+)
+# What TVM calls code generators, and for which of the farm's targets each is needed (docs/packages.md).
+_GENERATORS = {"llvm": "cpu", "opencl": "opencl, adreno", "vulkan": "vulkan", "clml": "adreno-clml"}
+STA_UNSYNC = 0x40  # linux/timex.h: no time server sets the clock
 TIMEX_BYTES = 512  # more than struct timex has on any machine; `status` is its sixth word (man 2 adjtimex)
 TIMEX_STATUS_OFFSET = 5 * ctypes.sizeof(ctypes.c_long)
 ADB_INTERFACE = "ff42"  # bInterfaceClass and bInterfaceSubClass of adb
-WHOLE_CHECK_BYTES = 256 << 20  # a check of every page takes seconds up to here
-RUN_CODE = "run code on every phone"  # who reaches the TVM port
-READ = "read everything, act with a token"  # who reaches the page
-GATE = "farm gate"  # stands for its own address, which no file of the daemon's says
-SYSTEMD_PID = 1
 
 
-# --- clock ------------------------------------------------------------------------------------------------------------
-
-
-def clock() -> Iterator[Finding]:
-    """Whether somebody keeps the clock right: results, leases and certificates carry times."""
+def clock() -> Iterator[Diagnosis]:
+    """Whether a time server sets the clock: results, leases and certificates carry times."""
     words = (ctypes.c_char * TIMEX_BYTES)()
     if ctypes.CDLL(None).adjtimex(words) < 0:
         return
     yield judge_clock(ctypes.c_int.from_buffer(words, TIMEX_STATUS_OFFSET).value)
 
 
-def judge_clock(status: int) -> Finding:
+def judge_clock(status: int) -> Diagnosis:
     """`status`: the kernel's, of adjtimex."""
     if status & STA_UNSYNC:
         fix = "timedatectl set-ntp true, or apt-get install chrony"
-        return Finding("clock", WARN, "nothing keeps it right: times of results drift", fix)
-    return Finding("clock", OK, "kept right by a time server")
+        return Diagnosis("clock", WARN, "no time server sets it: times of results drift", fix)
+    return Diagnosis("clock", OK, "set by a time server")
 
 
-# --- sockets ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """An address that the configuration opens, or a gate apart."""
-
-    key: str  # where it stands
-    host: str
-    port: int
-    exposes: str  # what whoever reaches it can do
-
-
-def doors_of(config: FarmConfig, tvm: Sequence[Door] = ()) -> tuple[Door, ...]:
-    """Every TCP address that the farm would listen on: as configured, but for `tvm`, a gate that is there."""
-    found = list(tvm)
-    if not tvm and not config.tvm.gate:
-        found = [Door("tvm.host", config.tvm.host, config.tvm.port, RUN_CODE)]
-    if config.web.enabled:
-        found.append(Door("web.host", config.web.host, config.web.port, READ))
-    if config.control.listen:
-        host, _, port = config.control.listen.removeprefix("tcp://").rpartition(":")
-        found.append(Door("control.listen", host.strip("[]"), int(port), "ask, with a key"))
-    return tuple(found)
-
-
-def doors_told(status: Mapping[str, Any]) -> tuple[Door, ...]:
-    """The TVM port and the page of a daemon that serves: this shell may have another configuration."""
-    tracker, page = status["tracker"], urlsplit(status["web"])
-    tvm = Door("tvm.host" if tracker["pid"] == status["pid"] else GATE, tracker["bound"], tracker["port"], RUN_CODE)
-    return (tvm, Door("web.host", page.hostname, page.port or 0, READ)) if page.hostname else (tvm,)
-
-
-def gate_doors(port: int, socket: Path) -> tuple[Door, ...]:
-    """What a gate apart listens on at `port`, without asking it; () when nobody or somebody else has the port.
-
-    Until a client comes it is systemd who holds it, and whoever is not root is not told which process does.
-    """
-    from farm.adb.program import port_addresses, port_holder
-
-    holder = port_holder(port) if port else None
-    if holder is None:
-        return ()
-    by_systemd = holder.pid in (None, SYSTEMD_PID) and socket.is_socket()
-    if not by_systemd and not re.search(r"-m farm gate\b|/farm gate\b", holder.command):
-        return ()
-    return tuple(Door(GATE, address, port, RUN_CODE) for address in port_addresses(port))
-
-
-def sockets(config: FarmConfig, gate_socket: Path = DEFAULT_SOCKET) -> Iterator[Finding]:
-    """While no daemon answers: who holds the farm's ports, and which of them others than this host could reach.
-
-    Args:
-        config: where the ports are configured.
-        gate_socket: where a gate apart is, if the configuration does not say.
-    """
-    from farm.adb.program import port_holder
-
-    for door in doors_of(config, gate_doors(config.tvm.port, Path(config.tvm.gate or gate_socket))):
-        yield judge_door(door)
-        holder = port_holder(door.port) if door.port and door.key != GATE else None
-        if holder is not None:
-            fix = (
-                f"stop it, or choose another: [{door.key.partition('.')[0]}] port; sudo ss -ltnp 'sport = :{door.port}'"
-            )
-            yield Finding(f"port {door.port}", FAIL, f"taken by {holder}, and no daemon of ours answers", fix)
-
-
-def judge_door(door: Door) -> Finding:
-    """Whether an address is this host's alone."""
-    where = f"{door.key} {door.host} port {door.port or 'of the kernel'}"
-    if is_loopback(door.host):
-        return Finding("exposure", OK, f"{where}: this host only")
-    if door.key == GATE:
-        fix = "systemctl edit farm-gate.socket, or farm gate --host; from elsewhere: ssh -L (docs/security.md)"
-        return Finding("exposure", WARN, f"{where}: whoever reaches it can {door.exposes}", fix)
-    table, _, name = door.key.partition(".")
-    fix = f'[{table}] {name} = "127.0.0.1"; from elsewhere: ssh -L (docs/security.md)'
-    if door.key == "control.listen":
-        return Finding(
-            "exposure", OK, f"{where}: with a key of `farm auth new`, from where the unit's IPAddressAllow lets in"
-        )
-    return Finding("exposure", WARN, f"{where}: whoever reaches it can {door.exposes}", fix)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host reaches a server there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listening(pid: int) -> Iterator[Finding]:
-    """Sockets of the daemon itself beyond loopback, whatever anybody configured."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        for connection in psutil.Process(pid).net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
-                where = f"{connection.laddr.ip} port {connection.laddr.port}"
-                yield Finding("exposure", WARN, f"the daemon listens on {where}", "docs/security.md says to whom")
-
-
-# --- units ------------------------------------------------------------------------------------------------------------
-
-
-def units() -> Iterator[Finding]:
+def units() -> Iterator[Diagnosis]:
     """Whether the service is installed, and made by this farm for this interpreter."""
-    from farm.cli.units import UNIT_FOLDER, files, look, shipped, used_folders
+    from farm.cli.install_service import UNIT_FOLDER, UNITS, files, installed, shipped, used_folders
 
     try:
-        wanted = [
-            each for each in files(shipped(), sys.executable, used_folders()) if each.path.startswith(UNIT_FOLDER)
-        ]
-        there = look(Path("/"), wanted)
+        wanted = files(shipped(), sys.executable, used_folders())
+        there = installed(Path("/"), (path for path in wanted if path.startswith(UNIT_FOLDER)))
     except OSError as error:
-        yield Finding("service", WARN, f"its units cannot be read: {error.strerror}", "look at /etc/systemd/system")
+        yield Diagnosis("service", WARN, f"its units cannot be read: {error.strerror}", "look at /etc/systemd/system")
         return
-    yield judge_units({each.path.rpartition("/")[2]: each.text for each in wanted}, there)
+    yield judge_units({unit: wanted[f"{UNIT_FOLDER}/{unit}"] for unit in UNITS}, there)
 
 
-def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Finding:
+def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Diagnosis:
     """`wanted`: unit -> text; `there`: path -> text."""
     install = f"sudo {sys.executable} -m farm install-service"
     if not there:
-        return Finding("service", OK, "not installed: the daemon runs by hand", "")
+        return Diagnosis("service", OK, "not installed: the daemon runs by hand", "")
     found = {path.rpartition("/")[2]: text for path, text in there.items()}
     other = [name for name, text in wanted.items() if found.get(name) != text]
     if other:
         detail = f"{', '.join(other)}: not of this farm at {sys.executable}"
-        return Finding("service", WARN, detail, f"{install} && sudo systemctl restart farm")
-    return Finding("service", OK, f"{', '.join(wanted)} are installed and current")
+        return Diagnosis("service", WARN, detail, f"{install} && sudo systemctl restart farm")
+    return Diagnosis("service", OK, f"{', '.join(wanted)} are installed and current")
 
 
-# --- adb and USB ------------------------------------------------------------------------------------------------------
-
-
-def adb_server(config: FarmConfig, socket: str, binary: AdbBinary | None) -> Iterator[Finding]:
-    """The adb server on the farm's socket: whether it answers, and of which version it is."""
-    import asyncio
-
-    from farm.adb.client import AdbClient
-    from farm.adb.errors import AdbServerUnreachable
-
-    try:
-        version = asyncio.run(AdbClient(socket).version())
-    except AdbServerUnreachable as error:
-        if isinstance(error.__cause__, PermissionError):
-            yield Finding("adb server", OK, f"{socket} is for its user and root: they see whether it answers")
-        elif error.nobody_listens:
-            how = "systemctl start farm-adb" if config.adb.service else "the daemon starts it"
-            yield Finding("adb server", OK, f"none runs on {socket} now: {how}")
-        else:
-            yield Finding("adb server", WARN, error.message, "systemctl restart farm-adb, or: farm serve replaces it")
-    except FarmError as error:
-        yield of_error("adb server", WARN, error)
-    else:
-        yield judge_versions(version, binary.version if binary else 0, socket)
-
-
-def judge_versions(server: int, client: int, socket: str) -> Finding:
-    """Protocol versions of server and program; 0 where there is no program."""
-    if client and client != server:
-        fix = "use one adb program for both: [adb] binary, then restart the server (systemctl restart farm-adb)"
-        return Finding("adb server", FAIL, f"version {server}, the adb program has {client}: each kills the other", fix)
-    return Finding("adb server", OK, f"version {server} on {socket}")
-
-
-def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Finding]:
-    """Whether phones on USB may be opened by somebody other than root (udev), without asking any adb server."""
+def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
+    """Whether phones on USB may be opened by users other than root (udev), without asking any adb server."""
     phones = [device for device in _folders(sysfs / "bus/usb/devices") if _speaks_adb(device)]
     closed = []
     for device in phones:
@@ -242,12 +93,12 @@ def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Finding]:
     yield from judge_usb([device.name for device in phones], closed)
 
 
-def judge_usb(phones: Sequence[str], closed: Sequence[str]) -> Iterator[Finding]:
+def judge_usb(phones: Sequence[str], closed: Sequence[str]) -> Iterator[Diagnosis]:
     """`phones`: USB paths of phones with adb on; `closed`: those that only root opens."""
     if closed:
-        yield Finding("usb permission", WARN, f"only root may open the phones at {', '.join(closed)}", OPEN_USB)
+        yield Diagnosis("usb permission", WARN, f"only root may open the phones at {', '.join(closed)}", OPEN_USB)
     elif phones:
-        yield Finding("usb permission", OK, f"{len(phones)} phones with adb on USB, open to a group")
+        yield Diagnosis("usb permission", OK, f"{len(phones)} phones with adb on USB, open to a group")
 
 
 def _folders(place: Path) -> list[Path]:
@@ -266,61 +117,129 @@ def _speaks_adb(device: Path) -> bool:
     return False
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+def python() -> Diagnosis:
+    """Python's version."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Diagnosis("python", OK, f"{version} at {sys.executable}")
 
 
-def database(config: FarmConfig) -> Iterator[Finding]:
-    """Whether the database is sound; for when no daemon serves: one that does is asked by `farm store check`."""
-    path = config.state_dir / "farm.db"
-    if config.store.url or not os.access(path, os.R_OK):
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
-            what = "integrity_check(1)" if path.stat().st_size <= WHOLE_CHECK_BYTES else "schema_version"
-            said = str(connection.execute(f"PRAGMA {what}").fetchone()[0])
-    except sqlite3.Error as error:
-        said = str(error)
-    yield judge_database(path, said)
-
-
-def judge_database(path: Path, said: str) -> Finding:
-    """`said`: SQLite's words: ok, a number (it was only opened), or what is wrong."""
-    if said == "ok" or said.isdecimal():
-        return Finding(
-            "database", OK, f"{path} is sound" if said == "ok" else f"{path} opens; all of it: farm store check"
-        )
-    return Finding("database", FAIL, f"{path}: {said}", "farm store check, then go back to a backup: docs/service.md")
-
-
-def bundles(config: FarmConfig) -> Iterator[Finding]:
-    """Whether each bundle is whole: every file by its hash, every library that another needs."""
-    folder = config.state_dir / "bundles"
-    if not os.access(folder, os.R_OK | os.X_OK) or not (folder / "objects").is_dir():
-        return
-    from farm.bundle.library import BundleLibrary
+def adb_program(config: FarmConfig) -> Diagnosis:
+    """The adb program that the daemon would use."""
+    from farm.adb.program import find_adb
 
     try:
-        library = BundleLibrary(folder)
-        damages = [f"{each.bundle[:8]}: {each.file} {each.problem}" for each in library.verify()]
-        names = [name for bundle in library.list() for name in bundle.names]
+        binary = find_adb(Path(config.adb.binary) if config.adb.binary else None)
     except FarmError as error:
-        yield of_error("bundles", WARN, error)
-        return
-    yield judge_bundles(names, damages)
+        return of_error("adb", FAIL, error)
+    return Diagnosis("adb", OK, f"release {binary.release or '?'}, protocol {binary.version}, {binary.path}")
 
 
-def judge_bundles(names: Iterable[str], damages: Sequence[str]) -> Finding:
-    """Names of bundles, and what is wrong with any."""
-    if damages:
-        return Finding("bundles", FAIL, "; ".join(damages), "add it again: farm bundle add FOLDER")
-    listed = sorted(filter(None, names))
-    if not listed:
-        return Finding("bundles", WARN, "none: no phone can serve", "farm bundle add FOLDER (docs/bundles.md)")
-    return Finding("bundles", OK, f"{', '.join(listed)}: complete, every file as it was added")
+def toolchains(config: FarmConfig) -> Iterator[Diagnosis]:
+    """Whether each configured toolchain has a TVM, and its code generators."""
+    for name, toolchain in config.toolchain.items():
+        command = [toolchain.python, "-c", _VERSIONS]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            output, failed = (done.stdout or done.stderr.strip().rpartition("\n")[2]).strip(), done.returncode != 0
+        except (OSError, subprocess.TimeoutExpired) as error:
+            output, failed = str(error), True
+        fix = f"{pip_install('tvm', toolchain.python)}, or correct [toolchain.{name}] python" if failed else ""
+        verdict = FAIL if failed else OK
+        versions, _, generators = output.partition("\n")
+        yield Diagnosis(f"toolchain {name}", verdict, output if failed else f"{versions} in {toolchain.python}", fix)
+        if not failed:
+            yield _generators(name, generators.split())
 
 
-def tools(config: FarmConfig) -> Iterator[Finding]:
+def _generators(toolchain: str, there: Sequence[str]) -> Diagnosis:
+    able = ", ".join(targets for name, targets in _GENERATORS.items() if name in there)
+    lacking = ", ".join(targets for name, targets in _GENERATORS.items() if name not in there)
+    detail = f"code for {able}" + (f"; not for {lacking}" if lacking else "")
+    check = f"targets of {toolchain}"
+    if "llvm" in there:
+        return Diagnosis(check, OK, detail)
+    return Diagnosis(check, WARN, detail, f"a TVM with LLVM, which the extra has: {pip_install('tvm')}")
+
+
+def linkers() -> Iterator[Diagnosis]:
+    """Whether libraries can be linked for phones and hosts."""
+    from farm.bundle.model import Abi, Platform
+    from farm.compiler.link import linkers
+
+    for name, abi, platform, must in (
+        ("android arm64", Abi.ARM64, Platform.ANDROID, True),
+        ("android armv7", Abi.ARMV7, Platform.ANDROID, True),
+        ("linux arm64", Abi.ARM64, Platform.LINUX, False),
+        ("linux armv7", Abi.ARMV7, Platform.LINUX, False),
+        ("this host", _host_abi(), Platform.LINUX, True),
+    ):
+        found = linkers(abi, platform)
+        if found:
+            others = f" (also {', '.join(linker.name for linker in found[1:])})" if len(found) > 1 else ""
+            yield Diagnosis(f"linker for {name}", OK, f"{found[0].name}{others}")
+        else:
+            fix = "apt-get install lld, or pip install ziglang, or set ANDROID_NDK_HOME"
+            verdict = FAIL if must else WARN
+            yield Diagnosis(f"linker for {name}", verdict, "compiled models cannot be linked for it", fix)
+
+
+def _host_abi() -> Abi:
+    import platform
+
+    from farm.bundle.model import Abi
+
+    return Abi.ARM64 if platform.machine() in ("aarch64", "arm64") else Abi.X86_64
+
+
+def adb_server(config: FarmConfig, socket: str) -> Iterator[Diagnosis]:
+    """The adb server on the farm's socket: whether it answers, and of which version it is."""
+    import asyncio
+
+    from farm.adb.client import AdbClient
+    from farm.adb.errors import AdbServerUnreachable
+    from farm.adb.program import find_adb
+
+    program_version = 0
+    try:
+        version = asyncio.run(AdbClient(socket).version())
+    except AdbServerUnreachable as error:
+        if isinstance(error.__cause__, PermissionError):
+            yield Diagnosis("adb server", OK, f"{socket} is for its user and root: they see whether it answers")
+        elif error.no_listener:
+            how = "systemctl start farm-adb" if config.adb.service else "the daemon starts it"
+            yield Diagnosis("adb server", OK, f"none runs on {socket} now: {how}")
+        else:
+            yield Diagnosis("adb server", WARN, error.message, "systemctl restart farm-adb, or: farm serve replaces it")
+    except FarmError as error:
+        yield of_error("adb server", WARN, error)
+    else:
+        with contextlib.suppress(FarmError):  # a missing program is a finding of its own
+            program_version = find_adb(Path(config.adb.binary) if config.adb.binary else None).version
+        yield judge_versions(version, program_version, socket)
+
+
+def judge_versions(server: int, client: int, socket: str) -> Diagnosis:
+    """Protocol versions of server and program; 0 where there is no program."""
+    if client and client != server:
+        fix = "use one adb program for both: [adb] binary, then restart the server (systemctl restart farm-adb)"
+        return Diagnosis(
+            "adb server", FAIL, f"version {server}, the adb program has {client}: each kills the other", fix
+        )
+    return Diagnosis("adb server", OK, f"version {server} on {socket}")
+
+
+def other_adb(socket: str) -> Iterator[Diagnosis]:
+    """Adb servers besides the farm's, which listens on `socket`, that may take USB phones: one finding for all."""
+    from farm.adb.program import other_servers
+
+    rivals = [server for server in other_servers(socket) if server.usb]
+    if rivals:
+        fix = "ask their users to stop them; `farm lease acquire` gives them a phone for adb"
+        yield Diagnosis("other adb servers", WARN, f"may hold USB phones: {', '.join(map(str, rivals))}", fix)
+
+
+def tools(config: FarmConfig) -> Iterator[Diagnosis]:
     """Programs that are asked for and not there."""
     program = config.power.uhubctl
     if program and shutil.which(program) is None:
-        yield Finding("uhubctl", WARN, f"[power] uhubctl: there is no program {program}", "apt-get install uhubctl")
+        yield Diagnosis("uhubctl", WARN, f"[power] uhubctl: there is no program {program}", "apt-get install uhubctl")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -12,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete, plots, terminal
-from farm.cli.context import JsonFlag, connect, local_time, print_json, print_table, tell
-from farm.cli.terminal import ASCII, Glyphs
-from farm.core.durations import digits
-from farm.core.errors import UserError
-from farm.core.nominal import scaled
+from farm.cli import complete
+from farm.cli.connection import JsonFlag, connect
+from farm.cli.output import emit, local_time, plots, table, terminal
+from farm.cli.output.terminal import ASCII, Glyphs
+from farm.common.durations import digits
+from farm.common.errors import UserError
+from farm.measure.conditions import common_estimate, moved_nominal
 
 if TYPE_CHECKING:
     from farm.control.client import ControlClient
     from farm.measure.regression import Change
 
+# Results that may be compared, oldest first, and the changes in them.
+ResultSeries = tuple[Sequence[Mapping[str, Any]], tuple["Change", ...]]
 PAGE = 500
 SHORT_HASH = 12
 PLOT_COLUMNS = 40
@@ -39,51 +43,43 @@ def history(
         ),
     ],
     device: Annotated[str, typer.Option(help="Only this phone.", autocompletion=complete.devices)] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Of each model, the newest so many.")] = 1000,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000, help="How many results of each model, the newest first.")
+    ] = 1000,
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course and each result's interval.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Every stored bench of a model by phone, system version and build, with the changes of level found in them.
 
-    All results of a phone are given at one nominal speed, the latest that is known.
+    Each result stays as its job reported it. Where the phone's nominal speed is another one today, a second figure is
+    the median at today's nominal, at which changes are searched for.
 
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
     with connect() as client:
         hashes = _hashes(client, model)
         rows = [row for sha256 in hashes for row in _rows(client, sha256, device, limit)]
-    if not (lines := lines_of(rows)):
+    if not (found := series_of(rows)):
         where = f" on {device}" if device else ""
         raise UserError(
             f"nothing called {model} was measured{where}", hint="farm bench measures; farm job list --kind bench"
         )
-    if json:
-        print_json({"ok": True, "lines": [_line_json(each) for each in lines]})
-        return
-    for number, line in enumerate(lines):
-        if number:
-            tell()
-        _print_line(line, plot=plot)
+    pages = itertools.chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
+    emit(
+        {"ok": True, "lines": [_series_json(*series) for series in found]}, itertools.islice(pages, 1, None), json=json
+    )
 
 
-class Line:
-    """Results that may be compared, oldest first, and the changes in them."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """`rows`: as stored, oldest first."""
-        self.rows = rows
-        self.changes = _changes(self.rows)
-
-
-def lines_of(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
-    """Rows apart by model, phone, system version, kind of build and reference kernel; each line oldest first."""
+def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
+    """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
     known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if _has_number(row))
 
     def key(row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row.get(name, "")) for name in SAME)
 
     ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
-    return [Line(list(some)) for _, some in groupby(ordered, key)]
+    series = [list(some) for _, some in groupby(ordered, key)]
+    return [(each, _changes(each)) for each in series]
 
 
 def _has_number(row: Mapping[str, Any]) -> bool:
@@ -93,8 +89,8 @@ def _has_number(row: Mapping[str, Any]) -> bool:
 
 
 def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
-    """A result's interval on a scale from `low_s` to `high_s`, its median marked."""
-    estimate = row["estimate"]
+    """A result's interval on a scale from `low_s` to `high_s`, its median marked; at today's nominal."""
+    estimate = common_estimate(row)
     scale = (low_s, high_s)
     return plots.interval(estimate["low_s"], estimate["median_s"], estimate["high_s"], scale, PLOT_COLUMNS, marks)
 
@@ -127,9 +123,9 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
         [
             Point(
                 at_s=datetime.fromisoformat(row["at"]).timestamp(),
-                median_s=row["estimate"]["median_s"],
-                low_s=row["estimate"]["low_s"],
-                high_s=row["estimate"]["high_s"],
+                median_s=common_estimate(row)["median_s"],
+                low_s=common_estimate(row)["low_s"],
+                high_s=common_estimate(row)["high_s"],
                 epoch=row["epoch"],
                 trusted=row["verdict"] == "trusted",
             )
@@ -138,42 +134,44 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
     )
 
 
-def _print_line(line: Line, *, plot: bool) -> None:
-    first = line.rows[0]
+def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
+    first = rows[0]
     build = ", ".join(filter(None, (first["target"], first["precision"], "tuned" if first.get("tuned") else "")))
-    tell(f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}")
+    yield f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}"
     kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
-    tell(f"  system {first['epoch'] or 'unknown'}{kernel}")
-    if said := scaled(line.rows):
-        tell(f"  times are {said}")
-    low_s = min(row["estimate"]["low_s"] for row in line.rows)
-    high_s = max(row["estimate"]["high_s"] for row in line.rows)
+    yield f"  system {first['epoch'] or 'unknown'}{kernel}"
+    if moved := moved_nominal(rows):
+        yield f"  {moved}"
+    low_s = min(common_estimate(row)["low_s"] for row in rows)
+    high_s = max(common_estimate(row)["high_s"] for row in rows)
     marks = terminal.glyphs()
-    if plot and len(line.rows) > 1:
-        medians = [row["estimate"]["median_s"] for row in line.rows]
-        tell(f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest")
+    if plot and len(rows) > 1:
+        medians = [common_estimate(row)["median_s"] for row in rows]
+        yield f"  course {plots.sparkline(medians, PLOT_COLUMNS, marks)}, medians from the oldest to the latest"
+    today = ["AT TODAY'S NOMINAL ms"] if moved else []
     scale = f"{digits(low_s * 1000)} .. {digits(high_s * 1000)} ms"
-    print_table(
-        ("  WHEN", "MEDIAN ms", "95% INTERVAL", "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
+    yield from table(
+        ("  WHEN", "MEDIAN ms", "95% INTERVAL", *today, "VERDICT", "TVM", "JOB", *([scale] if plot else [])),
         [
             (
                 f"  {local_time(row['at'])}",
                 digits(row["estimate"]["median_s"] * 1000),
                 f"{digits(row['estimate']['low_s'] * 1000)} .. {digits(row['estimate']['high_s'] * 1000)}",
+                *(digits(common_estimate(row)["median_s"] * 1000) for _ in today),
                 row["verdict"], row.get("tvm") or "-", row["job"],
                 *([drawn(row, low_s, high_s, marks)] if plot else []),
             )
-            for row in line.rows
+            for row in rows
         ],
     )  # fmt: skip
-    for change in line.changes:
-        tell(f"  {_said(change, line.rows)}")
-    doubtful = sum(row["verdict"] != "trusted" for row in line.rows)
+    for change in changes:
+        yield f"  {_change_line(change, rows)}"
+    doubtful = sum(row["verdict"] != "trusted" for row in rows)
     if doubtful:
-        tell(f"  changes are looked for in trusted results only: {doubtful} of {len(line.rows)} are not")
+        yield f"  only trusted results are searched for changes: {doubtful} of {len(rows)} are not trusted"
 
 
-def _said(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
+def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
     row = rows[change.index]
     word = "regression" if change.slower else "improvement"
     return (
@@ -182,21 +180,21 @@ def _said(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _line_json(line: Line) -> dict[str, Any]:
-    first = line.rows[0]
+def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
+    first = rows[0]
     return {
         **{name: first.get(name) for name in ("name", *SAME)},
-        "results": [dict(row) for row in line.rows],
+        "results": [dict(row) for row in rows],
         "changes": [
             {
-                "job": line.rows[change.index]["job"],
-                "at": line.rows[change.index]["at"],
+                "job": rows[change.index]["job"],
+                "at": rows[change.index]["at"],
                 "before_s": change.before_s,
                 "after_s": change.after_s,
                 "ratio": change.ratio,
                 "slower": change.slower,
                 "results_after": change.results_after,
             }
-            for change in line.changes
+            for change in changes
         ],
     }

@@ -1,4 +1,7 @@
-"""`farm install-service`: the units of systemd that run the farm, for this very interpreter."""
+"""`farm install-service`: the units of systemd that run the farm, for this very interpreter.
+
+Pure functions decide the text of each file and what there is to do: `files`, `install_steps`, `uninstall_steps`.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,17 @@ import os
 import secrets
 import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 
 import typer
 
-from farm.cli.context import JsonFlag, print_json, say, tell
-from farm.core.errors import HostError, NotAllowedError, UserError
-from farm.core.extras import pip_install
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from farm.cli.units import Step
+from farm.cli.connection import JsonFlag
+from farm.cli.output import emit, print_line, print_note
+from farm.common.errors import HostError, NotAllowedError, UserError
+from farm.common.install import pip_install
 
 Commands = tuple[tuple[str, ...], ...]
 
@@ -30,19 +31,28 @@ NEXT = """\
 next:
   systemctl enable --now farm-adb.service farm-gate.socket farm.service
   usermod -aG farm YOU          # who may use phones; it counts from their next login
+  farm auth new YOU --role operator --web   # a token for the web page, as root
   farm doctor                   # what this host still lacks
   journalctl -u farm -f         # what it says"""
 ELSEWHERE = f"make an environment elsewhere: python3 -m venv /opt/farm && {pip_install('tvm', '/opt/farm/bin/python')}"
 LEFT = """\
 what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""
+UNITS = ("farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket")
+UNIT_FOLDER = "etc/systemd/system"
+SYSUSERS = "etc/sysusers.d/farm.conf"
+CONFIG = "etc/farm/farm.toml"
+UDEV_EXAMPLE = "etc/farm/51-farm-phones.rules.example"
+CLOSED_BY_PROTECT_HOME = ("/home", "/root", "/run/user")
+CHANGES = ("write", "replace", "remove")
+PRIVATE = ("/tmp", "/var/tmp")  # noqa: S108 (what PrivateTmp= hides)
 
 
 def install_service(
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Stop the units and remove what was installed.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     show: Annotated[bool, typer.Option("--print", help="Print the files themselves, and do nothing.")] = False,
     prefix: Annotated[Path, typer.Option(help="Another root folder, for packages; nothing is started.")] = SYSTEM,
     json: JsonFlag = False,
@@ -52,13 +62,11 @@ def install_service(
     farm.service, farm-adb.service (owns the phones), farm-gate.service and .socket (the one TVM port), the users farm
     and farm-job, an example of /etc/farm/farm.toml unless there is one. Do it again to bring them up to date.
     """
-    from farm.cli.units import CHANGES, files, hidden, install_steps, look, shipped, uninstall_steps, used_folders
-
     folders = used_folders()
     wanted = files(shipped(), _nameable(folders), folders)
     if show:
-        for file in wanted:
-            _tell_lines(f"# /{file.path}\n{file.text}")
+        for line in (line for path, text in wanted.items() for line in (f"# /{path}", *text.splitlines())):
+            print_line(line)
         return
     if unseen := hidden(folders):
         raise UserError(
@@ -67,19 +75,17 @@ def install_service(
         )
     prefix = prefix.absolute()
     with _not_done(prefix):
-        steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, look(prefix, wanted)))
+        steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, installed(prefix, wanted)))
     doing = [step for step in steps if step.doing in CHANGES]
     before, after = commands_for(steps, uninstall=uninstall) if prefix == SYSTEM else ((), ())
     runs = systemd_runs()
-    if json:
-        print_json([{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps])
-    else:
-        _tell_steps(prefix, steps, before, after, runs=runs)
+    done = [{"doing": step.doing, "path": str(prefix / step.path), "why": step.why} for step in steps]
+    emit({"steps": done}, _step_lines(prefix, steps, before, after, runs=runs), json=json)
     root_lacks = prefix == SYSTEM and os.geteuid() != 0 and bool(doing)
     as_root = f"sudo {sys.executable} -m farm install-service{' --uninstall' if uninstall else ''}"
     if dry_run:
         if root_lacks:
-            say(f"to do it takes root: {as_root}")
+            print_note(f"to do it takes root: {as_root}")
         return
     if root_lacks:
         raise NotAllowedError("installing a service takes root", hint=f"{as_root}, or look: --dry-run")
@@ -90,8 +96,8 @@ def install_service(
             (_remove if uninstall else _write)(prefix, step)
     if runs:
         _run(after)
-    if not json:
-        _tell_lines(LEFT if uninstall else NEXT)
+    for line in () if json else (LEFT if uninstall else NEXT).splitlines():
+        print_line(line)
 
 
 def _nameable(folders: Sequence[str]) -> str:
@@ -100,7 +106,7 @@ def _nameable(folders: Sequence[str]) -> str:
     Raises:
         UserError: a unit cannot.
     """
-    from farm.cli.units import unwritable
+    from farm.cli.install_service import unwritable
 
     if strange := unwritable((sys.executable, *folders)):
         raise UserError(
@@ -110,23 +116,16 @@ def _nameable(folders: Sequence[str]) -> str:
     return sys.executable
 
 
-def _tell_steps(prefix: Path, steps: Sequence[Step], before: Commands, after: Commands, *, runs: bool) -> None:
-    _tell_commands(before, runs=runs)
+def _step_lines(
+    prefix: Path, steps: Sequence[FileStep], before: Commands, after: Commands, *, runs: bool
+) -> Iterator[str]:
+    run = "run" if runs else "not run"
+    yield from (f"{run:9} {' '.join(command)}" for command in before)
     for step in steps:
-        tell(f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}")
-    _tell_commands(after, runs=runs)
+        yield f"{step.doing:9} {prefix / step.path}{step.why and f' ({step.why})'}"
+    yield from (f"{run:9} {' '.join(command)}" for command in after)
     if (before or after) and not runs:
-        tell("systemd does not run on this host: what is marked `not run` is yours to do where it does")
-
-
-def _tell_commands(commands: Commands, *, runs: bool) -> None:
-    for command in commands:
-        tell(f"{'run' if runs else 'not run':9} {' '.join(command)}")
-
-
-def _tell_lines(text: str) -> None:
-    for line in text.splitlines():
-        tell(line)
+        yield "systemd does not run on this host: run the commands that are marked `not run` where it does"
 
 
 def systemd_runs() -> bool:
@@ -134,9 +133,9 @@ def systemd_runs() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def commands_for(steps: Sequence[Step], *, uninstall: bool) -> tuple[Commands, Commands]:
-    """What the running system is told before and after `steps`: of units only those that there are."""
-    from farm.cli.units import CHANGES, UNIT_FOLDER
+def commands_for(steps: Sequence[FileStep], *, uninstall: bool) -> tuple[Commands, Commands]:
+    """Commands for the running system before and after `steps`, about units that exist."""
+    from farm.cli.install_service import CHANGES, UNIT_FOLDER
 
     doing = [step for step in steps if step.doing in CHANGES]
     if not doing:
@@ -164,7 +163,7 @@ def _run(commands: Sequence[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def _folder_of(prefix: Path, path: Path) -> Iterator[int]:
-    """A descriptor of the folder of `path`, made if need be; whoever owns the prefix leads root nowhere by a link.
+    """A descriptor of the folder of `path`, made if need be; links below the prefix are not followed.
 
     Raises:
         UserError: a folder below the prefix is a link.
@@ -190,7 +189,7 @@ def _folder_of(prefix: Path, path: Path) -> Iterator[int]:
         os.close(at)
 
 
-def _write(prefix: Path, step: Step) -> None:
+def _write(prefix: Path, step: FileStep) -> None:
     """Whole or not at all: systemd may read it at any moment."""
     path = prefix / step.path
     part = f".{path.name}.{secrets.token_hex(8)}.part"
@@ -202,7 +201,7 @@ def _write(prefix: Path, step: Step) -> None:
         os.rename(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _remove(prefix: Path, step: Step) -> None:
+def _remove(prefix: Path, step: FileStep) -> None:
     """The file, and of another root folder also what is empty without it."""
     path = prefix / step.path
     with _folder_of(prefix, path) as folder:
@@ -214,7 +213,7 @@ def _remove(prefix: Path, step: Step) -> None:
         try:
             parent.rmdir()
         except OSError:
-            return  # somebody's files are in it
+            return  # it holds other files
 
 
 @contextlib.contextmanager
@@ -228,3 +227,109 @@ def _not_done(prefix: Path) -> Iterator[None]:
             f"cannot write below {prefix}: {error.filename or ''} {error.strerror}".replace(":  ", ": "),
             hint="root may: sudo" if isinstance(error, PermissionError) else "look at that folder",
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileStep:
+    """One file and what is done about it: one that people edit is kept."""
+
+    doing: Literal["write", "replace", "unchanged", "keep", "remove"]
+    path: str
+    text: str = ""
+    why: str = ""
+
+
+def shipped() -> Mapping[str, str]:
+    """Name -> text of what ships with farm: inside the package when it is installed, beside it in a source tree."""
+    package = Path(__file__).parents[1]
+    folder = next(place for place in (package / "systemd", package.parent / "systemd") if place.is_dir())
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()}
+
+
+def used_folders() -> tuple[str, ...]:
+    """Where this interpreter, its libraries and farm itself are."""
+    import farm
+
+    folders = (sys.prefix, sys.base_prefix, str(Path(farm.__file__).parents[1]), str(Path(sys.executable).parent))
+    return tuple(dict.fromkeys(str(Path(folder).absolute()) for folder in folders))
+
+
+def files(texts: Mapping[str, str], python: str, folders: Sequence[str]) -> dict[str, str]:
+    """Every file of the service: its path below the root folder, and its text.
+
+    Args:
+        texts: as shipped.
+        python: the interpreter that runs it, an absolute path.
+        folders: what it needs to read beyond the system's own folders.
+    """
+    at_home = [folder for folder in folders if _below(folder, CLOSED_BY_PROTECT_HOME)]
+    filled = {
+        "@PYTHON@": _as_program(python),
+        "@HOME_ACCESS@": "tmpfs" if at_home else "yes",
+        "@HOME_PATHS@": "".join(f"BindReadOnlyPaths={_as_bound(folder)}\n" for folder in at_home),
+    }
+
+    def fill(text: str) -> str:
+        for name, value in filled.items():
+            text = text.replace(name, value)
+        return text
+
+    return {
+        **{f"{UNIT_FOLDER}/{unit}": fill(texts[unit]) for unit in UNITS},
+        SYSUSERS: texts["sysusers.conf"],
+        UDEV_EXAMPLE: texts["51-farm-phones.rules"],
+        CONFIG: texts["farm.toml"],
+    }
+
+
+def hidden(folders: Sequence[str]) -> tuple[str, ...]:
+    """Folders that the units cannot see at all; no service should run from them."""
+    return tuple(folder for folder in folders if _below(folder, PRIVATE))
+
+
+def unwritable(paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths that mean something else in a unit, however they are written: systemd reads some values twice."""
+    return tuple(path for path in paths if any(each in "\"'\\$" or not each.isprintable() for each in path))
+
+
+def install_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:
+    """What to do so that everything is as it should be; both: path -> text."""
+    for path, text in wanted.items():
+        if path not in there:
+            yield FileStep("write", path, text)
+        elif there[path] == text:
+            yield FileStep("unchanged", path)
+        elif path == CONFIG:
+            yield FileStep("keep", path, why="it is yours")
+        else:
+            yield FileStep("replace", path, text)
+
+
+def uninstall_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:
+    """What to do so that nothing is left but what people wrote; both: path -> text."""
+    for path in (each for each in wanted if each in there):
+        if path == CONFIG and there[path] != wanted[path]:
+            yield FileStep("keep", path, why="it was changed: remove it yourself")
+        else:
+            yield FileStep("remove", path)
+
+
+def installed(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Path -> text of those files that exist below `root`. Raises OSError when one cannot be read."""
+    return {
+        path: (root / path).read_text(encoding="utf-8", errors="replace") for path in paths if (root / path).is_file()
+    }
+
+
+def _below(folder: str, places: Sequence[str]) -> bool:
+    return any(PurePosixPath(folder).is_relative_to(place) for place in places)
+
+
+def _as_program(path: str) -> str:
+    r"""As the first word of ExecStart=: `%` begins a specifier, blanks end the word, C escapes are understood."""
+    return path.replace("%", "%%").replace(" ", "\\x20")
+
+
+def _as_bound(path: str) -> str:
+    r"""As a word of BindReadOnlyPaths=: quoted for its blanks, `%` begins a specifier, `:` the destination."""
+    return '"' + path.replace("%", "%%").replace(":", "\\:") + '"'

@@ -1,18 +1,41 @@
-"""`farm job ...`: what is queued, runs and ran."""
+"""`farm job`, `farm logs` and `farm submit FILE.toml`: what is queued, runs and ran, and what it printed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete, job_page, work
-from farm.cli.context import JsonFlag, call, connect, local_time, print_json, print_table, say, tell, write_file
-from farm.cli.records import kept_by
-from farm.core.errors import UserError
-from farm.core.job import JobState
+from farm.cli import complete, work
+from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.output import (
+    emit,
+    local_time,
+    print_json,
+    print_json_line,
+    print_line,
+    print_note,
+    print_table,
+    table,
+    write_file,
+)
+from farm.cli.output.terminal import interruptible
+from farm.cli.records import kept_by, kept_words
+from farm.common.durations import format_duration
+from farm.common.errors import UserError
+from farm.kinds import KINDS
+from farm.kinds.tune import summary as tune_summary
+from farm.model.job import JobState
+
+if TYPE_CHECKING:
+    from farm.client import Submitted
+    from farm.client.model import Outcome
+    from farm.client.specfile import Planned
 
 app = typer.Typer(help="Jobs: list, show, cancel, hold, resume, output.")
 NAME_CHARS = 40  # of a name in a table; `job show` has all of it
@@ -25,36 +48,33 @@ PAGE_JOBS = 500  # rows of one answer
 
 @app.command("list")
 def list_jobs(
-    state: Annotated[list[JobState] | None, typer.Option(help="Only those. Repeatable.")] = None,
-    user: Annotated[str, typer.Option(help="Only this user's.")] = "",
-    kind: Annotated[str, typer.Option(help="bench, run, shell or lease.")] = "",
-    array: Annotated[str, typer.Option(help="Only this array's.")] = "",
-    before: Annotated[str, typer.Option(help="Only those older than this job: the next page.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=PAGE_JOBS, help="How many.")] = 30,
+    state: Annotated[list[JobState] | None, typer.Option(help="Only jobs in this state. Repeatable.")] = None,
+    user: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
+    kind: Annotated[str, typer.Option(help=f"Only jobs of this kind: {', '.join(KINDS)}.")] = "",
+    array: Annotated[str, typer.Option(help="Only jobs of this array.")] = "",
+    before: Annotated[str, typer.Option(help="Only jobs older than this one: the next page.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_JOBS, help="How many jobs.")] = 30,
     json: JsonFlag = False,
 ) -> None:
     """Jobs, newest first."""
     states = [each.value for each in state or ()]
     fields = {"state": states, "user": user, "of_kind": kind, "array": array, "before": before, "limit": limit}
     answer = call("job.list", **fields)
+    rows = (
+        (
+            row["id"], row["array"] or "-", row["kind"], _short(row["name"]) or "-", row["user"], row["state"],
+            row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]), _why(row),
+        )
+        for row in answer["jobs"]
+    )  # fmt: skip
+    columns = ("JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "WHY")
+    emit(answer, table(columns, rows) if answer["jobs"] else (), json=json)
     if json:
-        print_json(answer)
         return
     if not answer["jobs"]:
-        say("no jobs")
-        return
-    print_table(
-        ("JOB", "ARRAY", "KIND", "NAME", "USER", "STATE", "DEVICE", "TRIES", "SUBMITTED", "WHY"),
-        (
-            (
-                row["id"], row["array"] or "-", row["kind"], _short(row["name"]) or "-", row["user"], row["state"],
-                row["on"] or row["device"] or "-", row["attempts"], local_time(row["submitted_at"]), _why(row),
-            )
-            for row in answer["jobs"]
-        ),
-    )  # fmt: skip
-    if answer["more"]:
-        say(f"there are more: --before {answer['jobs'][-1]['id']}, or a larger --limit")
+        print_note("no jobs")
+    elif answer["more"]:
+        print_note(f"there are more: --before {answer['jobs'][-1]['id']}, or a larger --limit")
 
 
 @app.command()
@@ -68,13 +88,13 @@ def show(
         print_json(shown)
         return
     tuning = shown["job"]["kind"] == "tune"
-    job_page.print_page(shown, kept_by(shown["job"]["id"]) if tuning else None)
+    print_page(shown, kept_by(shown["job"]["id"]) if tuning else None)
     if tuning and shown["job"]["state"] == "running":
-        job_page.print_standing(_latest_standing(shown["job"]["id"]))
+        print_standing(_latest_standing(shown["job"]["id"]))
 
 
 def _latest_standing(job: str) -> Mapping[str, Any] | None:
-    """How a tuning's search stood when it told of it last; None: it has not yet."""
+    """The latest progress event of a tuning; None: there is none yet."""
     latest: list[Mapping[str, Any]] = []
 
     def note(event: dict[str, Any]) -> None:
@@ -91,11 +111,13 @@ def cancel(
     jobs: Annotated[
         list[str] | None, typer.Argument(help="Ids or their beginnings, or arrays'.", autocompletion=complete.jobs)
     ] = None,
-    array: Annotated[str, typer.Option(help="All of this array.")] = "",
-    key: Annotated[str, typer.Option(help="All of the submit with this key.")] = "",
-    user: Annotated[str, typer.Option(help="All of this user's.")] = "",
-    mine: Annotated[bool, typer.Option("--mine", help="All of your own.")] = False,
-    state: Annotated[list[JobState] | None, typer.Option(help="Of these only such. Repeatable.")] = None,
+    array: Annotated[str, typer.Option(help="All jobs of this array.")] = "",
+    key: Annotated[str, typer.Option(help="All jobs submitted with this key.")] = "",
+    user: Annotated[str, typer.Option(help="All jobs of this user.")] = "",
+    mine: Annotated[bool, typer.Option("--mine", help="All your own jobs.")] = False,
+    state: Annotated[
+        list[JobState] | None, typer.Option(help="Of these jobs only those in this state. Repeatable.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """End jobs; what runs is stopped. Named ones, or all that meet the options; those are your own unless you say."""
@@ -114,14 +136,9 @@ def cancel(
         answer = call("job.cancel", before=before, **wanted)
         rows += answer["jobs"]
         more, before = answer["more"], answer["jobs"][-1]["id"] if answer["jobs"] else ""
-    if json:
-        print_json({"jobs": rows})
-        return
     cancelled = sum(row["state"] == JobState.CANCELLED for row in rows)
-    tell(f"cancelled {cancelled} job{'s' * (cancelled != 1)}")
-    for row in rows:
-        if row["state"] != JobState.CANCELLED:
-            tell(f"{row['id']} is {row['state']}")
+    others = [f"{row['id']} is {row['state']}" for row in rows if row["state"] != JobState.CANCELLED]
+    emit({"jobs": rows}, [f"cancelled {cancelled} job{'s' * (cancelled != 1)}", *others], json=json)
 
 
 @app.command()
@@ -131,11 +148,9 @@ def output(
     json: JsonFlag = False,
 ) -> None:
     """Write a run's outputs (.npz), a tuning's package, or what a shell's line wrote (of much, the end)."""
-    from farm.client.outcomes import outputs_of
-
     with work.client() as farm:
         outcome = farm.job(job, fetch_outputs=False)
-        outputs = outputs_of(outcome.result) or outcome.result.get("package")
+        outputs = outcome.file or outcome.result.get("package")
         if outputs:
             farm.get_file(outputs, to)
         elif "stdout" in outcome.result:
@@ -143,10 +158,9 @@ def output(
         else:
             outcome.raise_for_error()
             raise UserError(f"a {outcome.job.kind} job has no outputs", hint=f"farm job show {outcome.job.id}")
-    if json:
-        print_json({"job": outcome.job.id, "file": str(to)})
-    else:
-        say(f"wrote {to}")
+    emit({"job": outcome.job.id, "file": str(to)}, (), json=json)
+    if not json:
+        print_note(f"wrote {to}")
 
 
 @app.command()
@@ -170,9 +184,30 @@ def _change(kind: str, jobs: list[str], json: bool) -> None:
         return
     for row in rows:
         done = "" if row["id"] in changed else ": nothing was done"
-        tell(f"{row['id']} is {row['state']}{done}")
+        print_line(f"{row['id']} is {row['state']}{done}")
         if row["id"] in changed and row["kind"] == "tune" and row["state"] == JobState.CANCELLED:
-            work.say_kept(row["id"])
+            work.print_kept(row["id"])
+
+
+def logs(
+    job: Annotated[str, typer.Argument(help="A job's id or its beginning.", autocompletion=complete.jobs)],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt; the latest by default.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print an attempt's log: with --json an object a line."""
+    with work.client() as farm:
+        for line in farm.logs(job, attempt=attempt, follow=follow):
+            if json:
+                print_json_line(asdict(line))
+            else:
+                level = "" if line.level == "info" else f"{line.level}: "
+                text = f"{line.at.astimezone():%H:%M:%S} {line.source}: {level}{line.text}"
+                if sys.stdout.isatty():
+                    print_line(text)
+                else:
+                    sys.stdout.write(text + "\n")  # a file or a filter gets the log as it is
+                    sys.stdout.flush()
 
 
 def _why(row: Mapping[str, Any]) -> str:
@@ -182,3 +217,159 @@ def _why(row: Mapping[str, Any]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 1]}…"
+
+
+def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) -> None:
+    """The answer of `job.show`: who, where, why it waits or failed; its attempts; its result.
+
+    `kept`: the set of records that the job, a tuning, has kept, as `records.list` has it.
+    """
+    row = shown["job"]
+    print_line(f"{row['id']} is {row['state']}: {row['kind']} of {row['user']}, priority {row['priority']}")
+    for name, value in _facts(shown):
+        print_line(f"  {name:<10}{value}")
+    if kept and row["ended_at"] and row["state"] != "done":
+        print_line(f"  {'records':<10}{kept_words(kept)}")
+    if shown["attempts"]:
+        print_line()
+        print_table(
+            ("ATTEMPT", "DEVICE", "STATE", "STARTED", "TOOK", "ERROR"),
+            (
+                (
+                    each["number"], each["device"], each["state"], local_time(each["started_at"]),
+                    _took(each["started_at"], each["ended_at"]), (each["error"] or {}).get("message", "-"),
+                )
+                for each in shown["attempts"]
+            ),
+        )  # fmt: skip
+    if shown["result"]:
+        print_line()
+        from farm.client.model import outcome_from
+
+        outcome = outcome_from(shown)
+        if (kind := KINDS.kinds.get(outcome.job.kind)) is not None and kind.has("command"):
+            kind.part("command").print_job(outcome, kept)
+
+
+def print_standing(progress: Mapping[str, Any] | None) -> None:
+    """A running search: its latest line, and each task's rates."""
+    if progress is not None:
+        print_line()
+        print_line(str(progress.get("step", "")))
+        for line in tune_summary.task_lines(progress["tuning"]):
+            print_line(line)
+
+
+def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from farm.kinds.spec_text import described, unusual
+
+    row, spec, error = shown["job"], shown["spec"], shown["job"]["error"] or {}
+    yield from described(row, spec)
+    if row["on"]:
+        yield "ran on" if row["ended_at"] else "runs on" if row["state"] == "running" else "was on", row["on"]
+    if row["array"]:
+        yield "array", row["array"]
+    if shown["after"]:
+        yield "after", ", ".join(shown["after"])
+    yield "submitted", local_time(row["submitted_at"])
+    if row["ended_at"]:
+        yield "ended", f"{local_time(row['ended_at'])}, after {_took(row['submitted_at'], row['ended_at'])}"
+    if row["waits"]:
+        yield "waits", row["waits"]
+    for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
+        if value:
+            yield name, str(value)
+    if options := ", ".join(unusual(spec)):
+        yield "options", options
+
+
+def _took(started: str, ended: str | None) -> str:
+    if not ended:
+        return "-"
+    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="A TOML file with one job, several, or a matrix.")],
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[DURATION]",
+            help="Wait until all have ended, for a phone at most so long; Ctrl-C cancels them.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="A second submit with this key adds only jobs that the first did not have.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be submitted; no daemon needed.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Queue the jobs of a file, all or none; the files it names are uploaded.
+
+    Exit code 3 when no phone matches one of them. With --wait: exit code 1 when a job failed, or the reason's code when
+    all failed for one.
+    """
+    from farm.client.specfile import load
+
+    planned, limit_s = load(file), work.wait_s(wait)
+    if dry_run:
+        _print_plan(planned, json=json)
+        return
+    with work.client() as farm:
+        submitted = farm.submit_file(file, key=key, must_match=True)
+        for each in submitted:
+            for warning in each.warnings:
+                print_note(f"warning: {warning}")
+        if wait is None:
+            if json:
+                work.print_ids(submitted, json=True)
+            else:
+                _print_submitted(planned, submitted)
+            return
+        with interruptible():
+            work.follow(farm, submitted, quiet=json, limit_s=limit_s)
+        names = {job: plan.name for plan, each in zip(planned, submitted, strict=True) for job in each.ids}
+        outcomes = [farm.job(job, fetch_outputs=False) for job in names]
+    work.finish(
+        outcomes, {}, json=json, show=lambda ended: _print_outcomes(names.values(), ended),
+        more=lambda each: {"name": names[each.job.id]},
+    )  # fmt: skip
+
+
+def _print_plan(planned: Sequence[Planned], *, json: bool) -> None:
+    plans = [{"name": each.name, "after_tables": each.after, "spec": each.spec.to_wire()} for each in planned]
+    rows = (
+        (
+            each.name, each.spec.kind, each.spec.on, each.spec.devices,
+            getattr(each.spec, "name", "") or getattr(each.spec, "command", "") or "-",
+            ", ".join((*each.after, *each.spec.after)) or "-",
+        )
+        for each in planned
+    )  # fmt: skip
+    emit({"entries": plans}, table(("NAME", "KIND", "ON", "DEVICES", "WHAT", "AFTER"), rows), json=json)
+
+
+def _print_submitted(planned: Sequence[Planned], submitted: Sequence[Submitted]) -> None:
+    print_table(
+        ("NAME", "KIND", "ON", "JOBS", "ID"),
+        (
+            (plan.name, plan.spec.kind, plan.spec.on, len(each.jobs), each.array or ", ".join(each.ids))
+            for plan, each in zip(planned, submitted, strict=True)
+        ),
+    )
+
+
+def _print_outcomes(names: Iterable[str], outcomes: Sequence[Outcome]) -> None:
+    """One line a job with what came of it; each reason for failures once, on stderr."""
+    print_table(
+        ("NAME", "JOB", "DEVICE", "STATE", "RESULT"),
+        (
+            (name, each.job.id, each.device or "-", each.job.state, each.brief())
+            for name, each in zip(names, outcomes, strict=True)
+        ),
+    )
+    work.print_failures(outcomes)

@@ -1,4 +1,4 @@
-"""Runs work that needs TVM, and no daemon, in a process that has TVM, and reads what it says."""
+"""Runs work that needs TVM and no daemon in a process that has TVM."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from farm.common.errors import FarmError
+from farm.common.install import pip_install
 from farm.compiler.tvm_errors import NoTvmError, TvmCrashedError
-from farm.core.errors import FarmError
-from farm.core.extras import pip_install
 
 
 class LocalFailureError(FarmError):
-    """An error that nobody foresaw: farm's own fault."""
+    """An unexpected error: farm's own fault."""
 
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Iteration)\b")  # a traceback's last line
@@ -47,11 +47,11 @@ def with_tvm(
     """The result of one piece of work in a process that has TVM. An interrupt ends that process, too.
 
     Args:
-        do: which piece.
-        doing: what it is called in an error: "compiling net.onnx".
-        request: what it is told.
+        do: the name of the piece.
+        doing: the work's name in an error: "compiling net.onnx".
+        request: its input.
         scratch: a folder that it may fill.
-        module: what does it: takes the paths of a request and of a reply.
+        module: takes the paths of a request and of a reply, and does it.
         on_line: called with each line that it prints on stdout.
         after_crash: what to do when TVM crashed.
 
@@ -59,15 +59,15 @@ def with_tvm(
         FarmError: what it raised.
         NoTvmError: no interpreter with TVM is known.
         TvmCrashedError: a signal ended it.
-        LocalFailureError: it failed in a way that nobody foresaw.
+        LocalFailureError: it failed unexpectedly.
     """
-    asked, answer, noise = (scratch / name for name in ("request.json", "reply.json", "said.txt"))
+    asked, answer, log = (scratch / name for name in ("request.json", "reply.json", "log.txt"))
     asked.write_text(json.dumps({"do": do, "scratch": str(scratch), **request}))
-    with noise.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [python_with_tvm(), "-m", module, str(asked), str(answer)],
-            stdout=subprocess.PIPE if on_line else said, stderr=said, env={**os.environ, "PYTHONWARNINGS": "ignore"},
-            text=True,
+            stdout=subprocess.PIPE if on_line else output, stderr=output, text=True,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
         )  # fmt: skip
         try:
             if on_line is not None and process.stdout is not None:
@@ -83,9 +83,9 @@ def with_tvm(
                 process.stdout.close()
     reply = _reply(answer)
     if reply is None:
-        raise _died(process.returncode, doing, noise.read_text(errors="replace"), after_crash)
+        raise _died(process.returncode, doing, log.read_text(errors="replace"), after_crash)
     if "error" in reply:
-        from farm.core.error_wire import error_from_wire
+        from farm.common.errors import error_from_wire
 
         raise error_from_wire(reply["error"])
     result: dict[str, Any] = reply["result"]
@@ -93,7 +93,7 @@ def with_tvm(
 
 
 def _reply(answer: Path) -> dict[str, Any] | None:
-    """None: there is none, or half of one."""
+    """None: it is missing or incomplete."""
     try:
         reply = json.loads(answer.read_text())
     except (FileNotFoundError, ValueError):
@@ -101,18 +101,18 @@ def _reply(answer: Path) -> dict[str, Any] | None:
     return reply if isinstance(reply, dict) else None
 
 
-def _died(code: int, doing: str, said: str, after_crash: str) -> FarmError:
+def _died(code: int, doing: str, output: str, after_crash: str) -> FarmError:
     if code < 0:
         return TvmCrashedError(
-            f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=said[-2000:]
+            f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=output[-2000:]
         )
-    lines = said.splitlines()
+    lines = output.splitlines()
     raised = [line for line in lines if _RAISED.match(line)]
     last = (raised or [line for line in lines if line.strip()] or [f"exit code {code}"])[-1].strip()
     return LocalFailureError(
         f"internal error of farm while {doing}: {last[:300]}",
         hint="please report it; the evidence is in --json",
-        evidence=said[-2000:],
+        evidence=output[-2000:],
     )
 
 

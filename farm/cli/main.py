@@ -1,77 +1,186 @@
-"""The `farm` command. Each command is a module of its own, imported when it is asked for (farm.cli.lazy)."""
+"""The `farm` command. Each command is imported when it is asked for: `farm status` does not pay for `farm tune`."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from farm import __version__
-from farm.cli.lazy import group_of
-from farm.core.errors import ExitCode, FarmError, UserError
+from farm.cli import complete
+from farm.cli.connection import phone_of_environment
+from farm.common.errors import ExitCode, FarmError, UserError
+from farm.kinds import KINDS
 
-MisusedError: Any = typer.BadParameter.__base__  # whatever typer says of the words of a command; its name for it varies
-COMPLETE = "__complete"  # what the scripts of `farm completions` call at each TAB
+MisusedError: Any = typer.BadParameter.__base__  # typer's error for a misused command line
+# The value's name of options whose own name would say nothing: `--on SELECTOR`.
+VALUES = {
+    "on": "SELECTOR", "duration": "DURATION", "timeout": "DURATION", "last": "DURATION", "every": "DURATION",
+    "deadline": "TIME", "since": "TIME", "until": "TIME", "after": "JOB", "devices": "N|all", "inputs": "FILE",
+    "output": "FILE", "out": "FILE", "to": "FILE", "plot": "FILE", "records": "FILE", "records_b": "FILE",
+    "labels": "FILE", "config": "FILE", "rename": "NAME", "label": "KEY=VALUE", "socket": "PATH", "only": "WORDS",
+}  # fmt: skip
+TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
+NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "bench": (
+        "farm bench mobilenet.onnx --on android",
+        "farm bench net.onnx --on soc=sm8550 --devices 1 --half-width 0.005",
+        "farm bench tuned.farm.tar --on adreno-740 --require trusted --json",
+    ),
+    "compare": (
+        "farm compare net.onnx tuned.farm.tar --on soc=sm8550",
+        "farm compare net.onnx --on android --bundle stable --bundle-b nightly",
+    ),
+    "tune": (
+        "farm tune net.onnx --on soc=sm8550 --trials 1000 --devices 4 -o net.farm.tar",
+        "farm tune net.onnx --on host --trials 200 --plot curve.svg",
+    ),
+    "run": (
+        "farm run net.onnx --on android --input photo.npz --top-k 5 --labels imagenet.txt",
+        "farm run net.onnx --on host -o outputs.npz",
+    ),
+    "compile": (
+        "farm compile net.onnx --target rpi4 -o net.rpi4.farm.tar",
+        "farm compile net.onnx --on soc=sm8550 --target adreno",
+    ),
+    "history": ("farm history net.onnx --plot", "farm history net.onnx --device emerald-9 --json"),
+    "submit": ("farm submit night.toml", "farm submit night.toml --wait"),
+    "shell": (
+        "farm shell --on android -- getprop ro.build.fingerprint",
+        "farm shell --on soc=sm8550 --devices all -- uptime",
+    ),
+    "watch": (
+        "farm watch j3f2               a picture of one job until it ends",
+        "farm watch a71c --json        an event a line, of every job of an array",
+    ),
+    "logs": ("farm logs -f j3f2", "farm logs j3f2 --attempt 1"),
+    "explain": ("farm explain device emerald-9", "farm explain job j3f2", "farm explain key adreno-740"),
+    "top": (
+        "farm top                      until q or Ctrl-C",
+        "farm top --once               the same picture, once",
+        "farm top --once --json        for scripts",
+    ),
+    "status": ("farm status", "farm status --json"),
+    "usage": ("farm usage --since 7d --by device",),
+    "job list": ("farm job list --state running --state queued", "farm job list --user ann --limit 100 --json"),
+    "job cancel": ("farm job cancel j3f2", "farm job cancel --mine --state queued"),
+    "device adopt": ("farm device adopt emerald-9 --pool lab --wait",),
+    "device set": ("farm device set emerald-9 --label rack=3 --label owner=ann",),
+    "lease acquire": ("farm lease acquire --on gpu=adreno-740 --for 30m",),
+    "lease run": ("farm lease run --on android -- python my_tvm_script.py",),
+    "reservation add": ("farm reservation add --on soc=sm8550 --user ann --from 14:00 --for 2h",),
+    "bundle add": ("farm bundle add ./runtime-arm64 --name nightly",),
+    "alias set": ("farm alias set fast soc=sm8550",),
+    "completions": (
+        "farm completions bash > ~/.local/share/bash-completion/completions/farm",
+        "farm completions zsh > ~/.zfunc/_farm",
+        "farm completions fish > ~/.config/fish/completions/farm.fish",
+    ),
+    "man": ("farm man", "farm man bench"),
+    "demo": ("farm demo --stay", "farm demo --phones galaxy-s9,huawei-mate-20"),
+}
 
-# Heading in `farm --help` -> command -> its module in farm.cli (farm.cli.lazy.Commands), and what it is for: below 60
-# characters, so that a terminal of 80 columns shows it.
+
+def _kinds(section: str) -> dict[str, tuple[str, str]]:
+    """The commands of kinds of jobs under a heading."""
+    return {each.name: (each.command, each.about) for each in KINDS.kinds.values() if each.section == section}
+
+
+# Heading in `farm --help` -> command -> where its function or group is, and what it is for: below 60 characters, so
+# that a terminal of 80 columns shows it.
 SECTIONS = {
     "Models": {
-        "bench": ("bench", "Time a model on phones, and say whether to trust it"),
-        "compare": ("compare", "Say which of two builds of a model is faster"),
-        "tune": ("tune", "Search for fast schedules of a model's operators"),
-        "run": ("run", "Run a model once, on a phone or here; keep its outputs"),
-        "compile": ("compile_model", "Compile a model into a package"),
-        "history": ("history", "What a model measured over time, with regressions"),
-        "records": ("records", "What tunings found out: list, merge, export"),
-        "model": ("model", "Model files: what is in one; import and make some"),
+        **_kinds("Models"),
+        "compile": ("farm.cli.model:compile_model", "Compile a model into a package"),
+        "history": ("farm.cli.history:history", "A model's results over time, with regressions"),
+        "records": ("farm.cli.records:app", "Tuning records: list, merge, export"),
+        "model": ("farm.cli.model:app", "Model files: what is in one; import and make some"),
     },
     "Jobs": {
-        "submit": ("submit", "Queue the jobs of a file: models x phones x targets"),
-        "shell": ("shell", "Run a line in the shells of phones"),
-        "job": ("job", "List jobs, show, cancel, hold and resume them"),
-        "watch": ("watch", "Show what happens to jobs until all have ended"),
-        "logs": ("logs", "What a job's attempt said"),
-        "explain": ("explain", "Why a phone, a key or a job has to wait"),
+        "submit": ("farm.cli.job:submit", "Queue the jobs of a file: models x phones x targets"),
+        **_kinds("Jobs"),
+        "job": ("farm.cli.job:app", "List jobs, show, cancel, hold and resume them"),
+        "watch": ("farm.cli.watch:watch", "Show what happens to jobs until all have ended"),
+        "logs": ("farm.cli.job:logs", "The log of a job's attempt"),
+        "explain": ("farm.cli.status:explain", "Explain why a phone, a key or a job waits"),
     },
     "Phones": {
-        "status": ("status", "The tracker's keys and every phone, once"),
-        "top": ("top", "Phones, jobs and events as they change"),
-        "device": ("device", "List phones, let them in, look after them"),
-        "lease": ("lease", "A phone of your own for a while; who holds which"),
-        "reservation": ("reservation", "Phones that are kept for somebody for a time"),
-        "usage": ("usage", "Who used phones for how long"),
-        "alias": ("alias", "Keys that stock TVM clients ask for"),
-        "forward": ("forward", "adb forward and reverse entries that stay"),
-        "trace": ("trace", "Record a phone's health over time, and look at it"),
+        "status": ("farm.cli.status:status", "The tracker's keys and every phone, once"),
+        "top": ("farm.cli.top:top", "Phones, jobs and events as they change"),
+        "device": ("farm.cli.device:app", "List, adopt, change and remove phones"),
+        **_kinds("Phones"),
+        "reservation": ("farm.cli.access:reservation", "Phones that are kept for one user for a time"),
+        "usage": ("farm.cli.access:usage", "Use of phones by user, device or source"),
+        "alias": ("farm.cli.access:alias", "Keys that stock TVM clients ask for"),
+        "forward": ("farm.cli.access:forward", "adb forward and reverse entries that stay"),
+        "trace": ("farm.cli.trace:app", "Record a phone's health over time, and show it"),
     },
     "The farm": {
-        "auth": ("auth", "Accounts for people elsewhere; who did what"),
-        "serve": ("serve", "Run the daemon in the foreground"),
-        "gate": ("gate", "Hold the TVM port and its sessions, apart from the daemon"),
-        "reload": ("reload", "Have the daemon read its configuration again"),
-        "drain": ("drain", "Hand out no phone any more, for an upgrade"),
-        "doctor": ("doctor", "Check this host; each finding with what fixes it"),
-        "bundle": ("bundle", "TVM runtimes that are pushed to phones"),
-        "toolchain": ("toolchain", "Host interpreters with a TVM, and their bundles"),
-        "store": ("store", "The database: check, copy, prune it"),
-        "poison": ("poison", "Libraries that killed what ran them"),
-        "demo": ("demo", "The farm on virtual phones: nothing to plug in"),
-        "install-service": ("install_service", "Run farm as a service of systemd"),
-        "uninstall": ("uninstall", "Take farm off every phone and this host"),
+        "auth": ("farm.cli.auth:app", "Accounts for remote users; the audit log"),
+        "serve": ("farm.cli.daemon:serve", "Run the daemon in the foreground"),
+        "gate": ("farm.cli.daemon:gate", "Hold the TVM port and its sessions, apart from the daemon"),
+        "reload": ("farm.cli.daemon:reload", "Have the daemon read its configuration again"),
+        "drain": ("farm.cli.daemon:drain", "Start no new lease on this host, for an upgrade"),
+        "doctor": ("farm.cli.doctor:doctor", "Check this host; each finding comes with its fix"),
+        "bundle": ("farm.cli.runtimes:bundle", "TVM runtimes that are pushed to phones"),
+        "toolchain": ("farm.cli.runtimes:toolchain", "Host interpreters with a TVM, and their bundles"),
+        "store": ("farm.cli.store:app", "The database: check, copy, prune it"),
+        "poison": ("farm.cli.runtimes:poison", "Libraries that killed the process that ran them"),
+        "demo": ("farm.cli.demo:app", "Run the farm on virtual phones: nothing to plug in"),
+        "install-service": ("farm.cli.install_service:install_service", "Run farm as a service of systemd"),
+        "uninstall": ("farm.cli.daemon:uninstall", "Remove farm from every phone"),
     },
     "This command line": {
-        "man": ("man", "The manual page of all commands"),
-        "completions": ("completions", "Completion of commands and names in your shell"),
+        "man": ("farm.cli.manual:man", "The manual page of all commands"),
+        "completions": ("farm.cli.manual:completions", "Completion of commands and names in your shell"),
     },
 }  # fmt: skip
 
+
+class LazyGroup(TyperGroup):
+    """The commands of SECTIONS: help shows them by section, completion offers them; neither imports them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for parameter in self.params:
+            _name_plainly(parameter)
+        self._abouts = {name: about for some in SECTIONS.values() for name, (_, about) in some.items()}
+        self.commands: Any = dict.fromkeys(self._abouts)  # None: not imported yet
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (the base has it)
+        """Import a command."""
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the base has it)
+        """One list per section."""
+        width = max(map(len, self.commands))
+        for heading, some in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), about) for name, (_, about) in some.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Names of commands; behind a dash, options."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from typer._click.shell_completion import CompletionItem
+
+        offered = {name: about for name, about in self._abouts.items() if name.startswith(incomplete)}
+        return [CompletionItem(name, help=about) for name, about in offered.items()]
+
+
 app = typer.Typer(
     name="farm",
-    cls=group_of(SECTIONS),
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -93,7 +202,8 @@ def options(
         Path | None, typer.Option(help="The daemon's control socket.", envvar="FARM_SOCKET", show_default=False)
     ] = None,
     daemon: Annotated[
-        str, typer.Option(help="A daemon elsewhere, tcp://HOST:PORT.", envvar="FARM_DAEMON", show_default=False)
+        str,
+        typer.Option(help="The address of a remote daemon, tcp://HOST:PORT.", envvar="FARM_DAEMON", show_default=False),
     ] = "",
     key: Annotated[
         str, typer.Option(help="The key file for it (farm auth new).", envvar="FARM_KEY", show_default=False)
@@ -106,7 +216,7 @@ def options(
     if socket is not None:
         os.environ["FARM_SOCKET"] = str(socket)
     given = {name for name in ("socket", "daemon", "key") if _on_the_line(context, name)}
-    if given == {"socket"}:  # said now, so it counts for more than what the environment says
+    if given == {"socket"}:  # the command line goes before the environment
         daemon = key = ""
     for name, value in (("FARM_DAEMON", daemon), ("FARM_KEY", key)):
         if value:
@@ -121,32 +231,105 @@ def _on_the_line(context: typer.Context, name: str) -> bool:
 
 
 def main() -> None:
-    """Entry point: every way a command can end has its exit code (docs/interfaces.md), and none is a traceback."""
+    """Entry point: every end of a command has its exit code (docs/interfaces.md), and none is a traceback."""
+    from farm.cli.output import OutputError, guard_streams, print_error
+
+    guard_streams()
     try:
-        if sys.argv[1:2] == [COMPLETE]:
-            from farm.cli.complete import answer
+        try:
+            code = _run()
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+    except OutputError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        # `farm status | head`: the reader has what it wanted
+        code = ExitCode.OK if isinstance(error.__cause__, BrokenPipeError) else print_error(error)
+    sys.exit(code)
 
-            answer(sys.argv[2:])
-            return
-        sys.exit(app(prog_name="farm", standalone_mode=False))
+
+def _run() -> Any:
+    """Run the command; returns its exit code."""
+    from farm.cli.output import OutputError, print_error
+
+    try:
+        if complete.VARIABLE in os.environ:
+            complete.prepare()
+        return app(with_wait_values(sys.argv[1:]), prog_name="farm", standalone_mode=False)
+    except OutputError:
+        raise
     except FarmError as error:
-        from farm.cli.context import report
-
-        sys.exit(report(error))
+        return print_error(error)
     except MisusedError as error:
-        sys.exit(_misused(error))
-    except BrokenPipeError:  # `farm status | head`: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _misused(error)
+
+
+def with_wait_values(arguments: Sequence[str]) -> list[str]:
+    """The command line with `--wait=` for a `--wait` without a duration: click's options have a value, or never.
+
+    Only of `submit` and `device adopt`, which do not wait by default: other commands may end in a user's own command.
+    """
+    ends = arguments.index("--") if "--" in arguments else len(arguments)
+    if not {"submit", "adopt"} & set(arguments[:ends]):
+        return list(arguments)
+    return [
+        f"{each}=" if each == "--wait" and at < ends and not _begins_with_digit(arguments[at + 1 : ends]) else each
+        for at, each in enumerate(arguments)
+    ]
+
+
+def _begins_with_digit(rest: Sequence[str]) -> bool:
+    return bool(rest) and rest[0][:2].strip("-+.")[:1].isdigit()
 
 
 def _misused(error: Any) -> int:
-    """Words that fit no command, said as every other error is; a group without any is asked for its help."""
-    from farm.cli.context import report
+    """Print a misused command line as every other error; a group alone prints its help."""
+    from farm.cli.output import print_error
 
-    said = error.format_message()
-    if error.ctx is None or said == error.ctx.get_help():
+    message = error.format_message()
+    if error.ctx is None or message == error.ctx.get_help():
         error.show()
         return ExitCode.USAGE
     usage = error.ctx.get_usage().removeprefix("Usage: ")
-    said = " ".join(said.split())  # choices stand on lines of their own there
-    return report(UserError(said[:1].lower() + said[1:].rstrip("."), hint=f"{usage} (--help says more)"))
+    message = " ".join(message.split())  # choices stand on lines of their own there
+    return print_error(UserError(message[:1].lower() + message[1:].rstrip("."), hint=f"{usage} (--help says more)"))
+
+
+def _load(name: str) -> Any:
+    from farm.cli.main import EXAMPLES
+
+    module, _, attribute = next(some[name][0] for some in SECTIONS.values() if name in some).partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    parent = typer.Typer(add_completion=False, rich_markup_mode=None)
+    parent.callback()(lambda: None)  # a command that is alone would take its parent's place
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name, no_args_is_help=found.registered_callback is None)
+    else:
+        parent.command(name)(found)
+    command: Any = getattr(get_command(parent), "commands")[name]  # noqa: B009 (typer's name for its type varies)
+    below = getattr(command, "commands", {})
+    for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in below.items())):
+        each.short_help = " ".join((each.help or "").partition("\n\n")[0].split())  # whole: typer cuts it at 80 columns
+        for parameter in each.params:
+            _name_plainly(parameter)
+            if parameter.name == "on" and parameter.required:
+                parameter.default = phone_of_environment
+                parameter.help += " Left out: the phone of ANDROID_SERIAL."
+        if path in EXAMPLES:
+            each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
+    return command
+
+
+def _name_plainly(parameter: Any) -> None:
+    """`--on SELECTOR` and `MODEL` as everybody writes them: typer would print `--on <str>` and `{model}`."""
+    plain = (parameter.name or "").upper()
+    if parameter.metavar is not None or not plain:
+        return
+    if parameter.param_type_name == "argument":
+        named = plain + ("..." if parameter.nargs == -1 else "")
+        parameter.metavar = named if parameter.required else f"[{named}]"
+        parameter.make_metavar = lambda *_, **__: parameter.metavar
+    elif type(parameter.type).__name__ in TEXTS and not parameter.is_flag:
+        parameter.metavar = VALUES.get(parameter.name, plain)
+    elif type(parameter.type).__name__ in NUMBERS and not parameter.count:
+        parameter.metavar = "N"

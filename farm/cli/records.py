@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farm.cli import complete
-from farm.cli.context import JsonFlag, call, connect, local_time, print_json, print_table, say, tell, write_file
-from farm.cli.tune_summary import used
-from farm.core.durations import digits, format_duration
-from farm.core.errors import UserError
-from farm.core.target_key import target_words
+from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.output import emit, local_time, print_line, print_note, table, write_file
+from farm.common.durations import digits, format_duration
+from farm.common.errors import UserError
+from farm.kinds.tune.summary import used
+from farm.model.identity import target_words
 
 if TYPE_CHECKING:
-    from farm.compiler.records import Best, Reading, RecordSet
+    from farm.compiler.records import Best, RecordReading, RecordSet
 
-app = typer.Typer(help="Tuning records: what `farm tune` found out, to compile with or to go on from.")
+app = typer.Typer(help="Tuning records of `farm tune`, to compile with or to go on from.")
 
 Which = Annotated[
     str,
@@ -31,23 +32,18 @@ Which = Annotated[
 
 @app.command("list")
 def list_sets(
-    name: Annotated[str, typer.Argument(help="Only of the model of that name.")] = "", json: JsonFlag = False
+    name: Annotated[str, typer.Argument(help="Only sets of the model of that name.")] = "", json: JsonFlag = False
 ) -> None:
     """The sets that the farm keeps, the newest first."""
-    sets = call("records.list", name=name)["sets"]
-    if json:
-        print_json(sets)
-        return
-    print_table(
-        ("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "USER", "JOB"),
+    answer = call("records.list", name=name)
+    rows = (
         (
-            (
-                row["set"], row["name"], row["version"], target_words(row["target"]), row["records"],
-                local_time(row["at"], to="minutes"), row["user"] or "-", row["job"] or "-",
-            )
-            for row in sets
-        ),
+            row["set"], row["name"], row["version"], target_words(row["target"]), row["records"],
+            local_time(row["at"], to="minutes"), row["user"] or "-", row["job"] or "-",
+        )
+        for row in answer["sets"]
     )  # fmt: skip
+    emit(answer, table(("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "USER", "JOB"), rows), json=json)
 
 
 @app.command()
@@ -58,34 +54,34 @@ def show(
 ) -> None:
     """What is in a set: each task's best, who measured, how the estimate fell."""
     from farm.compiler.records import best
-    from farm.compiler.tuning_curve import replayed
+    from farm.tuning.progress import replayed
 
     about, found = opened(which)
     records, estimate = found.set, replayed(found.set)
     if plot is not None:
         write_curve(plot, estimate.curve, len(records.records), f"{about.get('name', which)}: estimated latency")
     devices = Counter(origin.device for origin in records.origins.values() if origin.device)
-    if json:
-        print_json(
-            {
-                **about,
-                "records": len(records.records),
-                "tasks": _rows(best(records)),
-                "devices": devices,
-                "curve": estimate.curve,
-                "damage": [str(each) for each in (*found.damage, *found.torn)],
-            }
-        )
-        return
-    for key in ("name", "version", "target", "user", "job", "at", "artifact"):
-        if about.get(key):
-            tell(f"{key:9} {target_words(about[key]) if key == 'target' else about[key]}")
-    measured = ", ".join(f"{count} by {device}" for device, count in sorted(devices.items()))
-    tell(f"records   {len(records.records)}" + (f" ({measured})" if measured else ""))
-    if estimate.curve:
-        trial, seconds, latency_s = estimate.curve[-1]
-        tell(f"estimate  {digits(latency_s * 1e3)} ms, since trial {trial} after {format_duration(seconds)}")
-    print_best(records)
+    document = {
+        **about,
+        "records": len(records.records),
+        "tasks": _rows(best(records)),
+        "devices": devices,
+        "curve": estimate.curve,
+        "damage": [str(each) for each in (*found.damage, *found.torn)],
+    }
+
+    def lines() -> Iterator[str]:
+        for key in ("name", "version", "target", "user", "job", "at", "artifact"):
+            if about.get(key):
+                yield f"{key:9} {target_words(about[key]) if key == 'target' else about[key]}"
+        measured = ", ".join(f"{count} by {device}" for device, count in sorted(devices.items()))
+        yield f"records   {len(records.records)}" + (f" ({measured})" if measured else "")
+        if estimate.curve:
+            trial, seconds, latency_s = estimate.curve[-1]
+            yield f"estimate  {digits(latency_s * 1e3)} ms, since trial {trial} after {format_duration(seconds)}"
+        yield from best_table(records)
+
+    emit(document, lines(), json=json)
 
 
 @app.command()
@@ -125,11 +121,8 @@ def merge(
                 "records.keep", model=about["model"], name=about["name"], target=about["target"],
                 artifact=artifact, records=len(result.records), best={"tasks": _rows(best(result))},
             )  # fmt: skip
-    if json:
-        print_json(answer)
-    else:
-        where = f"in {output}" if output is not None else f"kept as version {answer['version']}"
-        tell(f"{answer['records']} records of {answer['tasks']} tasks, {where}")
+    where = f"in {output}" if output is not None else f"kept as version {answer['version']}"
+    emit(answer, f"{answer['records']} records of {answer['tasks']} tasks, {where}", json=json)
 
 
 @app.command()
@@ -142,14 +135,14 @@ def export(
 
     _, found = opened(which)
     write_records(found.set, output)
-    tell(f"{len(found.set.records)} records in {output}")
+    print_line(f"{len(found.set.records)} records in {output}")
 
 
 @app.command()
 def best(
     which: Which,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write these records only: what compiling needs.")
+        Path | None, typer.Option("--output", "-o", help="Write only these records, which compiling needs.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -162,11 +155,8 @@ def best(
         kept = r.pruned(found.set)
         write_records(kept, output)
         tasks = r.best(found.set)
-        say(f"wrote {len(kept.records)} records of {len(tasks)} tasks to {output}{left_out(kept, tasks)}")
-    if json:
-        print_json(_rows(r.best(found.set)))
-    else:
-        print_best(found.set)
+        print_note(f"wrote {len(kept.records)} records of {len(tasks)} tasks to {output}{left_out(kept, tasks)}")
+    emit({"tasks": _rows(r.best(found.set))}, best_table(found.set), json=json)
 
 
 @app.command()
@@ -181,17 +171,17 @@ def remove(
 ) -> None:
     """Forget sets that the farm keeps (who tuned them, and operators); jobs that use them still can."""
     removed = [call("records.remove", set=number) for number in sets]
-    if json:
-        print_json(removed)
-        return
-    for row in removed:
-        tell(f"removed set {row['set']}: version {row['version']} of {row['name']} for {target_words(row['target'])}")
+    lines = (
+        f"removed set {row['set']}: version {row['version']} of {row['name']} for {target_words(row['target'])}"
+        for row in removed
+    )
+    emit({"sets": removed}, lines, json=json)
 
 
-def opened(which: str) -> tuple[dict[str, Any], Reading]:
+def opened(which: str) -> tuple[dict[str, Any], RecordReading]:
     """A set by number, name or path: what the farm knows of it (nothing of a file), and its records.
 
-    Lines of it that are damaged are told on stderr.
+    Damaged lines are reported on stderr.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -209,9 +199,9 @@ def opened(which: str) -> tuple[dict[str, Any], Reading]:
         return about, _telling(read_records(client.get_artifact(about["artifact"]), which), which)
 
 
-def _telling(found: Reading, which: str) -> Reading:
-    for line in found.told(which):
-        say(f"warning: {line}")
+def _telling(found: RecordReading, which: str) -> RecordReading:
+    for line in found.problems(which):
+        print_note(f"warning: {line}")
     return found
 
 
@@ -221,16 +211,16 @@ def kept_by(job: str) -> dict[str, Any] | None:
 
 
 def kept_words(kept: Mapping[str, Any]) -> str:
-    """The set of a tuning that did not come to its end, for somebody who may go on from it."""
+    """A line about the set of a tuning that did not end by itself: another tuning may go on from it."""
     many = kept["records"]
     return f"{many} trial{'s were' if many != 1 else ' was'} kept: --prior {kept['set']} goes on from them"
 
 
-def print_best(records: RecordSet) -> None:
+def best_table(records: RecordSet) -> Iterator[str]:
     """A table of the tasks."""
     from farm.compiler.records import best
 
-    print_table(
+    return table(
         ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED", "DEVICE"),
         (
             (
@@ -264,7 +254,7 @@ def write_curve(path: Path, curve: Any, trials: int, title: str) -> None:
     Raises:
         UserError: it cannot be written, or is no .svg.
     """
-    from farm.cli.curve import svg
+    from farm.cli.output.plots import svg
 
     if path.suffix != ".svg":
         raise UserError(f"the plot {path} is no .svg", hint="--plot curve.svg")

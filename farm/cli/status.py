@@ -1,13 +1,22 @@
-"""`farm status`: what query_rpc_tracker prints, then the phones."""
+"""`farm status`, the phones at a glance, and `farm explain`, why one of them, a key or a job has to wait."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
-from farm.cli.context import JsonFlag, connect, print_json, print_table, tell
+import typer
+
+from farm.cli import complete
+from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.output import emit, table
+from farm.common.durations import format_duration
+from farm.common.errors import ExitCode
 from farm.control.address import Remote
 
 REASON_CHARS = 120
+OLD_S = 300.0  # phones are probed more often than that: an older reading is of one that is away, or does not answer
 
 
 def status(json: JsonFlag = False) -> None:
@@ -18,40 +27,35 @@ def status(json: JsonFlag = False) -> None:
     """
     with connect() as client:
         answer = client.call("status")
-    if json:
-        print_json(answer)
-        return
-    print_status(answer, lab=client.where.host if isinstance(client.where, Remote) else "")
+    emit(answer, status_lines(answer, client.where.host if isinstance(client.where, Remote) else ""), json=json)
 
 
-def print_status(answer: dict[str, Any], lab: str = "") -> None:
-    """The status answer as two tables; `lab`: the host of a daemon elsewhere."""
+def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
+    """The status answer as two tables; `lab`: the host of a remote daemon."""
     tracker = answer["tracker"]
-    tell(f"Tracker address {tracker['host']}:{tracker['port']}")
+    yield f"Tracker address {tracker['host']}:{tracker['port']}"
     if answer.get("web"):
-        tell(f"Web page {answer['web']}")
+        yield f"Web page {answer['web']}"
     if lab:
-        tell(there(answer, lab))
-    tell()
+        yield tunnel_hint(answer, lab)
+    yield ""
     if answer["keys"]:
-        print_table(
-            ("KEY", "TOTAL", "FREE", "PENDING"),
-            ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"]),
-        )
+        rows = ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"])
+        yield from table(("KEY", "TOTAL", "FREE", "PENDING"), rows)
     else:
-        tell("no keys: no phone is in service and nobody waits")
-    tell()
+        yield "no keys: no phone is in service and no client waits"
+    yield ""
     if answer["devices"]:
-        print_devices(answer["devices"])
+        yield from device_table(answer["devices"])
     else:
-        tell("no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host")
+        yield "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
     for problem in answer["problems"]:
-        tell()
-        tell(f"warning: {problem}")
+        yield ""
+        yield f"warning: {problem}"
 
 
-def there(answer: dict[str, Any], lab: str) -> str:
-    """What the addresses of a daemon elsewhere are on this host."""
+def tunnel_hint(answer: dict[str, Any], lab: str) -> str:
+    """How this host reaches the addresses of a remote daemon."""
     ports = [answer["tracker"]["port"]]
     if answer.get("web"):
         ports.append(int(answer["web"].rstrip("/").rpartition(":")[2]))
@@ -60,23 +64,16 @@ def there(answer: dict[str, Any], lab: str) -> str:
     return f"  as on the lab's own host; from here: ssh {ways} {host}"
 
 
-def print_devices(devices: list[dict[str, Any]]) -> None:
+def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     """One row per phone; the reason stands beside the state it explains."""
-    print_table(
-        ("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"),
+    rows = (
         (
-            (
-                device["name"],
-                device["state"],
-                (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
-                device["gpu"] or "-",
-                *_figures(device),
-                device["holder"] or "-",
-                brief(device["reason"]),
-            )
-            for device in devices
-        ),
-    )
+            device["name"], device["state"], (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
+            device["gpu"] or "-", *_figures(device), device["holder"] or "-", brief(device["reason"]),
+        )
+        for device in devices
+    )  # fmt: skip
+    return table(("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"), rows)
 
 
 def brief(reason: str) -> str:
@@ -84,27 +81,47 @@ def brief(reason: str) -> str:
     return reason if len(reason) <= REASON_CHARS else f"{reason[: REASON_CHARS - 3].rstrip()}..."
 
 
-def print_devices_long(devices: list[dict[str, Any]]) -> None:
-    """Where each phone is plugged in, how it is, what runs on it, what probes find wrong."""
-    print_table(
-        ("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS"),
+def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
+    """Where each phone is plugged in, its condition, its bundle, and what probes find wrong."""
+    rows = (
         (
-            (
-                device["name"],
-                device["serial"],
-                device["state"],
-                device["usb"] or "-",
-                *_figures(device),
-                device["bundle"][:12] or "-",
-                device["holder"] or "-",
-                "; ".join(each["what"] for each in device["findings"]) or "-",
-            )
-            for device in devices
-        ),
-    )
+            device["name"], device["serial"], device["state"], device["usb"] or "-", *_figures(device),
+            device["bundle"][:12] or "-", device["holder"] or "-",
+            "; ".join(each["what"] for each in device["findings"]) or "-",
+        )
+        for device in devices
+    )  # fmt: skip
+    return table(("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS"), rows)
 
 
 def _figures(device: dict[str, Any]) -> tuple[str, str]:
-    """Temperature and battery."""
+    """Temperature and battery, with their age if they are old."""
     celsius, percent = device["temperature_c"], device["battery_percent"]
-    return "-" if celsius is None else f"{celsius:.1f}C", "-" if percent is None else f"{percent}%"
+    age = age_of(device["read_at"])
+    return "-" if celsius is None else f"{celsius:.1f}C{age}", "-" if percent is None else f"{percent}%{age}"
+
+
+def age_of(read_at: str | None) -> str:
+    """How old readings are, " (2h 5m ago)"; "" for those of the last minutes, or none."""
+    if read_at is None:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(read_at)).total_seconds()
+    return f" ({format_duration(seconds)} ago)" if seconds > OLD_S else ""
+
+
+def explain(
+    what: Annotated[Literal["device", "key", "job"], typer.Argument(help="device, key or job.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A device's name, a key or selector, or a job's id.", autocompletion=complete.explainable),
+    ],
+    json: JsonFlag = False,
+) -> None:
+    """Say why a phone is not handed out, why a request for a key waits, or why a job does not run.
+
+    Exit code 3 for a key that no phone answers to.
+    """
+    answer = call("explain", what=what, name=name)
+    emit(answer, answer["lines"], json=json)
+    if not answer.get("matches", True):
+        raise typer.Exit(ExitCode.NO_PHONE)

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli.context import JsonFlag, call, print_json, tell
-from farm.core.errors import DaemonUnreachableError, ExitCode
+from farm.cli.connection import JsonFlag, call
+from farm.cli.output import emit
+from farm.common.errors import DaemonUnreachableError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from farm.config import FarmConfig
 
-app = typer.Typer(help="The database: is it sound, copy it, prune it (operators).")
+app = typer.Typer(help="The database: check, copy, prune it (operators).")
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file, when none serves.")]
-StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder, when none serves.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file, while no daemon runs.")]
+StateOption = Annotated[
+    Path | None, typer.Option("--state-dir", help="The daemon's state folder, while no daemon runs.")
+]
 
 
 @app.command()
@@ -29,26 +32,27 @@ def check(config: ConfigOption = None, state_dir: StateOption = None, json: Json
         report = call("store.check")
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (_, where):
-            from farm.store.offline import check_database
+            from farm.store.maintenance import check_database
 
             report = check_database(where).to_wire()
-    if json:
-        print_json(report)
-    else:
-        rows = ", ".join(f"{count} {table}" for table, count in report["rows"].items() if count)
-        tell(f"{report['size_bytes'] / 1e6:.1f} MB: {rows}")
-        if report["oldest"]:
-            tell(f"oldest job: {report['oldest'][:16].replace('T', ' ')} UTC")
-        for finding in [*report["findings"], *filter(None, [report.get("problem")])]:
-            tell(f"wrong: {finding}")
-        tell("sound" if report["ok"] else "not sound: farm store backup, then restore an older backup")
+    emit(report, _check_lines(report), json=json)
     if not report["ok"]:
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _check_lines(report: dict[str, Any]) -> Iterator[str]:
+    rows = ", ".join(f"{count} {table}" for table, count in report["rows"].items() if count)
+    yield f"{report['size_bytes'] / 1e6:.1f} MB: {rows}"
+    if report["oldest"]:
+        yield f"oldest job: {report['oldest'][:16].replace('T', ' ')} UTC"
+    for finding in [*report["findings"], *filter(None, [report.get("problem")])]:
+        yield f"wrong: {finding}"
+    yield "sound" if report["ok"] else "not sound: farm store backup, then restore an older backup"
+
+
 @app.command()
 def backup(
-    path: Annotated[Path | None, typer.Argument(help="A new file; beside the database unless named.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="A new file; by default beside the database.")] = None,
     config: ConfigOption = None,
     state_dir: StateOption = None,
     json: JsonFlag = False,
@@ -59,20 +63,17 @@ def backup(
         answer = call("store.backup", path=str(to or ""))
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (_, where):
-            from farm.store.offline import back_up
+            from farm.store.maintenance import back_up
 
             made = back_up(where, to)
             answer = {"path": str(made), "size_bytes": made.stat().st_size}
-    if json:
-        print_json(answer)
-    else:
-        tell(f"{answer['path']} ({answer['size_bytes'] / 1e6:.1f} MB)")
+    emit(answer, f"{answer['path']} ({answer['size_bytes'] / 1e6:.1f} MB)", json=json)
 
 
 @app.command()
 def prune(
-    keep_days: Annotated[float | None, typer.Option(help="As configured ([store] keep_days) unless given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is too old.")] = False,
+    keep_days: Annotated[float | None, typer.Option(help="Keep so many days; default: [store] keep_days.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     config: ConfigOption = None,
     state_dir: StateOption = None,
     json: JsonFlag = False,
@@ -83,7 +84,7 @@ def prune(
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (farm, where):
             from farm.jobs.logs import AttemptLogs
-            from farm.store.offline import prune_database
+            from farm.store.maintenance import prune_database
 
             pruned = prune_database(
                 where,
@@ -93,11 +94,9 @@ def prune(
                 remove_logs=AttemptLogs(farm.state_dir / "logs").remove,
             )
             answer = pruned.to_wire()
-    if json:
-        print_json(answer)
-        return
-    said = f"{answer['jobs']} jobs, {answer['leases']} leases, {answer['events']} events"
-    tell(f"would remove {said}" if dry_run else f"removed {said}; freed {answer['freed_bytes'] / 1e6:.1f} MB")
+    rows = f"{answer['jobs']} jobs, {answer['leases']} leases, {answer['events']} events"
+    done = f"would remove {rows}" if dry_run else f"removed {rows}; freed {answer['freed_bytes'] / 1e6:.1f} MB"
+    emit(answer, done, json=json)
 
 
 @contextmanager
@@ -110,8 +109,8 @@ def _alone(
         StateFolderInUseError: one serves from it, but does not answer.
     """
     from farm.config import load
-    from farm.store.lock import StateFolderLock
-    from farm.store.offline import NoDatabaseError
+    from farm.store.files import StateFolderLock
+    from farm.store.maintenance import NoDatabaseError
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
     if not loaded.state_dir.is_dir():

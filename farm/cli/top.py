@@ -9,94 +9,95 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from farm.cli import terminal
-from farm.cli.context import JsonFlag, connect, print_json, print_json_line, say
-from farm.cli.interrupts import interruptible
-from farm.cli.top_state import Farm, Sort, as_json, farm_from, followed
-from farm.core.errors import DaemonUnreachableError, ExitCode, FarmError
-from farm.core.extras import pip_install
+from farm.cli.connection import JsonFlag, connect
+from farm.cli.output import OutputError, print_json, print_json_line, print_note, terminal
+from farm.cli.output.terminal import interruptible
+from farm.cli.top_picture import PhoneOrder, Snapshot, followed, snapshot
+from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
+from farm.common.install import pip_install
 
 if TYPE_CHECKING:
-    from farm.cli.top_screen import View
     from farm.control.client import ControlClient
 
 INTERVAL_S = 2.0
-FIRST_EVENTS = 50  # what happened before the watcher came, for the ticker
+FIRST_EVENTS = 50  # from before the first snapshot
 JOBS = 200  # of those that have not ended
 LIVE_STATES = ("running", "queued", "blocked", "held")
-WHOLE_COLUMNS = 200  # where nobody looks at a screen, hardly anything is cut off
+WHOLE_COLUMNS = 200  # not at a terminal: hardly anything is cut off
 FRAME_S = 0.5  # a new size is seen at the latest then
-LEAVE_S = 1.0  # for the thread that asks
+LEAVE_S = 1.0  # for the poller's thread
 HINT = f"keys and panes in farm top: {pip_install('tui')}"
 
 
 def top(
-    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = INTERVAL_S,
-    once: Annotated[bool, typer.Option("--once", help="One picture, and stop.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="No keys and panes, with the extra `tui`, too.")] = False,
-    sort: Annotated[Sort, typer.Option(help="Order of phones; state: what needs a look goes first.")] = Sort.STATE,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two pictures.")] = INTERVAL_S,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, and stop.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Do without keys and panes, even with the extra `tui`.")
+    ] = False,
+    sort: Annotated[PhoneOrder, typer.Option(help="Order of phones; state: what needs a look goes first.")] = "state",
     only: Annotated[str, typer.Option(help="Only phones and jobs that have these words.")] = "",
     json: JsonFlag = False,
 ) -> None:
     """Show phones, jobs and events as they change.
 
-    It adapts to the terminal's size: where a table has no room, phones stand side by side. A daemon that restarts is
-    waited for. With the extra `tui` there are keys: `?` lists them. Not at a terminal it
-    prints one picture; with --json one document per look, a line each.
+    It adapts to the terminal's size: where a table has no room, phones stand side by side. If the daemon restarts, it
+    waits. With the extra `tui` there are keys: `?` lists them. Not at a terminal it prints one picture; with --json one
+    document per picture, a line each.
     """
-    eyes = Eyes()
-    eyes.look()  # a daemon that was never there is an error, one that goes away later is not
-    live = terminal.lively(sys.stdout) and not once
-    if json:
-        with contextlib.closing(eyes):
-            _print_documents(eyes, interval, once=once)
-    elif not live:
-        with contextlib.closing(eyes):
-            _print_once(eyes, sort, only)
-    else:
-        keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
-        code = 0
-        try:
-            with interruptible(), contextlib.ExitStack() as stack:
-                watcher = stack.enter_context(watching(eyes, interval))
-                if keys:
-                    from farm.cli.top_app import TopApp
+    reader = FarmReader()
+    farm = reader.read()  # a daemon that never answered is an error, one that goes away later is not
+    if json or once or not terminal.is_lively(sys.stdout):
+        with contextlib.closing(reader):
+            if not json:
+                _print_once(farm, sort, only)
+            elif once:
+                print_json(asdict(farm))
+            else:
+                _print_documents(reader, farm, interval)
+        return
+    keys = not plain and sys.stdin.isatty() and importlib.util.find_spec("textual") is not None
+    code = 0
+    try:
+        with interruptible(), Poller(reader, interval) as poller:
+            if keys:
+                from farm.cli.top_app import TopApp
 
-                    screen = TopApp(watcher, by=sort, wanted=only)
-                    screen.run()
-                    code = screen.return_code or 0
-                else:
-                    _draw(watcher, sort, only)
-        except (KeyboardInterrupt, OSError) as error:  # OSError: the terminal is gone
-            if not keys and not plain and isinstance(error, KeyboardInterrupt):
-                _hint_once()
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
-        raise typer.Exit(code)
+                screen = TopApp(poller, by=sort, wanted=only)
+                screen.run()
+                code = screen.return_code or 0
+            else:
+                _draw(poller, sort, only)
+    except (KeyboardInterrupt, OSError, OutputError) as error:  # the terminal is gone
+        if not keys and not plain and isinstance(error, KeyboardInterrupt):
+            _hint_once()
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    raise typer.Exit(code)
 
 
-class Eyes:
-    """Looks at the farm: asks the daemon, and keeps what it saw last."""
+class FarmReader:
+    """Asks the daemon for the farm and keeps the latest snapshot."""
 
     def __init__(self, connected: Callable[[], ControlClient] = connect) -> None:
         """`connected` gives a client of the daemon."""
         self._connected = connected
         self._client: ControlClient | None = None
         self._seq: int | None = None
-        self.farm: Farm | None = None
+        self.farm: Snapshot | None = None
 
-    def look(self) -> Farm:
+    def read(self) -> Snapshot:
         """The farm now.
 
         Raises:
-            DaemonUnreachableError: nobody answers.
+            DaemonUnreachableError: the daemon does not answer.
         """
         self._client = client = self._client or self._connected()
         try:
@@ -109,155 +110,128 @@ class Eyes:
         except FarmError:
             self.close()
             raise
-        self.farm = followed(self.farm, farm_from(status, leases, jobs, datetime.now(UTC)), events)
+        self.farm = followed(self.farm, snapshot(status, leases, jobs, datetime.now(UTC)), events)
         return self.farm
 
     def close(self) -> None:
-        """Leave; the next look connects again."""
+        """Disconnect; the next read connects again."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
 
-class Watcher:
-    """Eyes in a thread of their own: the screen is never kept waiting by a daemon that is away."""
+class Poller:
+    """Reads the farm again and again in a thread of its own: a daemon that is away never holds up the screen."""
 
-    def __init__(self, eyes: Eyes, interval_s: float) -> None:
+    def __init__(self, reader: FarmReader, interval_s: float) -> None:
         """Not started yet."""
-        self._eyes = eyes
+        self._reader = reader
         self._interval_s = interval_s
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farm top", daemon=True)
-        self.news = threading.Event()  # set with each look
-        self.on_news: Callable[[], object] = self.news.set
-        self.farm = eyes.farm
-        self.away = ""  # what is wrong; "" while the daemon answers
+        self.changed = threading.Event()  # set after each read
+        self.on_snapshot: Callable[[], object] = self.changed.set
+        self.farm = reader.farm
+        self.away = ""  # why the daemon does not answer; "" while it does
 
-    def start(self) -> None:
-        """Begin to look."""
+    def __enter__(self) -> Self:
+        self._reader.close()  # a client is for one thread
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
-        """Look no more; a question that is under way is not waited for for long."""
-        self._over.set()
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(LEAVE_S)
+            self._thread.join(LEAVE_S)  # a question that is under way may take long
 
     def _run(self) -> None:
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
-                self.farm = self._eyes.look()
+                self.farm = self._reader.read()
                 self.away = ""
             except DaemonUnreachableError as error:
                 self.away = error.message
             except FarmError as error:
                 self.away = f"{error.message} ({error.hint})" if error.hint else error.message
-            except Exception as error:  # noqa: BLE001 (a picture that stands still, and does not say so, is a lie)
-                self._eyes.close()
+            except Exception as error:  # noqa: BLE001 (a picture that stands still must say why)
+                self._reader.close()
                 self.away = f"a mistake of farm top itself: {type(error).__name__}: {error}"
-            if self._over.is_set():
+            if self._stopped.is_set():
                 break
-            self.on_news()
-            self._over.wait(self._interval_s)
-        self._eyes.close()
+            self.on_snapshot()
+            self._stopped.wait(self._interval_s)
+        self._reader.close()
 
 
-@contextlib.contextmanager
-def watching(eyes: Eyes, interval_s: float) -> Iterator[Watcher]:
-    """A watcher at work."""
-    eyes.close()  # a client is for one thread
-    watcher = Watcher(eyes, interval_s)
-    watcher.start()
-    try:
-        yield watcher
-    finally:
-        watcher.stop()
-
-
-def _draw(watcher: Watcher, by: Sort, wanted: str) -> None:
+def _draw(poller: Poller, by: PhoneOrder, wanted: str) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    from farm.cli.top_screen import lines_of
+    from farm.cli.top_picture import TopView, lines_of
 
-    out = terminal.console(sys.stdout)
-    view = _view(out.width, out.height, by, wanted)
+    out, marks = terminal.console(sys.stdout), terminal.glyphs(sys.stdout)
 
     def frame() -> Group:
-        now = replace(view, width=out.width, height=out.height, away=watcher.away)
-        return Group(*lines_of(watcher.farm, now))
+        return Group(*lines_of(poller.farm, TopView(out.width, out.height, marks, by, wanted, poller.away)))
 
-    before = signal.signal(signal.SIGWINCH, lambda *_: watcher.news.set())
+    before = signal.signal(signal.SIGWINCH, lambda *_: poller.changed.set())
     try:
         with Live(
             get_renderable=frame, console=out, screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
         ) as live:  # fmt: skip
             while True:
-                watcher.news.wait(FRAME_S)
-                watcher.news.clear()
+                poller.changed.wait(FRAME_S)
+                poller.changed.clear()
                 live.refresh()
     finally:
         signal.signal(signal.SIGWINCH, before)
 
 
-def _view(width: int, height: int, by: Sort, wanted: str) -> View:
-    from farm.cli.top_screen import View
+def _print_once(farm: Snapshot, by: PhoneOrder, wanted: str) -> None:
+    from farm.cli.top_picture import TopView, lines_of
 
-    return View(width, height, terminal.glyphs(sys.stdout), by, wanted)
-
-
-def _print_once(eyes: Eyes, by: Sort, wanted: str) -> None:
-    from farm.cli.top_screen import lines_of
-
-    assert eyes.farm is not None
-    tall = len(eyes.farm.phones) + len(eyes.farm.jobs) + len(eyes.farm.waiting) + len(eyes.farm.problems) + 60
-    view = _view(
-        terminal.columns() if sys.stdout.isatty() or "COLUMNS" in os.environ else WHOLE_COLUMNS, tall * 2, by, wanted
-    )
+    rows = len(farm.phones) + len(farm.jobs) + len(farm.waiting) + len(farm.problems) + 60
+    width = terminal.columns() if sys.stdout.isatty() or "COLUMNS" in os.environ else WHOLE_COLUMNS
     out = terminal.console(sys.stdout)
-    for line in lines_of(eyes.farm, view):
+    for line in lines_of(farm, TopView(width, rows * 2, terminal.glyphs(sys.stdout), by, wanted)):
         out.print(line, soft_wrap=True)
 
 
-def _print_documents(eyes: Eyes, interval_s: float, *, once: bool) -> None:
-    assert eyes.farm is not None
-    if once:
-        print_json(as_json(eyes.farm))
-        return
+def _print_documents(reader: FarmReader, farm: Snapshot, interval_s: float) -> None:
     with interruptible():
         try:
             while True:
-                print_json_line(as_json(eyes.farm))
+                print_json_line(asdict(farm))
                 time.sleep(interval_s)
-                _looked_again(eyes)
+                farm = _read_again(reader)
         except KeyboardInterrupt:
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def _looked_again(eyes: Eyes) -> None:
-    """What could not be asked is told on stderr; the next line comes when the daemon is back."""
-    told = False
+def _read_again(reader: FarmReader) -> Snapshot:
+    """The farm, once the daemon answers; stderr says that it is waited for."""
+    waited = False
     while True:
         try:
-            eyes.look()
+            farm = reader.read()
         except DaemonUnreachableError as error:
-            if not told:
-                say(f"{error.message}; waiting for it to come back")
-            told = True
+            if not waited:
+                print_note(f"{error.message}; waiting for it to come back")
+            waited = True
             time.sleep(INTERVAL_S)
         else:
-            if told:
-                say("the farm daemon is back")
-            return
+            if waited:
+                print_note("the farm daemon is back")
+            return farm
 
 
 def _hint_once() -> None:
-    """Once in a person's life."""
+    """Once for each user."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farm"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "told-of-tui").open("x").close()
     except OSError:
         return
-    say(HINT)
+    print_note(HINT)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -14,13 +14,25 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
-from farm.cli.context import connect, shown
-from farm.cli.top_screen import HEAT_STYLES, STYLES, WIDE
-from farm.cli.top_state import Farm, Phone, Running, Sort, age, sorted_jobs, sorted_phones
-from farm.core.errors import ExitCode, FarmError
+from farm.cli.connection import connect
+from farm.cli.output import escaped
+from farm.cli.output.terminal import glyphs
+from farm.cli.top_picture import (
+    JOB_COLUMNS,
+    WIDE,
+    PhoneOrder,
+    TopView,
+    heading,
+    job_cells,
+    phone_cells,
+    phone_columns,
+    sorted_jobs,
+    sorted_phones,
+)
+from farm.common.errors import ExitCode, FarmError
 
 if TYPE_CHECKING:
-    from farm.cli.top import Watcher
+    from farm.cli.top import Poller
     from farm.control.client import ControlClient
 
 LOG_LINES = 500  # the latest of an attempt's log
@@ -54,20 +66,21 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        watcher: Watcher,
+        poller: Poller,
         *,
-        by: Sort = Sort.STATE,
+        by: PhoneOrder = "state",
         wanted: str = "",
         connected: Callable[[], ControlClient] = connect,
     ) -> None:
         """`connected` gives a client for what is asked about one phone or job."""
         super().__init__()
-        self._watcher = watcher
+        self._poller = poller
         self._by = by
         self._wanted = wanted
         self._connected = connected
-        self._wide = False
-        self._ticker = 0  # newest event that is shown
+        self._wide: bool | None = None  # None: not mounted, so tables have no columns yet
+        self._marks = glyphs()
+        self._newest = 0  # event that is shown
 
     def compose(self) -> ComposeResult:
         """Head, filter, phones, jobs beside events, details."""
@@ -82,41 +95,44 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to listen."""
+        """Fill the tables and listen to the poller."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the terminal must be left as it was
             asyncio.get_running_loop().add_signal_handler(number, self.action_interrupt)
-        self._phone_columns()
-        self._table("jobs").add_columns("JOB", "STATE", "NAME", "PHONE", "STEP", "USER")
-        self._watcher.on_news = lambda: self.call_from_thread(self.refresh_farm)
+        self._show_phone_columns(wide=self.size.width >= WIDE)
+        self._table("jobs").add_columns(*JOB_COLUMNS)
+        self._poller.on_snapshot = lambda: self.call_from_thread(self.refresh_farm)
         self.refresh_farm()
         self._table("phones").focus()
 
     def on_resize(self, event: Resize) -> None:
-        """As many columns as there is room for."""
+        """Show the columns that have room. Where the driver knows its size at once, this comes before `on_mount`."""
         wide = event.size.width >= WIDE
-        if wide != self._wide:
-            self._wide = wide
-            self._phone_columns()
+        if self._wide is not None and wide != self._wide:
+            self._show_phone_columns(wide=wide)
             self.refresh_farm()
 
     def on_unmount(self) -> None:
-        """The watcher outlives the screen."""
-        self._watcher.on_news = self._watcher.news.set
+        """The poller goes on without the screen."""
+        self._poller.on_snapshot = self._poller.changed.set
 
     def refresh_farm(self) -> None:
-        """Show what was seen last; rows that are selected stay so."""
-        farm = self._watcher.farm
-        if farm is None:
+        """Show the latest snapshot; selected rows stay selected."""
+        farm = self._poller.farm
+        if farm is None or self._wide is None or not self.query("#head"):  # not mounted yet, or just left
             return
-        self.query_one("#head", Static).update(_head(farm, self._watcher.away, self._by, self._wanted))
-        _fill(self._table("phones"), self._phone_rows(farm))
-        _fill(self._table("jobs"), self._job_rows(farm))
+        view = TopView(self.size.width, self.size.height, self._marks, self._by, self._wanted, self._poller.away)
+        head = Text("\n").join(heading(farm, view))
+        self.query_one("#head", Static).update(head.append(f"\nphones by {self._by}", "dim"))
+        phones = sorted_phones(farm.phones, self._by, self._wanted)
+        _fill(self._table("phones"), {phone.name: phone_cells(phone, wide=self._wide) for phone in phones})
+        jobs = sorted_jobs(farm.jobs, self._wanted)
+        _fill(self._table("jobs"), {job.id: job_cells(job, self._marks) for job in jobs})
         events = self.query_one("#events", RichLog)
         for news in farm.news:
-            if news.seq > self._ticker:
-                self._ticker = news.seq
+            if news.seq > self._newest:
+                self._newest = news.seq
                 events.write(
-                    Text(f"{news.at.astimezone():%H:%M:%S} {news.kind} {shown(news.subject)} {shown(news.text)}")
+                    Text(f"{news.at.astimezone():%H:%M:%S} {news.kind} {escaped(news.subject)} {escaped(news.text)}")
                 )
 
     def action_interrupt(self) -> None:
@@ -125,12 +141,12 @@ class TopApp(App[None]):
 
     def action_sort(self) -> None:
         """The next order of phones."""
-        orders = list(Sort)
+        orders = get_args(PhoneOrder)
         self._by = orders[(orders.index(self._by) + 1) % len(orders)]
         self.refresh_farm()
 
     def action_filter(self) -> None:
-        """Type words."""
+        """Open the field for words."""
         field = self.query_one("#filter", Input)
         field.add_class("shown")
         field.focus()
@@ -146,7 +162,7 @@ class TopApp(App[None]):
         self._table("phones").focus()
 
     async def action_back(self) -> None:
-        """Close what was opened last: the details, then the filter."""
+        """Close the details, or else the filter."""
         detail, field = self.query_one("#detail"), self.query_one("#filter", Input)
         if detail.has_class("shown"):
             detail.remove_class("shown")
@@ -160,15 +176,15 @@ class TopApp(App[None]):
         self.action_explain()
 
     def action_explain(self) -> None:
-        """Why it is as it is."""
+        """Explain the selected phone or job."""
         what, name = self._selected()
         if name:
             self._ask(f"explain {what} {name}", lambda: self._explained(what, name))
 
     def action_logs(self) -> None:
-        """What the latest attempt of the selected job, or of the selected phone's job, said."""
+        """The log of the selected job, or of the job on the selected phone."""
         what, name = self._selected()
-        farm = self._watcher.farm
+        farm = self._poller.farm
         if what == "device" and farm is not None:
             name = next((job.id for job in farm.jobs if job.device == name and job.state == "running"), "")
         if name:
@@ -177,7 +193,7 @@ class TopApp(App[None]):
             self.notify("no job runs there")
 
     def action_help_keys(self) -> None:
-        """What can be pressed."""
+        """List the keys."""
         self._show("keys", [f"{each.key_display or each.key:<8} {each.description}" for each in self.BINDINGS])
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -185,11 +201,9 @@ class TopApp(App[None]):
     def _table(self, name: str) -> DataTable[Text]:
         return self.query_one(f"#{name}", DataTable)
 
-    def _phone_columns(self) -> None:
-        hardware = ("SOC", "GPU") if self._wide else ("SOC",)
-        self._table("phones").clear(columns=True).add_columns(
-            "PHONE", "STATE", "HEAT", "BATT", *hardware, "HOLDER", "AGE", "REASON"
-        )
+    def _show_phone_columns(self, *, wide: bool) -> None:
+        self._wide = wide
+        self._table("phones").clear(columns=True).add_columns(*phone_columns(wide=wide))
 
     def _selected(self) -> tuple[str, str]:
         """`device` or `job`, and which; by the pane that has the focus."""
@@ -199,14 +213,6 @@ class TopApp(App[None]):
         if not table.row_count:
             return what, ""
         return what, str(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value)
-
-    def _phone_rows(self, farm: Farm) -> Iterator[tuple[str, list[Text]]]:
-        for phone in sorted_phones(farm.phones, self._by, self._wanted):
-            yield phone.name, _phone_cells(phone, wide=self._wide)
-
-    def _job_rows(self, farm: Farm) -> Iterator[tuple[str, list[Text]]]:
-        for job in sorted_jobs(farm.jobs, self._wanted):
-            yield job.id, _job_cells(job)
 
     def _ask(self, title: str, question: Callable[[], list[str]]) -> None:
         """In a thread: the daemon may take its time."""
@@ -225,7 +231,7 @@ class TopApp(App[None]):
         text.clear()
         text.write(Text(title, "bold"))
         for line in lines:
-            text.write(Text(shown(line)))
+            text.write(Text(escaped(line)))
         self.query_one("#detail").add_class("shown")
 
     def _explained(self, what: str, name: str) -> list[str]:
@@ -237,63 +243,16 @@ class TopApp(App[None]):
         with self._connected() as client:
             for page in client.stream("job.logs", job=job, follow=False):
                 lines = [*lines, *page.get("lines", ())][-LOG_LINES:]
-        return [f"{line['at'][11:19]} {line['source']}: {line['text']}" for line in lines] or [
-            "it has not said anything"
-        ]
+        return [f"{line['at'][11:19]} {line['source']}: {line['text']}" for line in lines] or ["its log is empty"]
 
 
-def _fill(table: DataTable[Text], rows: Iterator[tuple[str, list[Text]]]) -> None:
-    """New rows in place of those there are; the cursor stays on what it was on."""
+def _fill(table: DataTable[Text], rows: Mapping[str, list[Text]]) -> None:
+    """Replace all rows (key -> cells); the cursor stays on its row."""
     before = table.cursor_row
     key = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value if table.row_count else None
     table.clear()
-    at = 0
-    for index, (name, cells) in enumerate(rows):
+    for name, cells in rows.items():
         table.add_row(*cells, key=name)
-        if name == key:
-            at = index
-    if key is not None and table.row_count:
-        found = any(str(each.value) == key for each in table.rows)
-        table.move_cursor(row=at if found else min(before, table.row_count - 1), animate=False)
-
-
-def _head(farm: Farm, away: str, by: Sort, wanted: str) -> Text:
-    line = Text(f"farm {farm.version}  tracker {farm.tracker}  {len(farm.phones)} phones: ")
-    for state, count in sorted(farm.counts().items(), key=lambda each: -each[1]):
-        line.append(f"{count} {state}  ", STYLES.get(state, ""))
-    line.append(f"by {by.value}", "dim")
-    if wanted:
-        line.append(f"  only: {wanted}", "yellow")
-    if farm.starts:
-        line.append("  the daemon was restarted", "yellow")
-    if away:
-        line.append(f"\n{shown(away)}; this is how it was", "bold red")
-    for problem in farm.problems[:2]:
-        line.append(f"\nwarning: {shown(problem)}", "yellow")
-    return line
-
-
-def _phone_cells(phone: Phone, *, wide: bool) -> list[Text]:
-    return [
-        Text(phone.name),
-        Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
-        Text("-" if phone.celsius is None else f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, "")),
-        Text("-" if phone.battery is None else f"{phone.battery}%"),
-        Text(phone.soc or "-"),
-        *([Text(phone.gpu or "-")] if wide else []),
-        Text(shown(phone.user) or "-"),
-        Text(age(phone.held_s)),
-        Text(shown(phone.reason or phone.what), "dim"),
-    ]
-
-
-def _job_cells(job: Running) -> list[Text]:
-    part = "" if job.done is None else f"{job.done:.0%} "
-    return [
-        Text(job.id),
-        Text(job.state, STYLES.get(job.state, "")),
-        Text(shown(job.name)),
-        Text(job.device or "-"),
-        Text(part + shown(job.step if job.state == "running" else job.waits), "dim"),
-        Text(shown(job.user)),
-    ]
+    if key is not None and rows:
+        at = list(rows).index(key) if key in rows else min(before, len(rows) - 1)
+        table.move_cursor(row=at, animate=False)

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from farm.cli import complete, terminal
-from farm.cli.context import JsonFlag, connect, print_json, print_table, say, tell
-from farm.core.durations import parse_duration
-from farm.core.errors import FarmError, PhoneError, UserError
+from farm.cli import complete
+from farm.cli.connection import JsonFlag, connect
+from farm.cli.output import emit, print_note, table, terminal
+from farm.common.durations import parse_duration
+from farm.common.errors import FarmError, PhoneError, UserError
 
 if TYPE_CHECKING:
-    from farm.core.health import Health
+    from farm.model.health import Health
 
-app = typer.Typer(help="A phone's health over time: record it, look at it; virtual phones play it.")
+app = typer.Typer(help="A phone's health over time: record it, show it; virtual phones replay it.")
 
 ROWS = 40  # of a table; a longer trace is thinned out
 WIDTH = 60  # characters of a line of the plot
@@ -32,13 +33,11 @@ _MAKE_ONE = "farm trace record DEVICE --out FILE makes one"
 
 @app.command()
 def record(
-    device: Annotated[
-        str, typer.Argument(help="A phone that you hold or nobody does.", autocompletion=complete.devices)
-    ],
+    device: Annotated[str, typer.Argument(help="A phone that is free or yours.", autocompletion=complete.devices)],
     out: Annotated[Path, typer.Option("--output", "-o", "--out", help="The file to write, a line of JSON per probe.")],
     last: Annotated[str, typer.Option("--for", help="How long.")] = "60s",
-    every: Annotated[str, typer.Option(help="From probe to probe; a probe itself takes some 0.1 s of a phone.")] = "1s",
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    every: Annotated[str, typer.Option(help="Time between two probes; a probe takes some 0.1 s of a phone.")] = "1s",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Record a phone's probes until the time is over or you press Ctrl-C."""
@@ -58,7 +57,7 @@ def record(
                 for at_s, answer in _probes(client, device, first, for_s, every_s):
                     if isinstance(answer, FarmError):
                         failed += 1
-                        say(f"no probe at {at_s:.1f} s: {answer.message}")
+                        print_note(f"no probe at {at_s:.1f} s: {answer.message}")
                         continue
                     probes += 1
                     file.write(json_.dumps({"t": round(at_s, 3), **answer}, ensure_ascii=False) + "\n")
@@ -66,11 +65,9 @@ def record(
         except OSError as error:
             raise UserError(f"cannot write {out}: {error.strerror}", hint="name a file in a folder of yours") from error
         except KeyboardInterrupt:
-            say("stopped")
-    if json:
-        print_json({"out": str(out), "probes": probes, "failed": failed})
-    else:
-        tell(f"wrote {out}: {probes} probes{f', {failed} failed' if failed else ''}; farm trace show {out}")
+            print_note("stopped")
+    written = f"wrote {out}: {probes} probes{f', {failed} failed' if failed else ''}; farm trace show {out}"
+    emit({"out": str(out), "probes": probes, "failed": failed}, written, json=json)
 
 
 def _probes(
@@ -79,7 +76,7 @@ def _probes(
     """Probes at their times: seconds since the first, and the answer or why there is none.
 
     Raises:
-        FarmError: several in a row failed, or it is not the phone's fault (somebody else got it meanwhile).
+        FarmError: several in a row failed, or it is not the phone's fault (another user leased it meanwhile).
     """
     began = time.monotonic()
     yield 0.0, first
@@ -107,20 +104,20 @@ def show(
 ) -> None:
     """Temperatures and clocks of a trace as a table and a plot."""
     rows = _read(file)
-    if json:
-        print_json([{"t": at_s, "health": asdict(health)} for at_s, health in rows])
-        return
+    probes = [{"t": at_s, "health": asdict(health)} for at_s, health in rows]
+    emit({"probes": probes}, _trace_lines(rows), json=json)
+
+
+def _trace_lines(rows: Sequence[tuple[float, Health]]) -> Iterator[str]:
     thinned = rows[:: -(-len(rows) // ROWS)]
-    print_table(
+    yield from table(
         ("TIME", "SKIN", "CPU", "GPU", "BATTERY", "CHARGE", "THROTTLE", "CLOCKS", "GPU CLOCK", "LOAD"),
         (_cells(at_s, health) for at_s, health in thinned),
     )
     for name, unit, values in _curves(rows):
         known = [value for value in values if value is not None]
         if known:
-            tell()
-            tell(f"{name}: {min(known):.4g} to {max(known):.4g} {unit}")
-            tell(_plot(values))
+            yield from ("", f"{name}: {min(known):.4g} to {max(known):.4g} {unit}", _plot(values))
 
 
 def _read(file: Path) -> list[tuple[float, Health]]:
@@ -129,7 +126,7 @@ def _read(file: Path) -> list[tuple[float, Health]]:
     Raises:
         UserError: it cannot be read, is none, or has no probes.
     """
-    from farm.fleet.probe.parse import parse_probe
+    from farm.devices.health.probe.parse import parse_probe
     from farm.simulation.trace import parse_trace, torn_line
 
     try:
@@ -145,7 +142,7 @@ def _read(file: Path) -> list[tuple[float, Health]]:
     except UserError as error:
         raise UserError(f"{file}: {error.message}", hint=error.hint or _MAKE_ONE) from error
     if torn:
-        say(f"the last line of {file} is incomplete and left out: the recording was cut")
+        print_note(f"the last line of {file} is incomplete and left out: the recording was cut")
     lines = [json_.loads(line) for line in text.split("\n") if line.strip()]
     rows = [(float(line["t"]), parse_probe(line["probe"].encode())) for line in lines if line.get("probe")]
     if not rows:

@@ -1,36 +1,45 @@
-"""What `bench`, `run`, `shell` and `submit` share: their options, waiting with a word about why, and how it ends."""
+"""Shared by the commands of jobs: their options, waiting with the reason for it, and the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from farm.cli import complete
-from farm.cli.bars import Bars
-from farm.cli.context import print_json, say, tell
-from farm.cli.interrupts import interruptible
-from farm.cli.progress import Progress
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import DaemonUnreachableError, ExitCode, UserError
-from farm.core.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_ATTEMPTS, MAX_PRIORITY, MAX_TIMEOUT_S
+from farm.cli.output import emit, print_json, print_note
+from farm.cli.output.job_events import EventLines
+from farm.cli.output.terminal import TransferBars, interruptible
+from farm.common.durations import format_duration
+from farm.common.errors import (
+    DaemonUnreachableError,
+    ExitCode,
+    FarmError,
+    NoPhoneError,
+    UserError,
+    error_to_wire,
+)
+from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_PRIORITY, MAX_TIMEOUT_S
+from farm.common.selector import HOST
 
 if TYPE_CHECKING:
-    from farm.client import Client, Event, Submitted
-    from farm.client.outcomes import Outcome
-    from farm.client.waiting import Reasons
-    from farm.jobs.specs import AnySpec
+    from farm.client import Client, Event, JobInfo, Submitted
+    from farm.client.model import Outcome
+    from farm.client.streams import Reasons
+    from farm.jobs.specs import JobSpec
 
-IDLE_S = 2.0  # without news, people wonder why it waits
+IDLE_S = 2.0  # without events, people want to know why it waits
 WAITING = ("held", "blocked", "queued", "running")
 ASKED_NAMES = 1000  # jobs and arrays in one question
+END_LIMIT_S = 10.0  # for the answer to a cancellation
 SHOWN_NAMES = 4  # of jobs that wait for the same
 DEADLINE_HINT = "a time to come: 2h, 30m, 18:00, 2026-05-01T18:00"
+MOST_JOBS = 1_000_000  # of one question: all
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
 Selector = Annotated[
@@ -39,65 +48,37 @@ Selector = Annotated[
         "--on", help="Which phones: label=value[,label=value...] or an alias.", autocompletion=complete.selectors
     ),
 ]
-Devices = Annotated[str, typer.Option(help="How many phones, each a job of its own; all: every matching one.")]
-Timeout = Annotated[str | None, typer.Option(help="For one attempt, all steps: 90s, 10m, 2h; a number is seconds.")]
-Priority = Annotated[int, typer.Option(min=0, max=MAX_PRIORITY, help="Higher goes first.")]
-Deadline = Annotated[str | None, typer.Option(help="Give up unless it has ended by then: 2h, 30m, 18:00.")]
-Attempts = Annotated[int, typer.Option("--max-attempts", min=1, max=MAX_ATTEMPTS, help="Tries at most.")]
-After = Annotated[
-    list[str] | None,
-    typer.Option(help="A job or array that must be done first. Repeatable.", autocompletion=complete.jobs),
-]
-Hold = Annotated[bool, typer.Option("--hold", help="Wait for `farm job resume`; implies --detach.")]
-Quiesce = Annotated[
+Priority = Annotated[int, typer.Option(min=0, max=MAX_PRIORITY, help="Jobs with a higher priority go first.")]
+Wait = Annotated[
     str | None,
     typer.Option(
-        "--quiesce", metavar="LEVEL", help="How quiet the phone is made: off, gentle, full.", show_default=False
+        metavar="[DURATION]",
+        help="Wait for a phone at most so long: what waits then is cancelled, exit code 3. Default: no limit.",
+        show_default=False,
     ),
 ]
-QuietHub = Annotated[bool, typer.Option("--quiet-hub", help="No other user has a phone on the same hub meanwhile.")]
+Why = Annotated[bool, typer.Option("--why", help="Print every reason for a verdict, not only the gravest.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.")]
 
 PRIORITY = DEFAULT_PRIORITY
-MAX_TRIES = DEFAULT_MAX_ATTEMPTS
 
 
-def job_options(
-    on: str,
-    devices: str,
-    timeout: str | None,
-    priority: int,
-    deadline: str | None,
-    max_attempts: int,
-    after: Sequence[str] | None,
-    hold: bool,
-) -> dict[str, Any]:
-    """The spec's fields that every kind has.
-
-    Raises:
-        UserError: the number of devices, the time limit or the deadline is wrong.
-    """
-    return {
-        "on": on,
-        "devices": _devices(devices),
-        "timeout_s": _timeout_s(timeout),
-        "priority": priority,
-        "deadline_s": _deadline_s(deadline),
-        "max_attempts": max_attempts,
-        "after": tuple(after or ()),
-        "hold": hold,
-    }
+_DEFAULTS = {
+    "devices": (1, "all"), "priority": (DEFAULT_PRIORITY,), "deadline_s": (None,), "after": ((),), "hold": (False,),
+    "max_attempts": (DEFAULT_MAX_ATTEMPTS,), "detach": (False,), "wait": (None,),
+    "timeout_s": (None,),
+}  # fmt: skip
+_OPTIONS = {"deadline_s": "deadline", "max_attempts": "max-attempts", "timeout_s": "timeout"}
 
 
 def client() -> Client:
-    """The farm, telling on stderr when it is waited for and how far large files are."""
+    """A client that reports on stderr when it waits for the daemon and how far large files are."""
     from farm.client import Client
 
-    bars = Bars()
-    return Client(on_notice=bars.say, on_transfer=bars.transfer)
+    return Client(on_notice=print_note, on_transfer=TransferBars().update)
 
 
-def submit(farm: Client, spec: AnySpec) -> Submitted:
+def submit(farm: Client, spec: JobSpec) -> Submitted:
     """Queue it; warnings go to stderr. A Ctrl-C meanwhile leaves no job.
 
     Raises:
@@ -109,87 +90,72 @@ def submit(farm: Client, spec: AnySpec) -> Submitted:
     try:
         submitted = farm.submit(spec, key=key, must_match=True)
     except KeyboardInterrupt:
-        # Asked again, the same key tells whether there are jobs by now.
+        # The same key again gives the jobs of the first request, if it arrived.
         cancel(farm, [farm.submit(spec, key=key, must_match=True)])
         raise
     for warning in submitted.warnings:
-        say(f"warning: {warning}")
+        print_note(f"warning: {warning}")
     return submitted
 
 
 def print_ids(submitted: Iterable[Submitted], *, json: bool) -> None:
     """What `--detach` prints: an id a line."""
     jobs = [job for each in submitted for job in each.jobs]
-    if json:
-        print_json({"jobs": [{"id": job.id, "array": job.array, "name": job.name} for job in jobs]})
-        return
-    for job in jobs:
-        tell(job.id)
+    document = {"jobs": [{"id": job.id, "array": job.array, "name": job.name} for job in jobs]}
+    emit(document, (job.id for job in jobs), json=json)
 
 
-def carried_out(
+def submit_and_wait(
     farm: Client,
-    spec: AnySpec,
+    spec: JobSpec,
     *,
     detach: bool,
+    wait: str | None = None,
     json: bool,
     on_event: Callable[[Event], None] | None = None,
     show: Callable[[Event, str], None] | None = None,
-) -> Submitted:
-    """Submit it and wait for its end. Detached, its ids are printed and the command is over.
+) -> tuple[Submitted, list[Outcome]]:
+    """Submit a spec and wait for the end of its jobs. Detached, their ids are printed and the command is over.
 
     `show` prints an event's line; None: on stderr, one after the other.
 
     Raises:
-        NoPhoneError: no phone matches.
+        NoPhoneError: no phone matches, or none came within `wait`, a duration.
+        UserError: that is no duration, or detached.
     """
+    limit_s = wait_s(wait)
+    if detach and limit_s is not None:
+        raise UserError("--wait bounds the wait for a phone, and --detach does not wait", hint="--deadline does both")
     with interruptible():
         submitted = submit(farm, spec)
         if detach:
             print_ids([submitted], json=json)
             raise typer.Exit
-        follow(farm, [submitted], quiet=json, on_event=on_event, show=show)
-    return submitted
+        follow(farm, [submitted], quiet=json, on_event=on_event, show=show, limit_s=limit_s)
+    return submitted, [farm.job(job, fetch_outputs=False) for job in submitted.ids]
 
 
 def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
-    """End what has not ended, and say so. Interrupted once more, seconds later, it does not wait for that."""
+    """End what has not ended, and print how many. A second Ctrl-C, seconds later, ends the wait for that."""
     from farm.client.model import names_of
 
     try:
         cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
-        say(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
+        print_note(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
         for job in cancelled:
             if job.kind == "tune":
-                say_kept(job.id)
+                print_kept(job.id)
     except KeyboardInterrupt:
         names = " ".join(names_of(submitted))
-        say(f"not waited for their end, so they may go on: farm job cancel {names}")
+        print_note(f"not waited for their end, so they may go on: farm job cancel {names}")
 
 
-def say_kept(job: str) -> None:
+def print_kept(job: str) -> None:
     """What a tuning that did not come to its end has kept, if anything."""
     from farm.cli.records import kept_by, kept_words
 
     if kept := kept_by(job):
-        say(kept_words(kept))
-
-
-@contextmanager
-def _waited_for(farm: Client, submitted: Sequence[Submitted]) -> Iterator[None]:
-    """Jobs that are cancelled by Ctrl-C, and only by that: they outlive a daemon that stays away."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        cancel(farm, submitted)
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except DaemonUnreachableError as error:
-        from farm.client.model import names_of
-
-        names = " ".join(names_of(submitted))
-        raise DaemonUnreachableError(
-            f"{error.message}; the jobs stay in its queue", hint=f"once it is back: farm watch {names}"
-        ) from error
+        print_note(kept_words(kept))
 
 
 def follow(
@@ -199,32 +165,108 @@ def follow(
     quiet: bool = False,
     on_event: Callable[[Event], None] | None = None,
     show: Callable[[Event, str], None] | None = None,
+    limit_s: float | None = None,
 ) -> None:
     """Return when all jobs have ended; their steps go to stderr, and after a while of silence why they wait.
 
+    Ctrl-C cancels the jobs. Those that wait for a phone for `limit_s` are cancelled.
+
     Raises:
+        NoPhoneError: that was all of them.
         DaemonUnreachableError: the daemon went away and stayed away; the jobs go on when it is back.
     """
-    from farm.client.waiting import Reasons
+    from farm.client.model import names_of
+    from farm.client.streams import Reasons
 
-    progress = Progress(job for each in submitted for job in each.jobs)
-    reasons = Reasons()
-    with _waited_for(farm, submitted):
+    progress = EventLines(job for each in submitted for job in each.jobs)
+    reasons, limit = Reasons(), WaitLimit(farm, names_of(submitted), limit_s)
+    try:
+        limit.begin()
         for event in farm.watch(submitted, idle_s=None if quiet else IDLE_S):
-            if event is None:
-                _say_waits(farm, submitted, progress, reasons)
+            if event is None or event.kind == "job.waits":
+                if not quiet:
+                    _print_waits(farm, submitted, progress, reasons)
                 continue
+            if event.kind == "job.queued":  # for another attempt
+                limit.begin()
             if on_event is not None:
                 on_event(event)
             line = progress.line(event)
             if line and not quiet:
                 if show is None:
-                    say(line)
+                    print_note(line)
                 else:
                     show(event, line)
+    except KeyboardInterrupt:
+        cancel(farm, submitted)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except DaemonUnreachableError as error:
+        raise DaemonUnreachableError(
+            f"{error.message}; the jobs stay in its queue",
+            hint=f"once it is back: farm watch {' '.join(names_of(submitted))}",
+        ) from error
+    finally:
+        limit.end()
+    limit.check(sum(len(each.jobs) for each in submitted))
 
 
-def _say_waits(farm: Client, submitted: Sequence[Submitted], progress: Progress, reasons: Reasons) -> None:
+class WaitLimit:
+    """Cancels the jobs of a command that wait for a phone for longer than they may."""
+
+    def __init__(self, farm: Client, names: Sequence[str], limit_s: float | None) -> None:
+        """`names`: jobs and arrays. `limit_s` None: they may wait without end."""
+        self._farm = farm
+        self._names = names
+        self._limit_s = limit_s
+        self._timer: Timer | None = None
+        self._cancelled: dict[str, str] = {}  # job -> why it waited
+
+    def begin(self) -> None:
+        """A job waits from now on; others may wait already."""
+        if self._limit_s is not None and (self._timer is None or not self._timer.is_alive()):
+            self._timer = Timer(self._limit_s, self._expire)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        """Nothing waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join(END_LIMIT_S)  # it may be cancelling jobs, over this thread's connection
+
+    def check(self, jobs: int) -> None:
+        """Report what was cancelled of so many jobs.
+
+        Raises:
+            NoPhoneError: all of them.
+        """
+        if not self._cancelled or self._limit_s is None:
+            return
+        why = "; ".join(dict.fromkeys(filter(None, self._cancelled.values())))
+        message = f"no phone within {format_duration(self._limit_s)}" + (f": {why}" if why else "")
+        if len(self._cancelled) == jobs:
+            raise NoPhoneError(message, hint="wait longer (--wait), or choose others: farm device list")
+        print_note(f"{_some(sorted(self._cancelled))}: {message}")
+
+    def _expire(self) -> None:
+        try:
+            waiting = self._farm.jobs(jobs=self._names[:ASKED_NAMES], state=WAITING[:-1], limit=MOST_JOBS)
+            self._cancelled |= {job.id: job.waits for job in waiting}
+            self._farm.cancel([job.id for job in waiting])
+        except FarmError as error:
+            print_note(f"the jobs that wait too long could not be cancelled: {error.message}")
+
+
+def jobs_of(farm: Client, names: Sequence[str]) -> list[JobInfo]:
+    """The jobs that ids and arrays stand for, by their ids."""
+    found: dict[str, JobInfo] = {}
+    for start in range(0, len(names), ASKED_NAMES):
+        some = tuple(names[start : start + ASKED_NAMES])
+        found |= {job.id: job for job in farm.jobs(jobs=some, limit=MOST_JOBS)}
+    return [found[job] for job in sorted(found)]
+
+
+def _print_waits(farm: Client, submitted: Sequence[Submitted], progress: EventLines, reasons: Reasons) -> None:
     from farm.client.model import names_of
 
     waiting: dict[str, list[str]] = {}
@@ -232,8 +274,8 @@ def _say_waits(farm: Client, submitted: Sequence[Submitted], progress: Progress,
         if reasons.is_news(job.id, job.waits):
             waiting.setdefault(job.waits, []).append(progress.name(job.id))
     for reason, jobs in waiting.items():
-        said = reason.removeprefix(f"{jobs[0]}: ")  # a job is often called like the one phone that keeps it waiting
-        say(f"{_some(jobs)} waits: {said}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
+        why = reason.removeprefix(f"{jobs[0]}: ")  # a job often has the name of the one phone that it waits for
+        print_note(f"{_some(jobs)} waits: {why}" if len(jobs) == 1 else f"{_some(jobs)} wait: {reason}")
 
 
 def finish(
@@ -268,16 +310,16 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 
 def print_failures(outcomes: Iterable[Outcome]) -> None:
-    """Each reason once, on stderr, with whom it concerns."""
+    """Each reason once, on stderr, with its devices or jobs."""
     failures: dict[tuple[str, str], list[str]] = {}
     for each in outcomes:
         if each.error is not None:
             failures.setdefault((each.error.message, each.error.hint), []).append(each.device or each.job.id)
     for (message, hint), devices in failures.items():
         named = len(devices) == 1 and message.startswith(devices[0])
-        say(f"error: {message}" if named else f"error: {', '.join(devices)}: {message}")
+        print_note(f"error: {message}" if named else f"error: {', '.join(devices)}: {message}")
         if hint:
-            say(f"  hint: {hint}")
+            print_note(f"  hint: {hint}")
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
@@ -296,16 +338,36 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def checked(path: Path) -> Path:
-    """A file that is there.
+def is_package(path: Path) -> bool:
+    """Whether a file is a package (.farm.tar), by its beginning."""
+    from farm.compiler.package import is_package
+
+    return is_package(path)
+
+
+def refuse_host(on: str, command: str) -> None:
+    """Refuse this host in place of phones.
 
     Raises:
-        UserError: it is not.
+        UserError: it is.
     """
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise UserError(f"{path} {what}", hint="give the path of a file")
-    return path
+    if on == HOST:
+        raise UserError(
+            f"farm {command} runs on phones, not on this host",
+            hint="`farm run` and `farm tune` take --on host; `farm demo --stay` starts virtual phones",
+        )
+
+
+def refuse_queue_options(options: Mapping[str, Any]) -> None:
+    """Refuse options of jobs, unless at their defaults, where the work is done on this host.
+
+    Raises:
+        UserError: there are some.
+    """
+    moved = [name for name, value in options.items() if value not in _DEFAULTS.get(name, (value,))]
+    named = ", ".join(f"--{_OPTIONS.get(name, name)}" for name in moved)
+    if named:
+        raise UserError(f"{named}: nothing is queued on this host, and there is only one", hint=f"leave out {named}")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -313,7 +375,12 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + more
 
 
-def _devices(text: str) -> int | str:
+def device_count(text: str) -> int | str:
+    """How many phones `--devices` means.
+
+    Raises:
+        UserError: it cannot be read, or is out of range.
+    """
     if text == "all":
         return text
     if not text.isascii() or not text.isdigit():
@@ -321,10 +388,15 @@ def _devices(text: str) -> int | str:
     return int(text)
 
 
-def _timeout_s(text: str | None) -> float | None:
+def timeout_s(text: str | None) -> float | None:
+    """The seconds of `--timeout`.
+
+    Raises:
+        UserError: it cannot be read, or is out of range.
+    """
     if text is None:
         return None
-    from farm.core.durations import parse_duration
+    from farm.common.durations import parse_duration
 
     seconds = float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
     if not 1 <= seconds <= MAX_TIMEOUT_S:
@@ -332,10 +404,28 @@ def _timeout_s(text: str | None) -> float | None:
     return seconds
 
 
-def _deadline_s(text: str | None) -> float | None:
+def wait_s(text: str | None) -> float | None:
+    """The seconds of `--wait`, a duration or a number; None: without limit.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if not text:
+        return None
+    from farm.common.durations import parse_duration
+
+    return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
+
+
+def deadline_s(text: str | None) -> float | None:
+    """The seconds until `--deadline`.
+
+    Raises:
+        UserError: it cannot be read, or is out of range.
+    """
     if text is None:
         return None
-    from farm.core.durations import BadTimeError, parse_duration, parse_when
+    from farm.common.durations import BadTimeError, parse_duration, parse_when
 
     try:
         return parse_duration(text)

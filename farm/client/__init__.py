@@ -1,6 +1,6 @@
 """The farm from Python: `from farm import Client` (or `AsyncClient`). docs/clients.md has the examples.
 
-Results (`farm.client.outcomes`) and specs (`farm.jobs.specs`) need numpy and pydantic; they are imported when a
+Results (`farm.client.model`) and specs (`farm.jobs.specs`) need numpy and pydantic; they are imported when a
 client first uses them.
 """
 
@@ -10,7 +10,7 @@ from farm.client.asynchronous import AsyncClient
 from farm.client.blocking import Client, Lease
 from farm.client.lease import AsyncLease
 from farm.client.model import AttemptInfo, DeviceInfo, FarmStatus, JobInfo, LogLine, Submitted, Usage
-from farm.core.events import Event
+from farm.common.events import Event
 
 __all__ = [
     "AsyncClient",

@@ -6,48 +6,95 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
-from farm.client.door import OnNotice
-from farm.client.farm import AsyncFarm
-from farm.client.files import check_writable, fetch
+from farm.client.connection import RESTART_S, DaemonConnection, OnNotice, OnTransfer, logger
+from farm.client.files import download, fetch, upload
 from farm.client.lease import AsyncLease, granted
-from farm.client.model import JobInfo, JobRefs, LogLine, Submitted, job_from, names_of, submitted_from
-from farm.client.owned import owned
-from farm.client.streams import log_lines, watched, with_idle
-from farm.core.error_wire import error_from_wire
-from farm.core.errors import FarmError
-from farm.core.events import Event
-from farm.core.limits import DEFAULT_TRIALS
+from farm.client.model import (
+    DeviceInfo,
+    FarmStatus,
+    JobInfo,
+    JobRefs,
+    LogLine,
+    Submitted,
+    Usage,
+    job_from,
+    names_of,
+    status_from,
+    submitted_from,
+    usage_from,
+)
+from farm.client.streams import events, log_lines, watched, with_idle
+from farm.common.durations import format_duration
+from farm.common.errors import DaemonUnreachableError, FarmError, NoPhoneError, error_from_wire
+from farm.common.events import Event
+from farm.common.files import check_writable, checked_file
+from farm.control.address import find
+from farm.control.client import OnBytes
+from farm.kinds import KINDS
 
 if TYPE_CHECKING:
-    from farm.client.outcomes import BenchOutcome, CompareOutcome, Outcome, RunOutcome, ShellOutcome, TuneOutcome
-    from farm.client.specs import (
-        BenchOptions,
-        CompareOptions,
-        InputSource,
-        JobOptions,
-        LabelSource,
-        ModelSource,
-        RunOptions,
-        TuneOptions,
-    )
-    from farm.jobs.specs import AnySpec, BenchSpec, CompareSpec, RunSpec, TuneSpec
+    from farm.client.model import BenchOptions, CompareOptions, JobOptions, Outcome, RunOptions, TuneOptions
+    from farm.jobs.specs import JobSpec
+    from farm.kinds.bench.outcome import BenchOutcome
+    from farm.kinds.bench.spec import BenchSpec
+    from farm.kinds.compare.outcome import CompareOutcome
+    from farm.kinds.compare.spec import CompareSpec
+    from farm.kinds.run.outcome import RunOutcome
+    from farm.kinds.run.spec import RunSpec
+    from farm.kinds.shell.outcome import ShellOutcome
+    from farm.kinds.tune.outcome import TuneOutcome
+    from farm.kinds.tune.spec import TuneSpec
 
-OutcomeT = TypeVar("OutcomeT", bound="Outcome")
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 
 
-class AsyncClient(AsyncFarm):
+class AsyncClient:
     """The farm's daemon. For one event loop; any number of its tasks may use it at once.
 
     A daemon that restarts is waited for; jobs go on without their clients and are asked for again.
     """
 
+    def __init__(
+        self,
+        socket: Path | str | None = None,
+        *,
+        key: Path | str | None = None,
+        restart_s: float = RESTART_S,
+        on_notice: OnNotice = logger.warning,
+        on_transfer: OnTransfer | None = None,
+    ) -> None:
+        """No connection is made yet.
+
+        Args:
+            socket: the daemon's control socket, or `tcp://HOST:PORT` of a lab elsewhere; None means `$FARM_DAEMON`,
+                `$FARM_SOCKET`, the client's file, then the default place.
+            key: the key file that `farm auth new` gave out, for a lab elsewhere; None means `$FARM_KEY`, then the
+                client's file.
+            restart_s: how long a daemon that went away is waited for, seconds.
+            on_notice: called with a sentence when the daemon is waited for, once each time, and when a lease ends soon.
+            on_transfer: called with the state of each upload and download: file name, bytes there, bytes in all.
+        """
+        where = find(str(socket or ""), key or "")
+        self.connection = DaemonConnection(where, restart_s=restart_s, on_notice=on_notice)
+        self.connection.on_transfer = on_transfer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. Jobs go on; `wait` for them with another client."""
+        self.connection.close()
+
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    async def submit(self, spec: AnySpec, *, key: str = "", must_match: bool = False) -> Submitted:
+    async def submit(self, spec: JobSpec, *, key: str = "", must_match: bool = False) -> Submitted:
         """Queue a job, or an array of them.
 
         Args:
@@ -61,19 +108,19 @@ class AsyncClient(AsyncFarm):
         """
         # Without a key of the caller's, one of our own: asked again after a restart, it is still one submission.
         key = key or secrets.token_hex(16)
-        answer = await self._door.call("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
+        answer = await self.connection.call("job.submit", spec=spec.to_wire(), key=key, must_match=must_match)
         return submitted_from(answer)
 
     async def check(
-        self, wishes: Sequence[tuple[AnySpec, str]], *, must_match: bool = False, besides: int = 0
+        self, specs: Sequence[tuple[JobSpec, str]], *, must_match: bool = False, besides: int = 0
     ) -> tuple[int, int, FarmError | None]:
         """Whether `submit` would take all of these specs (each with its key), `besides` so many jobs; adds nothing.
 
         Returns:
             how many jobs there would be, `besides` included; the first that would be refused, and why, or None.
         """
-        entries = [{"spec": spec.to_wire(), "key": key, "must_match": must_match} for spec, key in wishes]
-        answer = await self._door.call("job.check", entries=entries, besides=besides)
+        entries = [{"spec": spec.to_wire(), "key": key, "must_match": must_match} for spec, key in specs]
+        answer = await self.connection.call("job.check", entries=entries, besides=besides)
         error = answer["error"]
         return int(answer["jobs"]), int(answer["entry"] or 0), error_from_wire(error) if error else None
 
@@ -102,8 +149,8 @@ class AsyncClient(AsyncFarm):
         """
         try:
             async with asyncio.timeout(timeout_s):
-                async with aclosing(watched(self._door, names_of(jobs), 0)) as told:
-                    rows = [job async for each in told if isinstance(each, tuple) for job in each]
+                async with aclosing(watched(self.connection, names_of(jobs), 0)) as stream:
+                    rows = [job async for each in stream if isinstance(each, tuple) for job in each]
         except TimeoutError as error:
             raise TimeoutError(f"some jobs have not ended within {timeout_s:g} s; they go on") from error
         return tuple([await self.job(row.id, fetch_outputs=fetch_outputs) for row in rows])
@@ -118,9 +165,9 @@ class AsyncClient(AsyncFarm):
             since: events after this number; 0: all that is known of these jobs.
             idle_s: None: wait as long as it takes. In a longer silence the next None takes longer, up to 10 s.
         """
-        source = watched(self._door, names_of(jobs), since)
-        async with aclosing(source if idle_s is None else with_idle(source, idle_s)) as told:
-            async for event in told:
+        source = watched(self.connection, names_of(jobs), since)
+        async with aclosing(source if idle_s is None else with_idle(source, idle_s)) as stream:
+            async for event in stream:
                 if not isinstance(event, tuple):
                     yield event
 
@@ -139,7 +186,7 @@ class AsyncClient(AsyncFarm):
         found: list[JobInfo] = []
         more = True
         while more and len(found) < limit:
-            answer = await self._door.call(
+            answer = await self.connection.call(
                 "job.list",
                 jobs=list(names_of(jobs)),
                 state=list(state),
@@ -163,11 +210,13 @@ class AsyncClient(AsyncFarm):
         Raises:
             UserError: there is no such job, or several begin so.
         """
-        from farm.client.outcomes import load_arrays, outcome_from, outputs_of
+        from farm.client.model import outcome_from
 
-        shown = await self._door.call("job.show", job=job)
-        sha256 = outputs_of(shown.get("result")) if fetch_outputs and shown["job"]["kind"] == "run" else ""
-        return outcome_from(shown, load_arrays(await fetch(self._door, sha256)) if sha256 else None)
+        shown = await self.connection.call("job.show", job=job)
+        outcome = outcome_from(shown)
+        return (
+            outcome.with_file(await fetch(self.connection, outcome.file)) if fetch_outputs and outcome.file else outcome
+        )
 
     async def cancel(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
         """End jobs; what runs is stopped. Those that have ended stay as they are."""
@@ -191,198 +240,133 @@ class AsyncClient(AsyncFarm):
             attempt: which; None: the latest, and with `follow` each that comes after it.
             follow: go on until it has ended (without `attempt`: until the job has).
         """
-        async with aclosing(log_lines(self._door, job, attempt, follow=follow)) as lines:
+        async with aclosing(log_lines(self.connection, job, attempt, follow=follow)) as lines:
             async for line in lines:
                 yield line
 
     # -- work: submit, wait, results -----------------------------------------------------------------------------------
 
-    async def bench_spec(
-        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
-    ) -> BenchSpec:
+    async def bench_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> BenchSpec:
         """A spec for `submit`, its files uploaded: time a model and check its numbers.
 
         Args:
-            model: an ONNX file.
+            model: a model file, or a package.
             on: which phones (a selector).
-            inputs: an .npz file, or an array per model input; seeded random ones otherwise.
-            options: `half_width`, `measure_s`, `target`, `devices`, `priority` ... (docs/clients.md).
+            fields: of `BenchSpec`; `inputs` is an .npz file, or an array per model input.
         """
-        from farm.client.specs import bench_spec
-
-        return await bench_spec(self._door, model, on, inputs, options)
+        return cast("BenchSpec", await self._spec("bench", model=model, on=on, **fields))
 
     async def compare_spec(
-        self,
-        model: ModelSource,
-        model_b: ModelSource,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        **options: Unpack[CompareOptions],
+        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
     ) -> CompareSpec:
         """A spec for `submit`, its files uploaded: time two builds in turns on the same phone.
 
-        `model` is A, `model_b` B: the same file when only precision, target or records differ. Else as `bench_spec`.
+        `model` is A, `model_b` B; without it, A built another way (`records_b`, `precision_b`, `target_b`, `bundle_b`).
+        `fields` are those of `CompareSpec`.
         """
-        from farm.client.specs import compare_spec
+        return cast("CompareSpec", await self._spec("compare", model=model, model_b=model_b, on=on, **fields))
 
-        return await compare_spec(self._door, model, model_b, on, inputs, options)
-
-    async def tune_spec(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        trials: int = DEFAULT_TRIALS,
-        prior: Path | str | None = None,
-        **options: Unpack[TuneOptions],
-    ) -> TuneSpec:
+    async def tune_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[TuneOptions]) -> TuneSpec:
         """A spec for `submit`, its files uploaded: search for fast schedules on `devices` identical phones at once.
 
         Args:
             model: a model file.
             on: which phones (a selector).
-            trials: candidates to measure.
-            prior: records to begin with: a .tar, a folder, the number of a kept set or a model's name.
-            options: `devices`, `early_stop`, `cost_model`, `target`, `precision` ... (docs/tuning.md).
+            fields: of `TuneSpec`; `prior` is a .tar, a folder, the number of a kept set or a model's name.
         """
-        from farm.client.specs import tune_spec
+        return cast("TuneSpec", await self._spec("tune", model=model, on=on, **fields))
 
-        return await tune_spec(self._door, model, on, prior, {"trials": trials, **options})
-
-    async def run_spec(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        labels: LabelSource | None = None,
-        **options: Unpack[RunOptions],
-    ) -> RunSpec:
+    async def run_spec(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> RunSpec:
         """A spec for `submit`, its files uploaded: run a model once and keep its outputs.
 
         Args:
-            model: an ONNX file.
+            model: a model file, or a package.
             on: which phones (a selector).
-            inputs: an .npz file, or an array per model input; `fill` tells what the others are filled with.
-            labels: class names for `top_k`, one per line of a file, or as they are.
-            options: `top_k`, `fill`, `target`, `devices`, `priority` ... (docs/clients.md).
+            fields: of `RunSpec`; `inputs` is an .npz file, or an array per model input, `labels` a file with a class
+                name per line, or the names.
         """
-        from farm.client.specs import run_spec
+        return cast("RunSpec", await self._spec("run", model=model, on=on, **fields))
 
-        return await run_spec(self._door, model, on, inputs, labels, options)
-
-    async def bench(
-        self, model: ModelSource, *, on: str, inputs: InputSource | None = None, **options: Unpack[BenchOptions]
-    ) -> tuple[BenchOutcome, ...]:
+    async def bench(self, /, model: Path | str, *, on: str, **fields: Unpack[BenchOptions]) -> tuple[BenchOutcome, ...]:
         """Time a model on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
+
+        Arguments are as in `bench_spec`.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
-        from farm.client.outcomes import BenchOutcome
-
-        options.setdefault("devices", "all")
-        spec = await self.bench_spec(model, on=on, inputs=inputs, **options)
-        return await self._work(spec, BenchOutcome)
+        fields.setdefault("devices", "all")
+        spec = await self.bench_spec(model, on=on, **fields)
+        return cast("tuple[BenchOutcome, ...]", await self._outcomes(spec))
 
     async def compare(
-        self,
-        model: ModelSource,
-        model_b: ModelSource | None = None,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        **options: Unpack[CompareOptions],
+        self, /, model: Path | str, model_b: Path | str | None = None, *, on: str, **fields: Unpack[CompareOptions]
     ) -> tuple[CompareOutcome, ...]:
         """Time two builds in turns on every matching phone (or `devices=N` of them) and wait. Cancelled when given up.
 
-        `model` is A, `model_b` B; without it, A built another way (`records_b`, `precision_b`, `target_b`, `bundle_b`).
+        Arguments are as in `compare_spec`.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
-        from farm.client.outcomes import CompareOutcome
-
-        options.setdefault("devices", "all")
-        spec = await self.compare_spec(model, model if model_b is None else model_b, on=on, inputs=inputs, **options)
-        return await self._work(spec, CompareOutcome)
+        fields.setdefault("devices", "all")
+        spec = await self.compare_spec(model, model_b, on=on, **fields)
+        return cast("tuple[CompareOutcome, ...]", await self._outcomes(spec))
 
     async def tune(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        trials: int = DEFAULT_TRIALS,
-        prior: Path | str | None = None,
-        output: Path | str | None = None,
-        **options: Unpack[TuneOptions],
+        self, /, model: Path | str, *, on: str, output: Path | str | None = None, **fields: Unpack[TuneOptions]
     ) -> TuneOutcome:
         """Search for fast schedules and wait. Cancelled when given up: the trials so far are kept.
 
         Args:
             model: a model file.
             on: which phones (a selector).
-            trials: candidates to measure.
-            prior: as in `tune_spec`.
             output: a file for the tuned model, as `run`, `bench` and `compare` take it (.farm.tar).
-            options: as in `tune_spec`.
+            fields: as in `tune_spec`.
 
         Raises:
             NoPhoneError: no phone matches. What else goes wrong is in the outcome: `raise_for_error`.
             UserError: `output` cannot be written; nothing was begun.
         """
-        from farm.client.outcomes import TuneOutcome
-
         if output is not None:
             check_writable(Path(output))
-        spec = await self.tune_spec(model, on=on, trials=trials, prior=prior, **options)
-        (outcome,) = await self._work(spec, TuneOutcome)
+        [outcome] = cast("tuple[TuneOutcome]", await self._outcomes(await self.tune_spec(model, on=on, **fields)))
         if output is not None and outcome.package:
             await self.get_file(outcome.package, output)
         return outcome
 
-    async def run(
-        self,
-        model: ModelSource,
-        *,
-        on: str,
-        inputs: InputSource | None = None,
-        labels: LabelSource | None = None,
-        **options: Unpack[RunOptions],
-    ) -> tuple[RunOutcome, ...]:
+    async def run(self, /, model: Path | str, *, on: str, **fields: Unpack[RunOptions]) -> tuple[RunOutcome, ...]:
         """Run a model on one phone (or `devices=N`, "all") and wait. Cancelled when given up.
+
+        Arguments are as in `run_spec`.
 
         Raises:
             NoPhoneError: no phone matches. What goes wrong on a phone is in its outcome: `raise_for_error`.
         """
-        from farm.client.outcomes import RunOutcome
+        return cast("tuple[RunOutcome, ...]", await self._outcomes(await self.run_spec(model, on=on, **fields)))
 
-        spec = await self.run_spec(model, on=on, inputs=inputs, labels=labels, **options)
-        return await self._work(spec, RunOutcome)
-
-    async def shell(self, command: str, *, on: str, **options: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
+    async def shell(self, /, command: str, *, on: str, **fields: Unpack[JobOptions]) -> tuple[ShellOutcome, ...]:
         """Run a line in the shell of one phone (or `devices=N`, "all") and wait. Cancelled when given up.
+
+        `fields` are those of `ShellSpec`.
 
         Raises:
             NoPhoneError: no phone matches. A non-zero exit code is an outcome's error: `raise_for_error`.
         """
-        from farm.client.outcomes import ShellOutcome
-        from farm.jobs.specs import ShellSpec
-
-        spec = ShellSpec.from_wire({"on": on, "command": command, **options})
-        return await self._work(spec, ShellOutcome)
+        spec = await self._spec("shell", on=on, command=command, **fields)
+        return cast("tuple[ShellOutcome, ...]", await self._outcomes(spec))
 
     async def acquire(
         self,
+        /,
         *,
         on: str,
         seconds: float = 1800.0,
         note: str = "",
         tuning: bool = False,
         on_wait: OnNotice | None = None,
-        **options: Unpack[JobOptions],
+        wait_s: float | None = None,
+        **options: Any,
     ) -> AsyncLease:
         """A phone of one's own until it is released, at most `seconds` from the grant. Cancelled when given up.
 
@@ -390,20 +374,25 @@ class AsyncClient(AsyncFarm):
             on: which phone (a selector).
             seconds: how long.
             note: what for; others see it.
-            tuning: give it back when `lease.show` says that others want it (`yield_wanted`).
-            on_wait: hears why there is none yet.
+            tuning: give it back when others want it (`yield_wanted` of `lease.show`).
+            on_wait: called with the reason why there is none yet.
+            wait_s: for how long at most it is waited for; None: without end.
             options: `priority`, `deadline_s` ... (docs/clients.md).
 
         Raises:
-            NoPhoneError: no phone matches.
+            NoPhoneError: no phone matches, or there was none within `wait_s`.
             FarmError: it cannot be had.
         """
-        from farm.jobs.specs import LeaseSpec
-
-        spec = LeaseSpec.from_wire({"on": on, "seconds": seconds, "note": note, "tuning": tuning, **options})
-        async with owned(self, spec) as submitted:
+        spec = await self._spec("lease", on=on, seconds=seconds, note=note, tuning=tuning, **options)
+        async with self._owned(spec) as submitted:
             [job] = submitted.ids
-            lease = await granted(self._door, job, on_wait)
+            try:
+                async with asyncio.timeout(wait_s):
+                    lease = await granted(self.connection, job, on_wait)
+            except TimeoutError as error:
+                waits = (await self.connection.call("job.show", job=job))["job"]["waits"]
+                said = f"no phone within {format_duration(wait_s or 0.0)}" + (f": {waits}" if waits else "")
+                raise NoPhoneError(said, hint="wait longer, or choose others: farm device list") from error
             if lease is None:
                 (await self.job(job)).raise_for_error()
                 raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")
@@ -411,9 +400,9 @@ class AsyncClient(AsyncFarm):
 
     @asynccontextmanager
     async def lease(
-        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Unpack[JobOptions]
+        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Any
     ) -> AsyncIterator[AsyncLease]:
-        """As `acquire`, for the length of a `with` block; that its time is soon over is told to `on_notice`.
+        """As `acquire`, for the length of a `with` block; `on_notice` is called before its time is over.
 
         Raises:
             FarmError: as `acquire`.
@@ -433,16 +422,98 @@ class AsyncClient(AsyncFarm):
         Raises:
             UserError: nobody has such a lease now.
         """
-        return await AsyncLease.of(self._door, lease)
+        return await AsyncLease.of(self.connection, lease)
+
+    # -- the farm ------------------------------------------------------------------------------------------------------
+
+    async def events(
+        self, *, since: int | None = None, subject: str = "", follow: bool = True
+    ) -> AsyncGenerator[Event, None]:
+        """What happens in the farm, in order, each event once, over restarts of the daemon too.
+
+        Args:
+            since: events after this number (of an event, or `status().seq`); None: from now on.
+            subject: only about this device, job or lease.
+            follow: wait for more; otherwise it ends with what is known now.
+        """
+        seq = (await self.status()).seq if since is None else since
+        async with aclosing(events(self.connection, "events", seq, subject=subject, follow=follow)) as stream:
+            async for each in stream:
+                if isinstance(each, Event):
+                    yield each
+
+    async def status(self) -> FarmStatus:
+        """Phones, keys, and what is wrong with the host."""
+        return status_from(await self.connection.call("status"))
+
+    async def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every phone that adb lists or the farm knows."""
+        return (await self.status()).devices
+
+    async def explain(self, what: str, name: str) -> tuple[str, ...]:
+        """Why a `job`, `device` or `key` waits, in sentences."""
+        return tuple((await self.connection.call("explain", what=what, name=name))["lines"])
+
+    async def usage(
+        self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "source"] = "user"
+    ) -> tuple[Usage, ...]:
+        """Who used phones for how long in a window of time (until now); times need a zone."""
+        end = until.isoformat() if until else None
+        answer = await self.connection.call("usage", since=since.isoformat(), until=end, by=by)
+        return tuple(map(usage_from, answer["usage"]))
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    async def put_file(self, source: Path | str | bytes, *, on_bytes: OnBytes | None = None) -> str:
+        """Upload a file or bytes; returns the SHA-256 it is known by. What the farm has is not sent again.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        return await upload(self.connection, source if isinstance(source, bytes) else checked_file(source), on_bytes)
+
+    async def get_file(self, sha256: str, target: Path | str, *, on_bytes: OnBytes | None = None) -> int:
+        """Download an artifact into a file, hash checked; returns its size in bytes.
+
+        Raises:
+            UserError: there is no such artifact, or the file cannot be written.
+        """
+        return await download(self.connection, sha256, Path(target), on_bytes)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _change(self, kind: str, jobs: JobRefs) -> tuple[JobInfo, ...]:
         found: list[JobInfo] = []
         for job in names_of(jobs):
-            found += map(job_from, (await self._door.call(kind, job=job))["jobs"])
+            found += map(job_from, (await self.connection.call(kind, job=job))["jobs"])
         return tuple(found)
 
-    async def _work(self, spec: AnySpec, kind: type[OutcomeT]) -> tuple[OutcomeT, ...]:
-        async with owned(self, spec) as submitted:
-            return tuple(each for each in await self.wait(submitted) if isinstance(each, kind))
+    async def _spec(self, kind: str, **given: Any) -> JobSpec:
+        from farm.client.specs import spec_with_files
+
+        return await spec_with_files(self.connection, KINDS[kind], given)
+
+    async def _outcomes(self, spec: JobSpec) -> tuple[Outcome, ...]:
+        async with self._owned(spec) as submitted:
+            return await self.wait(submitted)
+
+    @asynccontextmanager
+    async def _owned(self, spec: JobSpec) -> AsyncIterator[Submitted]:
+        """Submit `spec`; its jobs are cancelled when the block is given up (Ctrl-C too), wherever it was by then.
+
+        Raises:
+            NoPhoneError: no phone matches.
+            DaemonUnreachableError: the daemon is away, so that the jobs stay queued.
+        """
+        submitting = asyncio.ensure_future(self.submit(spec, must_match=True))
+        try:
+            yield await asyncio.shield(submitting)
+        except BaseException:
+            if not submitting.done() or submitting.exception() is None:
+                submitted = await submitting
+                try:
+                    await self.cancel(submitted)
+                except DaemonUnreachableError as error:
+                    hint = f"once it is back: farm job cancel {' '.join(names_of(submitted))}"
+                    raise DaemonUnreachableError(f"{error.message}; jobs stay queued", hint=hint) from error
+            raise

@@ -11,53 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from farm.client.asynchronous import AsyncClient
-from farm.client.door import RESTART_S, OnNotice, OnTransfer, logger
+from farm.client.connection import RESTART_S, OnNotice, OnTransfer, logger
 from farm.client.lease import AsyncLease, HeldPhone
-
-if TYPE_CHECKING:
-    from farm.client.specs import JobOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class _Call(Generic[T]):
-    """One coroutine on the loop of another thread. Whatever moment its caller is interrupted in, `cancel` ends it.
-
-    A signal may come before the caller knows whether `begin` was handed over. The loop calls back in order: when
-    `cancel` is called, `begin` has been, or never will be.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.ended = threading.Event()
-        self._coroutine = coroutine
-        self._task: asyncio.Task[T] | None = None
-
-    def begin(self) -> None:
-        """Run it; on the loop."""
-        self._task = asyncio.ensure_future(self._coroutine)
-        self._task.add_done_callback(self._over)
-
-    def cancel(self) -> None:
-        """End it; on the loop."""
-        if self._task is None:
-            self._coroutine.close()
-            self.ended.set()
-        else:
-            self._task.cancel()
-
-    def _over(self, task: asyncio.Task[T]) -> None:
-        if not task.cancelled():
-            task.exception()  # seen, though an interrupted caller will not ask
-        self.ended.set()
-
-    def result(self) -> T:
-        """What it returned or raised, once it has ended."""
-        assert self._task is not None
-        return self._task.result()
 
 
 class LoopThread:
@@ -80,15 +41,33 @@ class LoopThread:
         if self._stopped or threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("this client is closed" if self._stopped else "a client's callback may not use it")
-        call = _Call(coroutine)
+        ended, tasks = threading.Event(), list[asyncio.Task[T]]()
+
+        def begin() -> None:
+            tasks.append(asyncio.ensure_future(coroutine))
+            tasks[0].add_done_callback(over)
+
+        def over(task: asyncio.Task[T]) -> None:
+            if not task.cancelled():
+                task.exception()  # seen, though an interrupted caller will not ask
+            ended.set()
+
+        def cancel() -> None:
+            # The loop calls back in order: `begin` has been called, or never will be.
+            if tasks:
+                tasks[0].cancel()
+            else:
+                coroutine.close()
+                ended.set()
+
         try:
-            self._loop.call_soon_threadsafe(call.begin)
-            call.ended.wait()
-        except BaseException:
-            self._loop.call_soon_threadsafe(call.cancel)
-            call.ended.wait()
+            self._loop.call_soon_threadsafe(begin)
+            ended.wait()
+        except BaseException:  # a signal may come before it is known whether `begin` was handed over
+            self._loop.call_soon_threadsafe(cancel)
+            ended.wait()
             raise
-        return call.result()
+        return tasks[0].result()
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         """Its items; closing the generator closes it."""
@@ -231,9 +210,7 @@ class Client:
     lease_show = _holding(AsyncClient.lease_show)
 
     @contextmanager
-    def lease(
-        self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Unpack[JobOptions]
-    ) -> Iterator[Lease]:
+    def lease(self, *, on: str, seconds: float = 1800.0, note: str = "", **options: Any) -> Iterator[Lease]:
         """As `AsyncClient.lease`."""
         held = self._client.lease(on=on, seconds=seconds, note=note, **options)
         lease = Lease.of(self._loop.run(held.__aenter__()), self._loop)

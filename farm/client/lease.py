@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Self
 
-from farm.client.door import Door, OnNotice
-from farm.client.streams import watched, with_idle
-from farm.client.waiting import Reasons
-from farm.core.durations import format_duration
-from farm.core.errors import ProtocolError, UserError
+from farm.client.connection import DaemonConnection, OnNotice
+from farm.client.streams import Reasons, watched, with_idle
+from farm.common.durations import format_duration
+from farm.common.errors import ProtocolError, UserError
 
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 EXPIRING = "lease.expiring"
@@ -38,33 +37,23 @@ class HeldPhone:
 class AsyncLease(HeldPhone):
     """A phone held by an `AsyncClient`."""
 
-    door: Door = field(repr=False)
+    connection: DaemonConnection = field(repr=False)
 
     @classmethod
-    async def of(cls, door: Door, name: str) -> Self:
+    async def of(cls, connection: DaemonConnection, name: str) -> Self:
         """A lease by its id, its job's, or its device.
 
         Raises:
             UserError: nobody holds a phone by that name (yet, or any more): its code is NOT_HELD.
-            ProtocolError: the daemon tells of it in another form.
+            ProtocolError: the daemon's answer has another form.
         """
-        facts = await door.call("lease.show", lease=name)
+        answer = await connection.call("lease.show", lease=name)
         try:
-            return cls(
-                job=facts["job"],
-                lease=facts["lease"],
-                device=facts["device"],
-                serial=facts["serial"],
-                tvm_host=facts["tvm_host"],
-                tvm_port=int(facts["tvm_port"]),
-                tvm_key=facts["tvm_key"],
-                adb_port=int(facts["adb_port"]),
-                expires_at=datetime.fromisoformat(facts["expires_at"]),
-                door=door,
-            )
+            facts = {each.name: answer[each.name] for each in fields(HeldPhone)}
+            return cls(**facts | {"expires_at": datetime.fromisoformat(facts["expires_at"])}, connection=connection)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(
-                "the daemon told of a lease in a form this version does not know",
+                "the daemon described a lease in a form that this version does not know",
                 hint="client and daemon must be the same farm release",
                 evidence=f"{type(error).__name__}: {error}",
             ) from error
@@ -75,49 +64,49 @@ class AsyncLease(HeldPhone):
         Raises:
             FarmError: it has ended, is another's next (a reservation), or would be longer than allowed.
         """
-        answer = await self.door.call("lease.extend", lease=self.lease, seconds=seconds)
+        answer = await self.connection.call("lease.extend", lease=self.lease, seconds=seconds)
         return datetime.fromisoformat(answer["expires_at"])
 
     async def ended(self) -> None:
-        """Return when it is over, whichever way. That it soon will be is told to the client's `on_notice`."""
-        async with aclosing(watched(self.door, (self.job,), 0)) as told:
-            async for each in told:
+        """Return when it is over. The client's `on_notice` is called before its time is over."""
+        async with aclosing(watched(self.connection, (self.job,), 0)) as stream:
+            async for each in stream:
                 if not isinstance(each, tuple) and each.kind == EXPIRING:
                     left_s = (datetime.fromisoformat(str(each.data["expires_at"])) - datetime.now(UTC)).total_seconds()
                     if left_s > 0:  # else it was extended since
                         left = format_duration(left_s)
-                        self.door.on_notice(f"the lease on {self.device} ends in {left}, unless it is extended")
+                        self.connection.on_notice(f"the lease on {self.device} ends in {left}, unless it is extended")
 
     async def release(self) -> None:
         """Give it back, if it has not ended already; it is cleaned for the next one. Leaving `with` does it."""
         try:
-            await self.door.call("lease.release", lease=self.lease)
+            await self.connection.call("lease.release", lease=self.lease)
         except UserError as error:
             if error.code != NOT_HELD:
                 raise
             # A daemon just started may not have resumed it yet. A job that has ended stays as it is.
-            await self.door.call("job.cancel", job=self.job)
+            await self.connection.call("job.cancel", job=self.job)
 
 
-async def granted(door: Door, job: str, on_wait: OnNotice | None = None) -> AsyncLease | None:
+async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | None = None) -> AsyncLease | None:
     """The lease of a job as soon as there is one; None when the job ended without.
 
-    `on_wait` hears why there is none yet, when that is news.
+    `on_wait` is called with the reason why there is none yet, when it is news.
     """
     reasons = Reasons()
-    async with aclosing(with_idle(watched(door, (job,), 0, attended=True), LOOK_S)) as told:
-        async for each in told:
+    async with aclosing(with_idle(watched(connection, (job,), 0, attended=True), LOOK_S)) as stream:
+        async for each in stream:
             if isinstance(each, tuple):
                 break
             # Progress is not kept: over a restart it may be missed, so silence is a reason to look too.
             if each is None or (each.kind == "job.progress" and each.data.get("step") == GRANTED):
                 try:
-                    return await AsyncLease.of(door, job)
+                    return await AsyncLease.of(connection, job)
                 except UserError as error:
                     if error.code != NOT_HELD:
                         raise
-            if each is None and on_wait is not None:
-                waits = (await door.call("job.show", job=job))["job"]["waits"]
+            if (each is None or each.kind == "job.waits") and on_wait is not None:
+                waits = (await connection.call("job.show", job=job))["job"]["waits"]
                 if reasons.is_news(job, waits):
                     on_wait(waits)
     return None

@@ -1,16 +1,25 @@
-"""What the daemon answers, as plain values with types."""
+"""What the clients give and take, as plain values with types: jobs and their outcomes, phones, options."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
-from farm.core.error_wire import error_from_wire
-from farm.core.errors import FarmError
-from farm.core.events import Event
-from farm.core.job import FINAL, AttemptState, JobState
+from farm.common.errors import FarmError, UserError, error_from_wire
+from farm.common.events import Event
+from farm.kinds import KINDS
+from farm.model.job import FINAL, AttemptState, JobState
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+File = Path | str
+InputSource = Path | str | Mapping[str, "npt.ArrayLike"]
+LabelSource = Path | str | Iterable[str]
+Precision = Literal["float32", "float16", "float16_acc32"]
+Quiesce = Literal["off", "gentle", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ class FarmStatus:
     """The farm at one moment."""
 
     version: str
-    seq: int  # of the newest event: `events(since=seq)` tells what comes after this status
+    seq: int  # of the newest event: `events(since=seq)` has what comes after this status
     tracker: tuple[str, int]  # where stock TVM clients connect
     devices: tuple[DeviceInfo, ...]
     problems: tuple[str, ...]  # what is wrong with the host
@@ -111,7 +120,7 @@ class FarmStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one user (or device, or door) had in a window of time."""
+    """What one user (or device, or connection) had in a window of time."""
 
     name: str
     held_s: float  # device-seconds
@@ -168,14 +177,14 @@ def submitted_from(answer: Mapping[str, Any]) -> Submitted:
     return Submitted(tuple(map(job_from, answer["jobs"])), answer["array"] or "", tuple(answer["warnings"]))
 
 
-def event_from(told: Mapping[str, Any]) -> Event:
+def event_from(row: Mapping[str, Any]) -> Event:
     """One event of a stream."""
-    return Event(told["seq"], datetime.fromisoformat(told["at"]), told["kind"], told["subject"], told["data"])
+    return Event(row["seq"], datetime.fromisoformat(row["at"]), row["kind"], row["subject"], row["data"])
 
 
-def line_from(told: Mapping[str, Any]) -> LogLine:
+def line_from(row: Mapping[str, Any]) -> LogLine:
     """One line of `job.logs`."""
-    return LogLine(datetime.fromisoformat(told["at"]), told["level"], told["source"], told["text"])
+    return LogLine(datetime.fromisoformat(row["at"]), row["level"], row["source"], row["text"])
 
 
 def status_from(answer: Mapping[str, Any]) -> FarmStatus:
@@ -210,3 +219,169 @@ def _time(text: str | None) -> datetime | None:
 
 def _error(wire: Mapping[str, object] | None) -> FarmError | None:
     return error_from_wire(wire) if wire else None
+
+
+class NotEndedError(UserError):
+    """The job has not ended yet."""
+
+    code = "not_ended"
+
+
+class JobCancelledError(UserError):
+    """The job was cancelled."""
+
+    code = "job_cancelled"
+    exit_code = FarmError.exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One job with its attempts and, once it is done, its result. Failed jobs have an `error` instead."""
+
+    job: JobInfo
+    spec: Mapping[str, Any]  # as submitted
+    attempts: tuple[AttemptInfo, ...]
+    result: Mapping[str, Any] = field(repr=False)  # as the daemon keeps it; empty unless the job is done
+
+    file_field: ClassVar[str] = ""  # of the result: an artifact that belongs to the outcome; "": there is none
+
+    @classmethod
+    def of(cls, shown: Mapping[str, Any]) -> Self:
+        """The outcome in the answer of `job.show`."""
+        result: Mapping[str, Any] = shown.get("result") or {}
+        return cls(
+            job=job_from(shown["job"]),
+            spec=shown["spec"],
+            attempts=tuple(map(attempt_from, shown["attempts"])),
+            result=result,
+            **cls.details(shown["spec"], result),
+        )
+
+    @classmethod
+    def details(cls, _spec: Mapping[str, Any], _result: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that a kind has beside these, from a job's spec and result; the result may be empty."""
+        return {}
+
+    @property
+    def file(self) -> str:
+        """The artifact that belongs to it; empty when there is none."""
+        return str(self.result.get(self.file_field) or "")
+
+    def with_file(self, _data: bytes) -> Self:
+        """With what is in that artifact."""
+        return self
+
+    def brief(self) -> str:
+        """What came of it in a table of jobs of several kinds."""
+        return "-"
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.job.state is JobState.DONE
+
+    @property
+    def device(self) -> str:
+        """The phone of its latest attempt; empty when there was none."""
+        return self.job.on or self.job.device
+
+    @property
+    def error(self) -> FarmError | None:
+        """Why it did not succeed; None when it did, or has not ended yet."""
+        if self.job.state is JobState.CANCELLED:
+            return self.job.error or JobCancelledError(f"job {self.job.id} was cancelled")
+        return self.job.error if self.job.state is JobState.FAILED else None
+
+    def raise_for_error(self) -> Self:
+        """Itself when the job succeeded.
+
+        Raises:
+            FarmError: what ended it, of the class for its fault.
+            NotEndedError: it has not ended yet.
+        """
+        if self.ok:
+            return self
+        if not self.job.ended:
+            raise NotEndedError(f"job {self.job.id} is {self.job.state}", hint=self.job.waits or "wait for it")
+        raise self.error or FarmError(f"job {self.job.id} failed", hint=f"farm logs {self.job.id}")
+
+
+def outcome_from(shown: Mapping[str, Any]) -> Outcome:
+    """The answer of `job.show`, as its kind has it; of a kind of another release, what all kinds have."""
+    kind = KINDS.kinds.get(shown["job"]["kind"])
+    return (kind.outcome if kind is not None else Outcome).of(shown)
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of every kind of job: docs/clients.md."""
+
+    devices: int | Literal["all"]
+    priority: int
+    timeout_s: float
+    deadline_s: float | None
+    max_attempts: int
+    after: tuple[str, ...]
+    hold: bool
+
+
+class ModelOptions(JobOptions, total=False):
+    """Options of every kind that takes a model to a phone."""
+
+    name: str
+    target: str
+    precision: Precision
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    records: File  # tuning records to compile with: their .tar, or MetaSchedule's folder
+
+
+class BenchOptions(ModelOptions, total=False):
+    """Options of a bench."""
+
+    half_width: float
+    measure_s: float
+    remeasure: int
+    repeat: int | None
+    number: int | None
+    min_repeat_ms: int
+    profile: bool
+    quiet_hub: bool
+    quiesce: Quiesce | None
+    inputs: InputSource | None  # an .npz file, or an array per model input
+
+
+class CompareOptions(ModelOptions, total=False):
+    """Options of a comparison."""
+
+    name_b: str
+    target_b: str
+    precision_b: Precision
+    records_b: File
+    bundle: str  # with `bundle_b`: one model under two runtime bundles
+    bundle_b: str
+    min_effect: float
+    measure_s: float
+    quiet_hub: bool
+    quiesce: Quiesce | None
+    inputs: InputSource | None
+
+
+class TuneOptions(ModelOptions, total=False):
+    """Options of a tuning run."""
+
+    trials: int
+    prior: File | None  # a .tar, a folder, the number of a kept set or a model's name
+    early_stop: int | None
+    cost_model: Literal["xgb", "random"]
+    seed: int
+    candidate_timeout_s: float
+    quiesce: Quiesce | None
+
+
+class RunOptions(ModelOptions, total=False):
+    """Options of a run."""
+
+    inputs: InputSource | None
+    labels: LabelSource | None  # a file with a class name per line, or the names
+    fill: Literal["random", "zeros", "ones"]
+    top_k: int

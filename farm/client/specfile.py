@@ -22,30 +22,26 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.client.files import checked_file
-from farm.client.input_files import checked_inputs, checked_labels
 from farm.client.model import Submitted, names_of
-from farm.client.model_files import check_models
-from farm.client.specs import packaged_target
+from farm.client.specs import check_models, checked_inputs, checked_labels, file_hash, spec_of_files
+from farm.common.errors import FarmError, UserError
+from farm.common.field_errors import SHA256_FORM
+from farm.common.files import checked_file
+from farm.common.limits import MAX_JOBS_AT_ONCE
+from farm.common.selector import Selector, nearest
 from farm.compiler.record_files import read_records
-from farm.core.errors import FarmError, UserError
-from farm.core.field_errors import SHA256_FORM
-from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.selector import Selector, nearest
-from farm.jobs.specs import KINDS, AnySpec, CompareSpec, ModelSpec
+from farm.jobs.specs import JobSpec, MissingOptionError, ModelSpec, fields_of
+from farm.kinds import KINDS
 
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient
 
-# Keys whose values are paths (or the SHA-256 of what the farm has already).
-FILES = ("model", "model_b", "inputs", "labels", "records", "records_b", "prior")
-CHECKED: Mapping[str, Callable[[Path], object]] = {
-    "inputs": checked_inputs, "labels": checked_labels,
-    "records": read_records, "records_b": read_records, "prior": read_records,
+CHECKS: Mapping[str, Callable[[Path], object]] = {  # of artifacts, by their content
+    "arrays": checked_inputs, "labels": checked_labels, "records": read_records,
 }  # fmt: skip
 OWN_KEYS = frozenset({"kind", "id", "matrix"})  # of a table, beside its spec's
 CHECKED_AT_ONCE = 100  # specs in one question: a spec may have 10 kB, a message 2 MiB
@@ -62,9 +58,9 @@ class SpecFileError(UserError):
 class Planned:
     """One submission: a job, or an array when its spec says so. Its files are hashed, not uploaded."""
 
-    name: str  # what tells it from the file's others: its matrix values, else its model or command
-    spec: AnySpec
-    files: Mapping[str, Path]  # SHA-256 -> file
+    name: str  # its matrix values, else its model or command
+    spec: JobSpec
+    files: Mapping[str, Path]  # by the key that names each
     id: str = ""  # the table's, for `after` of later ones
     after: tuple[str, ...] = ()  # tables of this file it waits for, by id
 
@@ -95,7 +91,7 @@ def load(path: Path) -> tuple[Planned, ...]:
     seen: dict[str, str] = {}  # id of a table -> where
     later = {table.id: table for table in tables if table.id}
     planned: list[Planned] = []
-    looked: set[str] = set()
+    passed: set[str] = set()
     for table in tables:
         unknown = [name for name in table.waits_for if name in later and name not in seen]
         if unknown:
@@ -104,7 +100,7 @@ def load(path: Path) -> tuple[Planned, ...]:
             )
         for each in table.plan(hashes, seen):
             try:
-                _look_at(each, looked)
+                _check_files(each, passed)
             except UserError as error:
                 raise table.error(f"{each.name}: {error.message}", hint=error.hint) from error
             planned.append(each)
@@ -162,14 +158,14 @@ async def _check(client: AsyncClient, entries: Sequence[tuple[Planned, str]], mu
     jobs = 0
     for start in range(0, len(entries), CHECKED_AT_ONCE):
         some = entries[start : start + CHECKED_AT_ONCE]
-        wishes = [(each.spec, own_key) for each, own_key in some]
-        jobs, refused, error = await client.check(wishes, must_match=must_match, besides=jobs)
+        specs = [(each.spec, own_key) for each, own_key in some]
+        jobs, refused, error = await client.check(specs, must_match=must_match, besides=jobs)
         if error is not None:
             raise _named(error, some[refused][0], "nothing was submitted")
 
 
 async def _upload(client: AsyncClient, planned: Sequence[Planned]) -> None:
-    files = {sha256: file for each in planned for sha256, file in each.files.items()}
+    files = {getattr(each.spec, key): file for each in planned for key, file in each.files.items()}
     for sha256, file in files.items():
         if await client.put_file(file) != sha256:
             raise UserError(f"{file} changed while it was submitted", hint="submit again")
@@ -187,7 +183,7 @@ class _Table:
 
     path: Path
     where: str  # "[[job]] 2"; empty when the file is one job
-    cls: type[AnySpec]
+    cls: type[JobSpec]
     given: Mapping[str, Any]  # spec keys
     matrix: Mapping[str, Mapping[str, Any]]  # spec key -> name -> value
     id: str
@@ -211,64 +207,62 @@ class _Table:
 
     def _planned(self, name: str, given: dict[str, Any], hashes: dict[Path, str], ids: Mapping[str, str]) -> Planned:
         files: dict[str, Path] = {}
-        if self.cls is CompareSpec and "model_b" not in given and "model" in given:
-            given["model_b"] = given["model"]  # built another way
-        for key in FILES:
+        given = self.cls.completed(given)
+        for key, content in _artifacts(self.cls).items():
             value = given.get(key)
-            if key in _keys(self.cls) and isinstance(value, str):
-                given[key] = self._file(key, value, files, hashes)
-                if key in ("model", "model_b"):
-                    given.setdefault(key.replace("model", "name"), Path(value).name)
-                if key == "model" and given[key] in files:
-                    given |= packaged_target(files[given[key]], given)
+            if not isinstance(value, str):
+                continue
+            if (path := self._file(key, value, hashes)) is not None:
+                files[key] = path
+            if content == "model":
+                given.setdefault(key.replace("model", "name"), Path(value).name)
         after = given.get("after", [])
         here = [each for each in after if each in ids] if isinstance(after, list) else []
         if here:
             given["after"] = [each for each in after if each not in ids]
-        missing = [
-            field.name
-            for field in fields(self.cls)
-            if field.default is MISSING and field.default_factory is MISSING and field.name not in given
-        ]
-        if missing:
-            raise self.error(f"{self.cls.kind} needs {missing[0]!r}", hint=f"add: {missing[0]} = ...")
         try:
-            spec = self.cls.from_wire(given)
+            spec = spec_of_files(self.cls, given, files, {key: hashes[path] for key, path in files.items()})
             Selector.parse(spec.on)
+        except MissingOptionError as error:
+            raise self.error(f"{self.cls.kind} needs {error.option!r}", hint=f"add: {error.option} = ...") from error
         except UserError as error:
             raise self.error(f"{name}: {error.message}" if name else error.message, hint=error.hint) from error
         shown = name or str(given.get("name") or given.get("command") or given.get("note") or self.cls.kind)
         return Planned(shown, spec, files, self.id, tuple(here))
 
-    def _file(self, key: str, value: str, files: dict[str, Path], hashes: dict[Path, str]) -> str:
+    def _file(self, key: str, value: str, hashes: dict[Path, str]) -> Path | None:
+        """The file that a key names; None: the value is the SHA-256 of an artifact that the farm has."""
         path = self.path.parent / value
         if re.fullmatch(SHA256_FORM, value) and not path.exists():
-            return value
+            return None
         try:
             if path not in hashes:
-                with checked_file(path).open("rb") as file:
-                    hashes[path] = hashlib.file_digest(file, "sha256").hexdigest()
+                hashes[path] = file_hash(checked_file(path))
         except UserError as error:
             raise self.error(f"{key}: {error.message}", hint="paths are relative to the spec file") from error
-        files[hashes[path]] = path
-        return hashes[path]
+        return path
 
 
-def _look_at(planned: Planned, looked: set[str]) -> None:
-    """Refuse files that show by themselves that they will not do. `looked`: what was found well before."""
+def _artifacts(cls: type[JobSpec]) -> dict[str, str]:
+    """Keys whose values are paths (or the SHA-256 of an artifact that the farm has), with what the files contain."""
+    return {name: each.artifact.content for name, each in fields_of(cls).items() if each.artifact is not None}
+
+
+def _check_files(planned: Planned, passed: set[str]) -> None:
+    """Refuse files that show by themselves that they will not do. `passed`: what was found well before."""
     spec = planned.spec
     if not isinstance(spec, ModelSpec):
         return
-    told = {"kind", *FILES, "shapes", "dtypes", "precision", "precision_b"}
-    key = json.dumps({name: value for name, value in spec.to_wire().items() if name in told}, sort_keys=True)
-    if key in looked:
+    artifacts = _artifacts(type(spec))
+    looked_at = {"kind", *artifacts, "shapes", "dtypes", "precision", "precision_b"}
+    key = json.dumps({name: value for name, value in spec.to_wire().items() if name in looked_at}, sort_keys=True)
+    if key in passed:
         return
-    files = {name: planned.files.get(getattr(spec, name, None) or "") for name in FILES}
-    for name, check in CHECKED.items():
-        if (path := files[name]) is not None:
+    for name, path in planned.files.items():
+        if (check := CHECKS.get(artifacts[name])) is not None:
             check(path)
-    check_models(spec, files["model"], files["model_b"], files["inputs"])
-    looked.add(key)
+    check_models(spec, planned.files)
+    passed.add(key)
 
 
 def _mistake(path: Path, where: str, message: str, hint: str) -> SpecFileError:
@@ -328,7 +322,7 @@ def _where(tree: Mapping[str, Any], index: int) -> str:
     return f"[[job]] {index + 1}" if "job" in tree else ""
 
 
-def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[AnySpec]:
+def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[JobSpec]:
     kind = table.get("kind")
     if kind is None:
         raise _mistake(path, where, "there is no kind", f'add kind = "bench" (or {", ".join(KINDS)})')
@@ -339,8 +333,8 @@ def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[AnySpec]:
     return KINDS[kind]
 
 
-def _keys(cls: type[AnySpec]) -> frozenset[str]:
-    return frozenset(field.name for field in fields(cls))
+def _keys(cls: type[JobSpec]) -> frozenset[str]:
+    return frozenset(fields_of(cls))
 
 
 def _refuse_unknown(path: Path, where: str, table: Mapping[str, Any], known: frozenset[str], what: str) -> None:

@@ -1,248 +1,283 @@
-"""From what people have (a model's path, arrays, class names) to a checked spec: wrong options first, uploads after."""
+"""A checked spec of what people have (a model's path, arrays, class names): wrong options first, uploads after.
+
+What is wrong with a model, a package, inputs or labels is found here as far as it shows without TVM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm.client.files import checked_file, upload
-from farm.client.input_files import checked_inputs, checked_labels
-from farm.client.model_files import check_models
-from farm.client.outcomes import save_arrays
-from farm.core.errors import UserError
-from farm.jobs.specs import BenchSpec, CompareSpec, RunSpec, TuneSpec
+import numpy as np
+import numpy.typing as npt
+
+from farm.client.files import upload
+from farm.common.errors import UserError
+from farm.common.files import checked_file
+from farm.jobs.specs import JobSpec, ModelSpec, SpecField, fields_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from farm.client.connection import DaemonConnection, OnNotice
+    from farm.compiler.inputs import ModelWithInputs
+    from farm.compiler.model import TensorSpec
 
-    from farm.client.door import Door, OnNotice
-
-NOT_YET = "0" * 64  # stands for an artifact while the other options are checked
-
-ModelSource = Path | str
-Arrays = Mapping[str, "npt.ArrayLike"]
-InputSource = Path | str | Arrays
-LabelSource = Path | str | Iterable[str]
-
-
-class JobOptions(TypedDict, total=False):
-    """Options of every kind of job: docs/clients.md."""
-
-    devices: int | Literal["all"]
-    priority: int
-    timeout_s: float
-    deadline_s: float | None
-    max_attempts: int
-    after: tuple[str, ...]
-    hold: bool
+Source = Path | bytes
+SpecT = TypeVar("SpecT", bound=JobSpec)
+WRITE_HINT = "write it with numpy.savez(path, NAME=array, ...)"
+MAX_PARSED_BYTES = 256 << 20  # of a file that is looked into: parsing an ONNX file takes about a second for each GB
+Inputs = Path | bytes | None
 
 
-class ModelOptions(JobOptions, total=False):
-    """Options of every kind that takes a model to a phone."""
+async def spec_with_files(connection: DaemonConnection, cls: type[SpecT], given: Mapping[str, Any]) -> SpecT:
+    """The spec of fields as people give them: paths, arrays and texts stand for artifacts, which are uploaded.
+
+    Raises:
+        UserError: a file cannot be read, or an option is wrong.
+    """
+    given = {name: value for name, value in cls.completed(given).items() if value is not None}
+    sources: dict[str, Source] = {}
+    for name, declared in fields_of(cls).items():
+        if declared.artifact is None or name not in given:
+            continue
+        if declared.artifact.kept and not _is_path(given[name]):
+            given[name] = (await connection.call("records.show", set=str(given[name])))["artifact"]
+        else:
+            sources[name] = _source(declared, given[name], connection.on_notice)
+    hashes = {name: await asyncio.to_thread(file_hash, source) for name, source in sources.items()}
+    spec = spec_of_files(cls, given, sources, hashes)
+    if isinstance(spec, ModelSpec):
+        check_models(spec, sources)
+    for name, source in sources.items():
+        if await upload(connection, source) != hashes[name]:
+            raise UserError(f"{source!s:.200} changed while it was uploaded", hint="try again")
+    return spec
+
+
+def spec_of_files(
+    cls: type[SpecT], given: Mapping[str, Any], sources: Mapping[str, Source], hashes: Mapping[str, str]
+) -> SpecT:
+    """The spec of fields whose files are known by their hashes. A model is called like its file, by default.
+
+    A package is for one device, which may be left out: its target is that device's, unless another was asked for.
+
+    Raises:
+        BadSpecError: an option is wrong.
+        PackageError: a package is damaged, or of another version.
+    """
+    fields = {**given, **hashes}
+    for name, source in sources.items():
+        if name.startswith("model") and isinstance(source, Path):
+            side = name.removeprefix("model")
+            fields.setdefault(f"name{side}", source.name)
+            if fields.get(f"target{side}", "cpu") == "cpu" and (device := packaged_device(source)):
+                fields[f"target{side}"] = device
+    return cls.from_wire(fields)
+
+
+def _source(declared: SpecField, given: Any, on_notice: OnNotice) -> Source:
+    assert declared.artifact is not None
+    match declared.artifact.content:
+        case "model":
+            return checked_file(given)
+        case "arrays":
+            return checked_inputs(given) if isinstance(given, Path | str) else packed_arrays(given)
+        case "labels":
+            return checked_labels(given) if isinstance(given, Path | str) else _joined(given)
+        case "records":
+            return packed_records(declared.name, given, on_notice)
+
+
+def packed_records(name: str, given: object, on_notice: OnNotice) -> bytes:
+    """Mistakes in records are reported before a phone is leased; a folder becomes a .tar.
+
+    Lines that cannot be read are not uploaded; `on_notice` gets a warning about them.
+    """
+    from farm.compiler.record_files import packed, read_records
+
+    if not isinstance(given, Path | str):
+        raise UserError(f"records are a file or a folder, not {type(given).__name__}")
+    if name == "prior" and not Path(given).exists():
+        raise UserError(f"the prior {given} does not exist", hint="a folder, a .tar, or a set of `farm records list`")
+    found = read_records(Path(given))
+    for line in found.problems(str(given)):
+        on_notice(f"warning: {line}")
+    return packed(found.set)
+
+
+def _is_path(given: object) -> bool:
+    from farm.compiler.record_files import is_path
+
+    return isinstance(given, Path | str) and is_path(Path(given))
+
+
+def _joined(labels: Iterable[str]) -> bytes:
+    lines = list(labels)
+    if any("\n" in line for line in lines):
+        raise UserError("a label has two lines", hint="give one text per class")
+    return "\n".join(lines).encode()
+
+
+def file_hash(source: Source) -> str:
+    """The SHA-256 of a file or of bytes."""
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checked_inputs(path: Path | str) -> Path:
+    """`path` when it is an .npz of plain, finite arrays.
+
+    Raises:
+        UserError: it is not; the message names the file and the array.
+    """
+    path = checked_file(path)
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path} is no .npz file", hint=WRITE_HINT)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                array = arrays[name]
+                if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+                    raise UserError(f"{path}: the array {name!r} has NaN or infinity", hint="numbers only")
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        why = "has Python objects" if "allow_pickle" in str(error) else "is damaged"
+        raise UserError(f"{path} {why} and is not read", hint=WRITE_HINT, evidence=str(error)) from error
+    return path
+
+
+def packed_arrays(arrays: Mapping[str, npt.ArrayLike]) -> bytes:
+    """An .npz with one array per model input.
+
+    Raises:
+        UserError: they have no names, or one of them is no array of numbers.
+    """
+    from farm.compiler.inputs import write_arrays
+
+    if not isinstance(arrays, Mapping):
+        raise UserError(
+            f"inputs have no names ({type(arrays).__name__})",
+            hint='a dict with an array per model input: {"input": array}',
+        )
+    checked: dict[str, npt.NDArray[Any]] = {}
+    for name, given in arrays.items():
+        array = np.asarray(given)
+        if array.dtype.hasobject or array.dtype.kind in "USMm":
+            raise UserError(f"input {name!r} is no array of numbers ({array.dtype})", hint="give a numpy array")
+        checked[name] = array
+    packed = io.BytesIO()
+    write_arrays(packed, checked)
+    return packed.getvalue()
+
+
+def checked_labels(path: Path | str) -> Path:
+    """`path` when it is text.
+
+    Raises:
+        UserError: it is not.
+    """
+    path = checked_file(path)
+    try:
+        path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text", hint="one class name per line") from error
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """A model file's inputs and outputs."""
 
     name: str
-    target: str
-    precision: Literal["float32", "float16", "float16_acc32"]
-    shapes: Mapping[str, tuple[int, ...]]
-    dtypes: Mapping[str, str]
-    records: Path | str  # tuning records to compile with: their .tar, or MetaSchedule's folder
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
-class BenchOptions(ModelOptions, total=False):
-    """Options of a bench."""
+def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
+    """Look at a job's model files and at the arrays for them, by field. The farm has what is not there.
 
-    half_width: float
-    measure_s: float
-    repeat: int
-    number: int
-    min_repeat_ms: int
-    remeasure: int
-    profile: bool
-    quiet_hub: bool
-    quiesce: Literal["off", "gentle", "full"] | None
-
-
-class CompareOptions(ModelOptions, total=False):
-    """Options of a comparison."""
-
-    target_b: str
-    precision_b: Literal["float32", "float16", "float16_acc32"]
-    records_b: Path | str
-    bundle: str  # with `bundle_b`: one model under two runtime bundles
-    bundle_b: str
-    min_effect: float
-    measure_s: float
-    quiet_hub: bool
-    quiesce: Literal["off", "gentle", "full"] | None
-
-
-class TuneOptions(ModelOptions, total=False):
-    """Options of a tuning run."""
-
-    early_stop: int | None
-    cost_model: Literal["xgb", "random"]
-    seed: int
-    candidate_timeout_s: float
-    quiesce: Literal["off", "gentle", "full"] | None
-
-
-class RunOptions(ModelOptions, total=False):
-    """Options of a run."""
-
-    fill: Literal["random", "zeros", "ones"]
-    top_k: int
-
-
-async def bench_spec(
-    door: Door, model: ModelSource, on: str, inputs: InputSource | None, options: Mapping[str, object]
-) -> BenchSpec:
-    """A bench of a model file; it and the inputs are uploaded.
+    Packages are read whole. A file that is no model of any format is refused. ONNX files are checked with what goes
+    into them and the number of labels, when the package `onnx` is installed; the worker finds the rest.
 
     Raises:
-        UserError: a file cannot be read, or an option is wrong.
+        PackageError: a package is damaged, or was made with other options.
+        ModelError: it is no model, a dimension stays open, or an array or the labels do not fit the model.
+        UserError: the kind takes no packages.
     """
-    return await _with_files(door, BenchSpec, {"on": on, **options}, model, {"inputs": _inputs(inputs)})
+    by_arrays = "inputs" in fields_of(type(spec))
+    for field, build in zip(("model", "model_b"), spec.builds(), strict=False):
+        if isinstance(path := sources.get(field), Path):
+            edge = _check(build, path, sources.get("inputs"), packages=spec.packages, by_arrays=by_arrays)
+            if edge is not None and (labels := sources.get("labels")) is not None:
+                _check_labels(labels, edge)
 
 
-async def compare_spec(
-    door: Door,
-    model: ModelSource,
-    model_b: ModelSource,
-    on: str,
-    inputs: InputSource | None,
-    options: Mapping[str, object],
-) -> CompareSpec:
-    """A comparison of two model files, or of one with itself built in two ways; all is uploaded.
-
-    Raises:
-        UserError: a file cannot be read, or an option is wrong.
-    """
-    path = checked_file(model_b)
-    both = {"name_b": path.name, "model_b": NOT_YET, "on": on, **options}
-    if found := packaged_target(path, {"target": options.get("target_b") or "cpu"}):
-        both["target_b"] = found["target"]
-    return await _with_files(door, CompareSpec, both, model, {"inputs": _inputs(inputs), "model_b": path})
-
-
-async def run_spec(
-    door: Door,
-    model: ModelSource,
-    on: str,
-    inputs: InputSource | None,
-    labels: LabelSource | None,
-    options: Mapping[str, object],
-) -> RunSpec:
-    """A run of a model file; it, the inputs and the labels are uploaded.
-
-    Raises:
-        UserError: a file cannot be read, or an option is wrong.
-    """
-    files = {"inputs": _inputs(inputs), "labels": _labels(labels)}
-    return await _with_files(door, RunSpec, {"on": on, **options}, model, files)
-
-
-async def tune_spec(
-    door: Door, model: ModelSource, on: str, prior: Path | str | None, options: Mapping[str, object]
-) -> TuneSpec:
-    """A tuning run of a model file; it and the prior, if that is a file or folder, are uploaded.
-
-    Raises:
-        UserError: a file cannot be read, the prior is no set of records, or an option is wrong.
-    """
-    given: dict[str, object] = {"on": on, **options}
-    data = _prior(prior, door.on_notice)
-    if prior is not None and data is None:
-        given["prior"] = (await door.call("records.show", set=str(prior)))["artifact"]
-    return await _with_files(door, TuneSpec, given, model, {"prior": data})
-
-
-M = TypeVar("M", BenchSpec, CompareSpec, RunSpec, TuneSpec)
-
-
-async def _with_files(
-    door: Door,
-    cls: type[M],
-    options: Mapping[str, object],
-    model: ModelSource,
-    files: Mapping[str, Path | bytes | None],
-) -> M:
-    path = checked_file(model)
-    given = {"name": path.name, **options, **packaged_target(path, options)}
-    records = {
-        name: _records(given.pop(name), door.on_notice)
-        for name in ("records", "records_b")
-        if given.get(name) is not None
-    }
-    sources = {**files, **records}
-    spec = cls.from_wire(
-        {**given, "model": NOT_YET, **{name: NOT_YET for name in sources if sources[name] is not None}}
-    )
-    model_b = files.get("model_b")
-    check_models(spec, path, model_b if isinstance(model_b, Path) else None, files.get("inputs"))
-    artifacts = {name: await upload(door, source) for name, source in sources.items() if source is not None}
-    return cls.from_wire({**given, "model": await upload(door, path), **artifacts})
-
-
-def packaged_target(path: Path, given: Mapping[str, object]) -> dict[str, str]:
-    """A package is for one device, which need not be said: the target of its name, unless another was asked for.
+def packaged_device(path: Path) -> str:
+    """The device that a package is for; "" when the file is no package.
 
     Raises:
         PackageError: it is damaged, or of another version.
     """
     from farm.compiler.package import is_package, read_manifest
 
-    if not is_package(path):
-        return {}
-    manifest = read_manifest(path)
-    return {"target": manifest.device} if given.get("target", "cpu") == "cpu" else {}
+    return read_manifest(path).device if is_package(path) else ""
 
 
-def _inputs(source: InputSource | None) -> Path | bytes | None:
-    if source is None:
+def _check_labels(labels: Source, edge: _Edge) -> None:
+    """Refuse labels that no output has so many classes for, when all outputs' sizes are known."""
+    from farm.worker.outputs import check_labels, read_labels
+
+    if edge.outputs and all(isinstance(spec.shape[-1], int) for spec in edge.outputs if spec.shape):
+        check_labels(read_labels(labels if isinstance(labels, bytes) else labels.read_bytes()), edge.outputs)
+
+
+def _check(spec: ModelSpec, path: Path, inputs: Inputs, *, packages: bool, by_arrays: bool) -> _Edge | None:
+    from farm.compiler.model import check_format
+    from farm.compiler.package import check_asked, is_package, read_package
+
+    if is_package(path):
+        if not packages:
+            raise UserError(f"{path} is a package, compiled already", hint="tune the model file that it was made from")
+        package = read_package(path)
+        check_asked(package.manifest, spec.precision, spec.shapes, spec.dtypes, records=spec.records is not None)
+        _fitted(package, {}, {}, inputs, by_arrays=False)
         return None
-    return checked_inputs(source) if isinstance(source, Path | str) else save_arrays(source)
+    if path.stat().st_size <= MAX_PARSED_BYTES:
+        check_format(path.read_bytes(), path.name)
+    edge = _onnx_edge(path)
+    if edge is not None:
+        _fitted(edge, spec.shapes, spec.dtypes, inputs, by_arrays=by_arrays)
+    return edge
 
 
-def _records(source: object, tell: OnNotice) -> bytes:
-    """What is wrong with them is said now, not when a phone is in hand; a folder becomes a .tar.
+def _fitted(
+    edge: ModelWithInputs,
+    shapes: Mapping[str, Sequence[int]],
+    dtypes: Mapping[str, str],
+    inputs: Inputs,
+    *,
+    by_arrays: bool,
+) -> None:
+    from farm.compiler.inputs import fitted, fixed_inputs, read_arrays, shapes_with
 
-    Lines that cannot be read do not go to the farm: `tell` hears of them.
-    """
-    from farm.compiler.record_files import packed, read_records
-
-    if not isinstance(source, Path | str):
-        raise UserError(f"records are a file or a folder, not {type(source).__name__}")
-    found = read_records(Path(source))
-    for line in found.told(str(source)):
-        tell(f"warning: {line}")
-    return packed(found.set)
+    npz = inputs.read_bytes() if isinstance(inputs, Path) else inputs
+    arrays = read_arrays(npz) if npz is not None else {}
+    fixed_inputs(edge, shapes_with(edge, arrays, shapes), by_arrays=by_arrays)
+    if not dtypes:  # else the arrays are for other types than the file's
+        fitted(edge, arrays)
 
 
-def _prior(source: Path | str | None, tell: OnNotice) -> bytes | None:
-    """A prior's bytes; None when it is no file: then it is the name of a set that the farm keeps.
-
-    Raises:
-        UserError: it is a path, and nothing is there; or it is no set of records.
-    """
-    from farm.compiler.record_files import is_path
-
-    if source is None:
+def _onnx_edge(path: Path) -> _Edge | None:
+    """None: it is no ONNX file that can be looked at here."""
+    if path.suffix != ".onnx" or path.stat().st_size > MAX_PARSED_BYTES or find_spec("onnx") is None:
         return None
-    path = Path(source)
-    if not is_path(path):
-        return None
-    if not path.exists():
-        raise UserError(f"the prior {path} does not exist", hint="a folder, a .tar, or a set of `farm records list`")
-    return _records(path, tell)
+    from farm.compiler.onnx_file import read_proto, tensors_in, tensors_out
 
-
-def _labels(source: LabelSource | None) -> Path | bytes | None:
-    if source is None:
-        return None
-    if isinstance(source, Path | str):
-        return checked_labels(source)
-    lines = list(source)
-    if any("\n" in line for line in lines):
-        raise UserError("a label has two lines", hint="give one text per class")
-    return "\n".join(lines).encode()
+    proto = read_proto(path.read_bytes(), path.name)
+    return _Edge(path.name, tensors_in(proto, path.name), tensors_out(proto, path.name))

@@ -1,28 +1,34 @@
-"""What the daemon streams, read on over its restarts: each thing once, none left out."""
+"""What the daemon streams, read on over its restarts: each thing once, none left out; and what is news about a wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from farm.client.door import Door
+from farm.client.connection import DaemonConnection
 from farm.client.model import JobInfo, LogLine, event_from, job_from, line_from
-from farm.core.errors import DaemonUnreachableError
-from farm.core.events import Event
+from farm.common.errors import DaemonUnreachableError
+from farm.common.events import Event
 
 WATCHED_JOBS = 1000  # ids and arrays in one question
-LONGEST_IDLE_S = 10.0  # whoever looks whenever nothing happens looks less and less often
+LONGEST_IDLE_S = 10.0  # between two None in a long silence
 
 Watched = AsyncGenerator[Event | tuple[JobInfo, ...], None]
+REPEAT_S = 60.0  # the same reason, its numbers brought up to date
+_NUMBER = re.compile(r"(?<!\S)\d[\d.]*")  # a word of its own: "53 s more", not the phone "galaxy-s9"
 
 
-async def events(door: Door, kind: str, since: int, **fields: Any) -> AsyncGenerator[Event | Mapping[str, Any], None]:
+async def events(
+    connection: DaemonConnection, kind: str, since: int, **fields: Any
+) -> AsyncGenerator[Event | Mapping[str, Any], None]:
     """The events of a stream after `since`, then the fields of its answer."""
     while True:
         try:
-            async with aclosing(door.stream(kind, since=since, **fields)) as replies:
+            async with aclosing(connection.stream(kind, since=since, **fields)) as replies:
                 async for reply in replies:
                     if not reply.more:
                         yield reply.fields
@@ -31,24 +37,28 @@ async def events(door: Door, kind: str, since: int, **fields: Any) -> AsyncGener
                         since = event.seq
                         yield event
         except DaemonUnreachableError as error:
-            await door.back(error)
+            await connection.wait_until_back(error)
         else:
             return
 
 
-async def watched(door: Door, names: tuple[str, ...], since: int, *, attended: bool = False) -> Watched:
+async def watched(
+    connection: DaemonConnection, names: tuple[str, ...], since: int, *, attended: bool = False
+) -> Watched:
     """Events of jobs and arrays, then the jobs as they ended; more than a thousand names in several rounds.
 
     `attended`: the daemon cancels what has not begun when this process dies.
     """
     for start in range(0, len(names), WATCHED_JOBS):
         some = list(names[start : start + WATCHED_JOBS])
-        async with aclosing(events(door, "job.watch", since, jobs=some, attended=attended)) as told:
-            async for each in told:
+        async with aclosing(events(connection, "job.watch", since, jobs=some, attended=attended)) as stream:
+            async for each in stream:
                 yield each if isinstance(each, Event) else tuple(map(job_from, each["jobs"]))
 
 
-async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) -> AsyncGenerator[LogLine, None]:
+async def log_lines(
+    connection: DaemonConnection, job: str, attempt: int | None, *, follow: bool
+) -> AsyncGenerator[LogLine, None]:
     """Lines of an attempt's log; of the latest and, with `follow`, of those after it when `attempt` is None."""
     every = attempt is None and follow
     asked = number = attempt
@@ -56,7 +66,7 @@ async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) 
     while True:
         # A place in one attempt's log is none in another's.
         fresh, elsewhere = after == 0 or asked is not None, False
-        stream = door.stream("job.logs", job=job, number=asked, after=after, follow=follow)
+        stream = connection.stream("job.logs", job=job, number=asked, after=after, follow=follow)
         try:
             async with aclosing(stream) as pages:
                 async for page in pages:
@@ -70,7 +80,7 @@ async def log_lines(door: Door, job: str, attempt: int | None, *, follow: bool) 
                         yield line_from(line)
                     number, after = came, page.fields.get("next", after)
         except DaemonUnreachableError as error:
-            await door.back(error)
+            await connection.wait_until_back(error)
             asked = number  # read that attempt to its end, before those that came after it
         else:
             if not elsewhere and (asked is None or not every):
@@ -100,3 +110,21 @@ async def with_idle(items: AsyncGenerator[Any, None], idle_s: float) -> AsyncGen
             pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)
         await items.aclose()
+
+
+class Reasons:
+    """The latest reason that was printed for each job, and when."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic seconds."""
+        self._clock = clock
+        self._printed: dict[str, tuple[str, float]] = {}  # job -> reason without numbers, when
+
+    def is_news(self, job: str, reason: str) -> bool:
+        """Whether to print it; it counts as printed then."""
+        now, plain = self._clock(), _NUMBER.sub("", reason)
+        printed, at = self._printed.get(job, ("", now))
+        if not reason or (printed == plain and now - at < REPEAT_S):
+            return False
+        self._printed[job] = plain, now
+        return True

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from farm.client.tuning_phones import FarmPhones, logger
+from farm.common.errors import FarmError
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.core.errors import FarmError
-from farm.tuning import intrinsics
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.candidate import Measured
-from farm.tuning.identical import LIMIT, Judge, JudgeOfKinds
+from farm.tuning.phone_speed import LIMIT, SpeedJudge, SpeedJudges
 from farm.tuning.runner import PoolRunner
 from farm.tuning.session import Evaluator
-from farm.tuning.stock_archives import ArchiveLinker
+from farm.tuning.stock import ArchiveLinker, load_intrinsics
 
 __all__ = ["FarmBuilder", "FarmPhones", "FarmRunner"]
 
@@ -27,7 +26,7 @@ class FarmRunner(PoolRunner):
     """A MetaSchedule runner on the farm's phones: `ms.tune_tir(..., runner=FarmRunner(on="gpu=adreno-740"))`.
 
     It holds its phones from the first moment until it is closed, by `close`, at the end of a `with` block, or when the
-    script ends. Phones that are lost are replaced; while there is none, the run waits and says so.
+    script ends. Phones that are lost are replaced; while there is none, the run waits and reports it.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class FarmRunner(PoolRunner):
 
         Args:
             on: which phones (a selector).
-            devices: how many at once; all are identical on paper (farm.core.alike), and of a kind of which there are
+            devices: how many at once; all are identical on paper (alike), and of a kind of which there are
                 so many if there is one.
             socket: the daemon's control socket; None: as `farm` finds it.
             evaluator: how often each candidate is run; the default is MetaSchedule's.
@@ -55,18 +54,18 @@ class FarmRunner(PoolRunner):
             same_limit: how far a phone's reference kernel may be from the others', relative, before it is left out for
                 some minutes; None: as far as it likes.
             cache: the folder of reference kernels; None: ~/.cache/farm.
-            measured: hears which phone measured what, and its factor, from other threads.
-            on_notice: hears sentences for people, from other threads.
+            measured: called for each measurement with its phone and factor, from other threads.
+            on_notice: called with sentences for people, from other threads.
 
         Raises:
             NoPhoneError: no phone matches.
             DaemonUnreachableError: no daemon answers.
         """
         self._phones = FarmPhones(on, devices, socket, on_notice)
-        intrinsics.load()  # else the search imports those of CUDA too, which no phone has: most of ten seconds
+        load_intrinsics()  # else the search imports those of CUDA too, which no phone has: most of ten seconds
         folder = cache or Path.home() / ".cache" / "farm"
 
-        def judge_of(kind: str) -> Judge | None:
+        def judge_of(kind: str) -> SpeedJudge | None:
             try:
                 return _judge(self._phones.target(kind), folder, same_limit)
             except (FarmError, OSError) as error:
@@ -79,8 +78,8 @@ class FarmRunner(PoolRunner):
             evaluator=evaluator,
             timeout_s=timeout_s,
             measured=measured,
-            tell=on_notice,
-            judge=JudgeOfKinds(judge_of),
+            report=on_notice,
+            judge=SpeedJudges(judge_of),
             link=ArchiveLinker(lambda: phones.awaited_target("cpu"), on_notice),
         )
         # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the
@@ -99,9 +98,9 @@ def _end(pool: Any, phones: FarmPhones) -> None:
     phones.close()
 
 
-def _judge(target: object | None, cache: Path, same_limit: float | None) -> Judge | None:
+def _judge(target: object | None, cache: Path, same_limit: float | None) -> SpeedJudge | None:
     """A judge of phones by the reference kernel for a target; None: there is no kernel for it."""
     if target is None:
         return None
     kernel = reference_kernel(target, cache)
-    return Judge(lambda session: load_kernel(session, kernel).seconds, limit=same_limit)
+    return SpeedJudge(lambda session: load_kernel(session, kernel).seconds, limit=same_limit)

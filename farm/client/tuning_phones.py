@@ -15,11 +15,11 @@ from typing import Any, Self, TypeVar
 
 from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
-from farm.client.waiting import Reasons
-from farm.core.alike import differences
-from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
-from farm.core.selector import Selector
-from farm.jobs.specs import LeaseSpec
+from farm.client.streams import Reasons
+from farm.common.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
+from farm.common.selector import Selector
+from farm.devices.identity.naming_rules import differences
+from farm.kinds.lease.spec import LeaseSpec
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
 HOLD_S = 900.0  # a script that is killed outright keeps its phones so long
@@ -31,7 +31,7 @@ SAME_S = 15.0  # a phone whose session was cut is waited for; less than the runn
 LEAVE_S = 30.0
 MAX_WHAT_CHARS = 1000
 KILLS = 2  # a candidate is called poison when it killed twice, the second time alone
-SHOWN = 3  # phones that are said to be different
+SHOWN = 3  # different phones that a message names
 
 logger = logging.getLogger("farm")
 
@@ -44,32 +44,26 @@ def why_unlike(rows: Sequence[Row], mark: str) -> str:
     known = [row for row in rows if row["alike"] is not None]
     one = next(row for row in known if row["labels"]["alike"] == mark)
     others = [row for row in known if row["labels"]["alike"] != mark]
-    said = [
+    named = [
         f"{row['name']} differs from {one['name']} in {', '.join(differences(one['alike'], row['alike']))}"
         for row in others[:SHOWN]
     ]
     more = [f"so do {len(others) - SHOWN} more"] if len(others) > SHOWN else []
-    return "; ".join([*said, *more]).replace("clock_policy", "clock policy")
+    return "; ".join([*named, *more]).replace("clock_policy", "clock policy")
 
 
 def too_few(on: str, count: int, wanted: int, why: str) -> str:
-    """What is said when fewer identical phones match than were asked for."""
-    said = (
+    """The message when fewer identical phones match than were asked for."""
+    message = (
         f"no two phones that match {on} are identical: one at once, not {wanted}"
         if count == 1
         else f"only {count} phones that match {on} are identical: not {wanted} at once"
     )
-    return f"{said}; {why}" if why else said
-
-
-class _Client(AsyncClient):
-    async def ask(self, kind: str, /, **fields: Any) -> Row:
-        """A verb that clients have no method for."""
-        return await self._door.call(kind, **fields)
+    return f"{message}; {why}" if why else message
 
 
 @dataclass(slots=True)
-class _Seat:
+class _PhoneSlot:
     """One phone of the run, whichever it is at the moment."""
 
     number: int
@@ -82,7 +76,7 @@ class _Seat:
 
     @property
     def name(self) -> str:
-        """The same for the same phone: one that was cut and cleaned may come back to another seat."""
+        """The same for the same phone: one that was cut and cleaned may come back to another slot."""
         return self.held.device if self.held else ""
 
 
@@ -100,12 +94,12 @@ class FarmPhones:
         """
         if devices < 1:
             raise UserError(f"{devices} phones cannot measure anything", hint="give devices=1 or more")
-        Selector.parse(on)  # a mistake in it is told now, not by a phone that never comes
+        Selector.parse(on)  # an invalid one is refused now
         self._on, self._socket, self._on_notice = on, socket, on_notice
-        self._seats = [_Seat(number) for number in range(1, devices + 1)]
+        self._slots = [_PhoneSlot(number) for number in range(1, devices + 1)]
         self._poison: set[str] = set()
         self._targets: Mapping[str, object] = {}  # of the first phone, and so of all
-        self._client: _Client | None = None
+        self._client: AsyncClient | None = None
         self._pooled: asyncio.Future[str] | None = None  # the selector of phones identical to the first
         self._loop = asyncio.new_event_loop()
         self._main: asyncio.Task[None] | None = None
@@ -123,14 +117,14 @@ class FarmPhones:
 
     def state(self) -> PoolState:
         """The phones that are held now."""
-        seats = list(self._seats)
-        phones = tuple(PooledPhone(seat.name, seat.held.device, seat.yield_wanted) for seat in seats if seat.held)
-        waits = next((seat.waits for seat in seats if seat.held is None), "")
-        return PoolState(phones, len(seats), waits)
+        slots = list(self._slots)
+        phones = tuple(PooledPhone(slot.name, slot.held.device, slot.yield_wanted) for slot in slots if slot.held)
+        waits = next((slot.waits for slot in slots if slot.held is None), "")
+        return PoolState(phones, len(slots), waits)
 
     def open_session(self, lease: str) -> SessionOffer:
         """A lease's key is good for one session after the other."""
-        held = self._seat(lease).held
+        held = self._slot(lease).held
         if held is None:
             raise PhoneError(f"{lease} is not held now")
         return SessionOffer(held.tvm_host, held.tvm_port, held.tvm_key)
@@ -138,11 +132,11 @@ class FarmPhones:
     def abort_session(self, lease: str, reason: str) -> None:
         """End the lease, which cuts what hangs and cleans the phone, and ask for the phone anew."""
         del reason
-        self._call(self._leave(self._seat(lease), same=True))
+        self._call(self._leave(self._slot(lease), same=True))
 
     def give_back(self, lease: str) -> None:
         """Let others have the phone."""
-        self._call(self._leave(self._seat(lease)))
+        self._call(self._leave(self._slot(lease)))
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
         """Those that killed twice, in this script or anywhere on the farm."""
@@ -151,19 +145,19 @@ class FarmPhones:
             answer = self._ask("poison.look", artifacts=list(artifacts))
         except FarmError as error:
             if not self._closed:
-                self._on_notice(f"the farm does not say what is poison: {error.message}")
+                self._on_notice(f"the farm does not answer which candidates are poison: {error.message}")
             return frozenset(known)
         return frozenset(known.union(answer["poisoned"]))
 
-    def tell_poison(self, artifact: str, device: str, what: str) -> None:
-        """Remembered while this object lives, and told to the farm, so that nobody runs it any more.
+    def report_poison(self, artifact: str, device: str, what: str) -> None:
+        """Remembered while this object lives, and reported to the farm: no job runs it any more.
 
         Raises:
             FarmError: the farm did not take it: the phone is not held any more, or the daemon is away.
         """
         self._on_notice(f"{device}: candidate {artifact[:12]} is not run again: {what}")
         self._poison.add(artifact)
-        self._ask("poison.tell", artifact=artifact, device=device, what=what[:MAX_WHAT_CHARS], kills=KILLS)
+        self._ask("poison.report", artifact=artifact, device=device, what=what[:MAX_WHAT_CHARS], kills=KILLS)
 
     def target(self, kind: str) -> object | None:
         """The target of code for a kind of device ("cpu", "opencl") on these phones; None: they have no such one."""
@@ -197,7 +191,7 @@ class FarmPhones:
                 runner.run(self._hold())
         except BaseException as error:
             if not self._began.done():
-                self._began.set_exception(error)  # whoever makes this object waits for it
+                self._began.set_exception(error)  # __init__ waits for it
             elif not isinstance(error, asyncio.CancelledError):
                 raise
         finally:
@@ -206,18 +200,18 @@ class FarmPhones:
     async def _hold(self) -> None:
         self._main = asyncio.current_task()
         self._pooled = self._loop.create_future()
-        for seat in self._seats:
-            seat.again = asyncio.Event()
-        async with _Client(self._socket, on_notice=self._on_notice) as client:
+        for slot in self._slots:
+            slot.again = asyncio.Event()
+        async with AsyncClient(self._socket, on_notice=self._on_notice) as client:
             self._client = client
             if like := await self._alike(client):
                 self._pooled.set_result(like)
             self._began.set_result(None)
             async with asyncio.TaskGroup() as group:
-                for seat in self._seats:
-                    group.create_task(self._keep(client, seat))
+                for slot in self._slots:
+                    group.create_task(self._keep(client, slot))
 
-    async def _alike(self, client: _Client) -> str:
+    async def _alike(self, client: AsyncClient) -> str:
         """The selector of identical phones of which there are as many as wanted; "" when the first may be any.
 
         Raises:
@@ -225,16 +219,20 @@ class FarmPhones:
         """
 
         async def refusal(on: str, devices: int) -> FarmError | None:
-            wish = LeaseSpec.from_wire({"on": on, "seconds": HOLD_S, "devices": devices})
-            return (await client.check([(wish, "")], must_match=True))[2]
+            spec = LeaseSpec.from_wire({"on": on, "seconds": HOLD_S, "devices": devices})
+            return (await client.check([(spec, "")], must_match=True))[2]
 
         if (error := await refusal(self._on, 1)) is not None:
             raise error
-        wanted = len(self._seats)
+        wanted = len(self._slots)
         if wanted == 1:
             return ""
         selector = Selector.parse(self._on)
-        rows = [await client.ask("device.show", device=each.name) for each in await client.devices() if each.adopted]
+        rows = [
+            await client.connection.call("device.show", device=each.name)
+            for each in await client.devices()
+            if each.adopted
+        ]
         rows = [row for row in rows if selector.matches(row["labels"], row["aliases"])]
         marks = [str(row["labels"].get("alike", "")) for row in rows]
         ready = Counter(mark for row, mark in zip(rows, marks, strict=True) if row["state"] == "ready")
@@ -251,52 +249,52 @@ class FarmPhones:
         """A selector of identical phones."""
         return f"{self._on},alike={mark}"
 
-    async def _keep(self, client: _Client, seat: _Seat) -> None:
+    async def _keep(self, client: AsyncClient, slot: _PhoneSlot) -> None:
         while True:
             try:
-                await self._one_lease(client, seat)
+                await self._one_lease(client, slot)
             except FarmError as error:
-                seat.waits = error.message
-                if self._reasons.is_news(f"{seat.number} failed", error.message):
+                slot.waits = error.message
+                if self._reasons.is_news(f"{slot.number} failed", error.message):
                     self._on_notice(error.message)
                 if isinstance(error, NotAllowedError):
                     return
                 await asyncio.sleep(RETRY_S)
 
-    async def _one_lease(self, client: _Client, seat: _Seat) -> None:
-        assert seat.again is not None
-        seat.again.clear()
+    async def _one_lease(self, client: AsyncClient, slot: _PhoneSlot) -> None:
+        assert slot.again is not None
+        slot.again.clear()
 
         def waits(why: str) -> None:
-            seat.waits = why
-            if self._reasons.is_news(str(seat.number), why):
-                self._on_notice(f"phone {seat.number} of {len(self._seats)} is waited for: {why}")
+            slot.waits = why
+            if self._reasons.is_news(str(slot.number), why):
+                self._on_notice(f"phone {slot.number} of {len(self._slots)} is waited for: {why}")
 
         async def lease(on: str) -> AsyncLease:
             return await client.acquire(on=on, seconds=HOLD_S, note="tuning", tuning=True, on_wait=waits)
 
-        held, on = None, await self._selector(seat)
-        if seat.same:
+        held, on = None, await self._selector(slot)
+        if slot.same:
             with contextlib.suppress(FarmError, TimeoutError):
                 async with asyncio.timeout(SAME_S):
-                    held = await lease(f"{on},name={seat.same}")
-            seat.same = ""
+                    held = await lease(f"{on},name={slot.same}")
+            slot.same = ""
         held = held or await lease(on)
         try:
             await self._know_first(client, held)
-            seat.held = held
-            seat.left.clear()
-            await self._look_after(seat, held)
+            slot.held = held
+            slot.left.clear()
+            await self._look_after(slot, held)
         finally:
-            seat.held, seat.yield_wanted, seat.waits = None, False, "the farm is being asked for one again"
-            seat.left.set()
+            slot.held, slot.yield_wanted, slot.waits = None, False, "the farm is being asked for one again"
+            slot.left.set()
             await held.release()
 
-    async def _look_after(self, seat: _Seat, held: AsyncLease) -> None:
+    async def _look_after(self, slot: _PhoneSlot, held: AsyncLease) -> None:
         """Return when the lease is over, or to be given back."""
-        assert seat.again is not None
+        assert slot.again is not None
         waited: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(held.ended()), asyncio.ensure_future(seat.again.wait()),
+            asyncio.ensure_future(held.ended()), asyncio.ensure_future(slot.again.wait()),
         ]  # fmt: skip
         extend_s = self._loop.time() + EXTEND_S
         try:
@@ -305,8 +303,8 @@ class FarmPhones:
                 if self._loop.time() >= extend_s:
                     extend_s += EXTEND_S
                     await held.extend(EXTEND_S)
-                facts = await held.door.call("lease.show", lease=held.lease)
-                seat.yield_wanted = bool(facts.get("yield_wanted"))
+                facts = await held.connection.call("lease.show", lease=held.lease)
+                slot.yield_wanted = bool(facts.get("yield_wanted"))
         except UserError:  # it has ended
             return
         finally:
@@ -314,15 +312,15 @@ class FarmPhones:
                 each.cancel()
             await asyncio.gather(*waited, return_exceptions=True)
 
-    async def _selector(self, seat: _Seat) -> str:
+    async def _selector(self, slot: _PhoneSlot) -> str:
         """The first phone may be any; the others must be as it is."""
         assert self._pooled is not None
-        return self._on if seat.number == 1 and not self._pooled.done() else await asyncio.shield(self._pooled)
+        return self._on if slot.number == 1 and not self._pooled.done() else await asyncio.shield(self._pooled)
 
-    async def _know_first(self, client: _Client, held: AsyncLease) -> None:
+    async def _know_first(self, client: AsyncClient, held: AsyncLease) -> None:
         assert self._pooled is not None
         if not self._targets:
-            row = await client.ask("device.show", device=held.device)
+            row = await client.connection.call("device.show", device=held.device)
             if "alike" not in row["labels"]:
                 raise PhoneError(f"{held.device} is not identified")
             self._targets = row["targets"]
@@ -330,15 +328,15 @@ class FarmPhones:
             if not self._pooled.done():
                 self._pooled.set_result(self._like(row["labels"]["alike"]))
 
-    async def _leave(self, seat: _Seat, *, same: bool = False) -> None:
-        assert seat.again is not None
-        if seat.held is not None:
-            seat.same = seat.held.device if same else ""
-            seat.again.set()
-            await seat.left.wait()
+    async def _leave(self, slot: _PhoneSlot, *, same: bool = False) -> None:
+        assert slot.again is not None
+        if slot.held is not None:
+            slot.same = slot.held.device if same else ""
+            slot.again.set()
+            await slot.left.wait()
 
     def _ask(self, kind: str, **fields: Any) -> Row:
-        if self._client is None or (answer := self._call(self._client.ask(kind, **fields))) is None:
+        if self._client is None or (answer := self._call(self._client.connection.call(kind, **fields))) is None:
             raise HostError("the phones were given back: the farm is not asked any more")
         return answer
 
@@ -359,8 +357,8 @@ class FarmPhones:
         except TimeoutError as error:
             raise HostError(f"the farm did not answer within {ANSWER_LIMIT_S:g} s") from error
 
-    def _seat(self, lease: str) -> _Seat:
-        for seat in self._seats:
-            if seat.name == lease:
-                return seat
+    def _slot(self, lease: str) -> _PhoneSlot:
+        for slot in self._slots:
+            if slot.name == lease:
+                return slot
         raise PhoneError(f"{lease} is not held now")

@@ -1,40 +1,54 @@
-"""From a model file or a package to a library, the inputs to run it on, and what its outputs should be. No daemon."""
+"""From a model file or a package to a library, the inputs to run it on, and what its outputs should be.
+
+`build` does that; `make_package` puts all of it into one file.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+import farm
 from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
-from farm.compiler.inputs import Fed, Fill, all_inputs, filled, fitted, import_with, read_arrays
+from farm.compiler.files import replaced
+from farm.compiler.inputs import Fill, ModelWithInputs, all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import import_model, read
-from farm.compiler.model import Array, TensorSpec
-from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
+from farm.compiler.model import Array, ImportedModel, TensorSpec
 from farm.compiler.package import (
+    FORMAT,
+    MODEL,
+    REFERENCE,
+    Expected,
     Package,
     PackageError,
+    PackageManifest,
+    Tensor,
     check_asked,
     check_fits,
     check_tvm,
     cpu_features,
     is_package,
     read_package,
+    reference_npz,
+    write_package,
 )
+from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
+from farm.compiler.record_files import read_records
+from farm.compiler.records import FILES, pruned
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for, within_memory
 from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What somebody wants of a model file or of a package."""
+class BuildRequest:
+    """How to build a model file or a package."""
 
     recipe: Recipe
     shapes: Mapping[str, Sequence[int]]
@@ -53,7 +67,7 @@ class Build:
     recipe: Recipe
     compiled: Compiled
     inputs: Mapping[str, Array]  # in the order of the library's parameters
-    given: tuple[str, ...]  # inputs that somebody gave
+    given: tuple[str, ...]  # inputs that the request gives
     outputs: tuple[TensorSpec, ...]
     reference: Reference | None  # None: of a package without its model, on inputs that are not its own
     package: Package | None = None  # that it was read from
@@ -92,7 +106,7 @@ class Build:
             TargetRefusedError: too far, and the target is one that this TVM is not trusted with.
         """
         if self.reference is None:
-            note = "the package has no model inside that could tell the outputs for these inputs"
+            note = "the package has no model inside to compute the outputs for these inputs from"
             return {"max_abs_error": None, "max_rel_error": None, "numerics": {"reference": "none", "note": note}}
         try:
             return judge(outputs, self.reference, self.output_names, self.recipe.precision)
@@ -117,7 +131,9 @@ class Build:
         }  # fmt: skip
 
 
-def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda _: None) -> Build:
+def build(
+    data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None] = lambda _: None
+) -> Build:
     """Compile a model file, or unpack a package, and find what its outputs should be.
 
     Args:
@@ -125,7 +141,7 @@ def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda
         name: what people call it; its suffix may tell the format.
         wanted: how, and on what.
         cache: a folder that keeps libraries and references.
-        say: hears of each step.
+        report: called with each step.
 
     Raises:
         ModelError: the model or its inputs cannot be used, or TVM fails.
@@ -134,58 +150,61 @@ def build(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say = lambda
         NoLinkerError: the host cannot link for the target.
     """
     if is_package(data):
-        return _unpacked(data, name, wanted, cache, say)
+        return _unpacked(data, name, wanted, cache, report)
     model, given = import_with(read(data, name), wanted.npz, wanted.shapes, wanted.dtypes)
     inputs = _inputs(model, given, wanted)
-    say("compiling")
+    report("compiling")
     compiled = compile_library(model, wanted.recipe, cache)
-    say("computing the reference")
+    report("computing the reference")
     return Build(
         name=model.name, sha256=model.sha256, recipe=wanted.recipe, compiled=compiled, inputs=inputs,
         given=tuple(sorted(given)), outputs=model.outputs, reference=reference_for(model, inputs, cache),
     )  # fmt: skip
 
 
-def _inputs(model: Fed, given: Mapping[str, Array], wanted: Wanted) -> dict[str, Array]:
+def _inputs(model: ModelWithInputs, given: Mapping[str, Array], wanted: BuildRequest) -> dict[str, Array]:
     with within_memory(model.name, model.inputs):
         return all_inputs(model, given) if wanted.all_or_none else filled(model, given, wanted.fill)
 
 
-def _unpacked(data: bytes, name: str, wanted: Wanted, cache: Path, say: Say) -> Build:
+def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None]) -> Build:
     package = read_package(data, name)
-    said = package.manifest
-    check_tvm(said, tvm.__version__)
+    manifest = package.manifest
+    check_tvm(manifest, tvm.__version__)
     target = wanted.recipe.target
-    check_fits(said, *abi_of(target), device_of(target), cpu_features(target))
-    check_asked(said, wanted.recipe.precision, wanted.shapes, wanted.dtypes, records=wanted.recipe.records is not None)
-    say("unpacking")
-    folder = cache / said.sha256[LIBRARY_MEMBER]
+    check_fits(manifest, *abi_of(target), device_of(target), cpu_features(target))
+    check_asked(
+        manifest, wanted.recipe.precision, wanted.shapes, wanted.dtypes, records=wanted.recipe.records is not None
+    )
+    report("unpacking")
+    folder = cache / manifest.sha256[LIBRARY_MEMBER]
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{LIBRARY}.{os.getpid()}"
-    partial.write_bytes(package.library)
-    partial.replace(folder / LIBRARY)
+    with replaced(folder / LIBRARY) as partial:
+        partial.write_bytes(package.library)
     given = fitted(package, read_arrays(wanted.npz)) if wanted.npz is not None else {}
     if given or wanted.fill != "random":
         inputs = _inputs(package, given, wanted)
-        reference = _of_model_inside(package, inputs, cache, say)
+        reference = _of_model_inside(package, inputs, cache, report)
     else:
         own = package.expected()
         inputs = dict(zip((spec.name for spec in package.inputs), own.inputs, strict=True))
-        by, note = said.reference_by, said.reference_note
-        reference = Reference(own.outputs, own.host_outputs, said.reference_independent, by, note)
-    key = said.sha256[LIBRARY_MEMBER]
+        by, note = manifest.reference_by, manifest.reference_note
+        reference = Reference(own.outputs, own.host_outputs, manifest.reference_independent, by, note)
+    key = manifest.sha256[LIBRARY_MEMBER]
     return Build(
-        name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(said.target, said.precision),
-        compiled=Compiled(folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=said.linker), inputs=inputs,
+        name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(manifest.target, manifest.precision),
+        compiled=Compiled(folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=manifest.linker), inputs=inputs,
         given=tuple(sorted(given)), outputs=package.outputs, reference=reference, package=package,
     )  # fmt: skip
 
 
-def _of_model_inside(package: Package, inputs: Mapping[str, Array], cache: Path, say: Say) -> Reference | None:
+def _of_model_inside(
+    package: Package, inputs: Mapping[str, Array], cache: Path, report: Callable[[str], None]
+) -> Reference | None:
     """The reference for inputs that are not the package's own; None: there is no model inside."""
     if package.model is None:
         return None
-    say("computing the reference")
+    report("computing the reference")
     shapes = {tensor.name: tensor.shape for tensor in package.manifest.inputs}
     dtypes = {tensor.name: tensor.dtype for tensor in package.manifest.inputs}
     model = import_model(read(package.model, package.name), shapes, dtypes)
@@ -195,3 +214,60 @@ def _of_model_inside(package: Package, inputs: Mapping[str, Array], cache: Path,
             hint="make it again",
         )
     return reference_for(model, inputs, cache)
+
+
+SMALL_BYTES = 64 << 20  # a model file up to this size goes into its package unasked
+
+
+def make_package(
+    model: ImportedModel, recipe: Recipe, cache: Path, *, target_name: str = "", source: bytes | None = None
+) -> bytes:
+    """Compile a model and pack it with what its outputs are for the farm's seeded inputs, and with its records.
+
+    `source` is the model file, to go into the package too: only then can a package be judged on other inputs.
+
+    Raises:
+        FarmError: as `build`.
+    """
+    compiled = compile_library(model, recipe, cache)
+    inputs = filled(model, {}, "random")
+    reference = reference_for(model, inputs, cache)
+    expected = Expected(tuple(inputs.values()), reference.outputs, reference.host_outputs)
+    abi, platform = abi_of(recipe.target)
+    members = {
+        LIBRARY_MEMBER: compiled.library.read_bytes(),
+        REFERENCE: reference_npz(expected),
+    }
+    if source is not None:
+        members[MODEL] = source
+    if recipe.records is not None and compiled.scheduled:
+        texts = pruned(read_records(recipe.records).set).texts()
+        members |= {name: texts[name].encode() for name in FILES if name in texts}
+    manifest = PackageManifest(
+        format=FORMAT,
+        name=model.name,
+        source_format=model.format,
+        source_sha256=model.sha256,
+        key=model.key,
+        inputs=tuple(_tensor(spec) for spec in model.inputs),
+        outputs=tuple(_tensor(spec) for spec in model.outputs),
+        target_name=target_name,
+        target=dict(recipe.target) if isinstance(recipe.target, Mapping) else str(recipe.target),
+        device=device_of(recipe.target),
+        abi=abi,
+        platform=platform,
+        precision=recipe.precision,
+        tvm=tvm.__version__,
+        tvm_ffi=importlib.metadata.version("apache-tvm-ffi"),
+        farm=farm.__version__,
+        linker=compiled.linker,
+        reference_by=reference.by,
+        reference_independent=reference.independent,
+        reference_note=reference.note,
+        created=datetime.now(UTC).replace(microsecond=0),
+    )
+    return write_package(manifest, members)
+
+
+def _tensor(spec: TensorSpec) -> Tensor:
+    return Tensor(spec.name, tuple(int(size) for size in spec.shape), str(spec.dtype))

@@ -23,16 +23,27 @@ from tvm.relax.backend.utils import BackendDispatcher
 from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
-from farm.compiler.batch_norm import fold_batch_norm
-from farm.compiler.cache import drop_unused, locked, sha256_of
-from farm.compiler.fitting import ForeignRecordsError, foreign_records, same_target, words
-from farm.compiler.isolated import isolated
+from farm.bundle.storage import hash_file
+from farm.common.errors import ModelError, UserError
+from farm.common.files import publish
+from farm.compiler.files import drop_unused, locked
 from farm.compiler.link import exporter, find_linker
-from farm.compiler.precision import FLOAT32, in_precision
+from farm.compiler.record_files import BadRecordsError
 from farm.compiler.records import RECORDS, WORKLOADS
-from farm.compiler.targets import TargetRefusedError, abi_of, check_target, described, is_texture, target_from
-from farm.compiler.tvm_errors import end_of, first_line
-from farm.core.errors import ModelError, UserError
+from farm.compiler.relax_passes import FLOAT32, fold_batch_norm, in_precision
+from farm.compiler.targets import (
+    ForeignRecordsError,
+    TargetRefusedError,
+    abi_of,
+    check_target,
+    described,
+    foreign_records,
+    is_texture,
+    same_target,
+    target_from,
+    target_text,
+)
+from farm.compiler.tvm_errors import end_of, first_line, run_in_child
 
 if TYPE_CHECKING:
     from farm.compiler.model import ImportedModel
@@ -81,16 +92,10 @@ _FINISH = tvm.transform.Sequential(
 )
 
 
-class CompileError(ModelError):
+class ModelCompileError(ModelError):
     """TVM cannot compile the model for that target."""
 
     code = "compile"
-
-
-class UnusableRecordsError(UserError):
-    """MetaSchedule cannot read the tuning records."""
-
-    code = "bad_records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
     Raises:
         TargetError: TVM does not know the target.
         TargetRefusedError: it has no code generator for it, or schedules it all by itself.
-        CompileError: TVM fails.
+        ModelCompileError: TVM fails.
     """
     target = target_from(recipe.target)
     check_target(target)
@@ -132,7 +137,7 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
         raise TargetRefusedError(
             f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
-    with _told(model, target), target:
+    with _tvm_errors(model, target), target:
         return _FUSE(in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision))
 
 
@@ -144,9 +149,9 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
     Raises:
         TargetError: TVM does not know the target.
         TargetRefusedError: it has no code generator for it, or records do not apply to it.
-        UnusableRecordsError: the records cannot be read.
-        ForeignRecordsError: they are all for other models, or targets (farm.compiler.fitting: what counts as the same).
-        CompileError: TVM fails.
+        BadRecordsError: the records cannot be read.
+        ForeignRecordsError: they are all for other models or targets (see farm.compiler.targets).
+        ModelCompileError: TVM fails.
     """
     return _compiled(model, recipe)[0]
 
@@ -156,11 +161,11 @@ def _compiled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
     target = target_from(recipe.target)
     if _has_own_pipeline(target) and recipe.records is None:
         check_target(target)
-        with _told(model, target):
+        with _tvm_errors(model, target):
             module = in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision)
             return tvm.compile(module, target=target), 0, 0
     module, operators, scheduled = _scheduled(model, recipe)
-    with _told(model, target), target:
+    with _tvm_errors(model, target), target:
         return tvm.compile(module, target=target, relax_pipeline=_FINISH), operators, scheduled
 
 
@@ -174,7 +179,7 @@ def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
     """
     target = target_from(recipe.target)
     module = relax.transform.AttachGlobalSymbol()(_scheduled(model, recipe)[0])
-    with _told(model, target), target:
+    with _tvm_errors(model, target), target:
         functions = {name: each for name, each in module.functions.items() if isinstance(each, tvm.tirx.PrimFunc)}
         return tvm.compile(tvm.IRModule(functions), target=target)
 
@@ -186,7 +191,7 @@ def _scheduled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
     waiting, scheduled = _unscheduled(module), 0
     if recipe.records is not None:
         database = _database(recipe.records, target)
-        with _told(model, target), target, database:
+        with _tvm_errors(model, target), target, database:
             module = relax.transform.MetaScheduleApplyDatabase()(module)
         scheduled = waiting - _unscheduled(module)
         # What failed, or does nothing, is no schedule, whatever it is for.
@@ -196,7 +201,7 @@ def _scheduled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
                 f"no tuning record is for an operator of {model.name} in {recipe.precision}",
                 hint="farm tune makes records for this model; they fit its shapes, types and precision only",
             )
-    with _told(model, target), target:
+    with _tvm_errors(model, target), target:
         return tvm.transform.Sequential(default_schedules(target))(module), waiting, scheduled
 
 
@@ -229,13 +234,13 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:
-    """What is told of a library that was made before; None: there is none, or no whole one.
+    """The facts about a library that was made before; None: there is none, or no whole one.
 
     After a power cut files may be empty or torn, and a damaged library would be held against phones and models.
     """
     try:
         made = json.loads((folder / MADE).read_text())
-        whole = {*made} == MADE_FIELDS and made["sha256"] == sha256_of(folder / LIBRARY)
+        whole = {*made} == MADE_FIELDS and made["sha256"] == hash_file(folder / LIBRARY)
     except (OSError, ValueError, TypeError):
         return None
     return made if whole else None
@@ -247,7 +252,7 @@ def records_sha256(records: Path | None) -> str:
         return ""
     digest = hashlib.sha256()
     for name in (WORKLOADS, RECORDS):
-        with contextlib.suppress(FileNotFoundError):  # `_database` says it
+        with contextlib.suppress(FileNotFoundError):  # `_database` reports it
             digest.update(hashlib.sha256((records / name).read_bytes()).digest())
     return digest.hexdigest()
 
@@ -285,25 +290,25 @@ def _database(records: Path, target: Any) -> Any:
             database.commit_workload(each.workload.mod)
             database.commit_tuning_record(each)
     except Exception as error:
-        raise UnusableRecordsError(
+        raise BadRecordsError(
             f"the tuning records cannot be used: {first_line(error)}",
             hint="`farm records` keeps, merges and mends them",
             evidence=end_of(error),
         ) from error
     if every and not mine:
-        raise foreign_records("the tuning records", target, f"they are for {words(every[0].target)}")
+        raise foreign_records("the tuning records", target, f"they are for {target_text(every[0].target)}")
     return database
 
 
 @contextlib.contextmanager
-def _told(model: ImportedModel, target: Any) -> Iterator[None]:
-    """Whatever TVM raises as one error that says which model and which target."""
+def _tvm_errors(model: ImportedModel, target: Any) -> Iterator[None]:
+    """Turn every error of TVM into one that names the model and the target."""
     try:
         yield
     except (ModelError, UserError):
         raise
     except Exception as error:
-        raise CompileError(
+        raise ModelCompileError(
             f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
             evidence=end_of(error),
         ) from error
@@ -324,11 +329,11 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
             executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
 
         if is_texture(recipe.target):  # it damages the module, which is still needed for the reference
-            isolated(export, f"compiling {model.name} for textures")
+            run_in_child(export, f"compiling {model.name} for textures")
         else:
             export()
         made = {
-            "sha256": sha256_of(partial / LIBRARY),
+            "sha256": hash_file(partial / LIBRARY),
             "seconds": time.monotonic() - started_s,
             "linker": find_linker(abi, platform).name,
             "operators": operators,
@@ -336,7 +341,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
         }
         (partial / MADE).write_text(json.dumps(made))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        partial.rename(folder)
+        publish(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return made

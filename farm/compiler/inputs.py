@@ -1,6 +1,6 @@
-"""A model's inputs: from an .npz file read with care, or made. What does not fit is said with its name and place.
+"""A model's inputs: from an .npz file read with care, or made. An error names the input and the place.
 
-TVM is imported by `import_with` only: a client looks at inputs before it uploads them.
+TVM is imported by `import_with` only: a client checks inputs before it uploads them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
+from farm.common.errors import ModelError
+from farm.common.selector import nearest
 from farm.compiler.model import Array, ImportedModel, ShapeError, SourceModel, TensorSpec, shown
-from farm.core.errors import ModelError
-from farm.core.selector import nearest
-from farm.core.shape_option import shape_option
+from farm.compiler.shape_option import shape_option
 
 INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
 SAFE_INTEGER = 2  # random integers stay below: they are often indices, and every axis is likely to have two places
@@ -36,8 +36,8 @@ class InputError(ModelError):
     code = "bad_inputs"
 
 
-class Fed(Protocol):
-    """Whatever takes inputs: a file that was read, an imported model, a package."""
+class ModelWithInputs(Protocol):
+    """A file that was read, an imported model or a package."""
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ def import_with(
 
 
 def shapes_with(
-    source: Fed, arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]
+    source: ModelWithInputs, arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
     """The shapes asked for and those of arrays that are given as inputs.
 
@@ -85,7 +85,7 @@ def shapes_with(
     return {**shapes, **{name: array.shape for name, array in arrays.items()}}
 
 
-def fitted(model: Fed, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def fitted(model: ModelWithInputs, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Each array in its input's type, which loses nothing but digits.
 
     Raises:
@@ -95,7 +95,7 @@ def fitted(model: Fed, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: _converted(specs[name], array) for name, array in arrays.items()}
 
 
-def all_inputs(model: Fed, given: Mapping[str, Array]) -> dict[str, Array]:
+def all_inputs(model: ModelWithInputs, given: Mapping[str, Array]) -> dict[str, Array]:
     """Every input by name: all given, or all seeded random.
 
     Raises:
@@ -110,7 +110,7 @@ def all_inputs(model: Fed, given: Mapping[str, Array]) -> dict[str, Array]:
     return filled(model, given, "random")
 
 
-def filled(model: Fed, given: Mapping[str, Array], fill: Fill) -> dict[str, Array]:
+def filled(model: ModelWithInputs, given: Mapping[str, Array], fill: Fill) -> dict[str, Array]:
     """Every input by name: `given` ones as they are, the others made.
 
     Raises:
@@ -122,7 +122,7 @@ def filled(model: Fed, given: Mapping[str, Array], fill: Fill) -> dict[str, Arra
     }
 
 
-def _made(model: Fed, spec: TensorSpec, fill: Fill, position: int) -> Array:
+def _made(model: ModelWithInputs, spec: TensorSpec, fill: Fill, position: int) -> Array:
     for dimension, size in enumerate(spec.shape):
         if not isinstance(size, int):
             raise InputError(
@@ -139,9 +139,9 @@ def _made(model: Fed, spec: TensorSpec, fill: Fill, position: int) -> Array:
 
 
 def fixed_inputs(
-    source: Fed, shapes: Mapping[str, Sequence[int]], *, by_arrays: bool = False
+    source: ModelWithInputs, shapes: Mapping[str, Sequence[int]], *, by_arrays: bool = False
 ) -> tuple[TensorSpec, ...]:
-    """A model's inputs with every dimension fixed. `by_arrays`: --input could fix them too, so a hint tells of it.
+    """A model's inputs with every dimension fixed. `by_arrays`: --input could fix them too, and a hint mentions it.
 
     Raises:
         ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
@@ -151,7 +151,7 @@ def fixed_inputs(
     return tuple(_fixed(source, spec, shapes, or_else) for spec in source.inputs)
 
 
-def open_shapes(source: Fed, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> tuple[str, ...]:
+def open_shapes(source: ModelWithInputs, shapes: Mapping[str, Sequence[int]] = NO_SHAPES) -> tuple[str, ...]:
     """The options that would fix the inputs that `shapes` leaves open: 1 where nothing is known."""
     return tuple(
         _typed(spec, spec.shape)
@@ -167,7 +167,7 @@ def read_arrays(npz: bytes) -> dict[str, Array]:
         InputError: it is no .npz of plain arrays, or claims to be too large.
     """
     if npz[:6] == b"\x93NUMPY":
-        raise InputError("the inputs file is one array (.npy), and it must say which input it is", hint=WRITE_HINT)
+        raise InputError("the inputs file is one array (.npy), which does not name its input", hint=WRITE_HINT)
     if npz[:1] == b"\x80":
         raise InputError("the inputs file is a pickle, which could run any code and is not read", hint=WRITE_HINT)
     try:
@@ -208,7 +208,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         ) from error
 
 
-def _check_arrays(model: Fed, arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
+def _check_arrays(model: ModelWithInputs, arrays: Mapping[str, Array]) -> dict[str, TensorSpec]:
     specs = {spec.name: spec for spec in model.inputs}
     for name, array in arrays.items():
         if name not in specs:
@@ -258,7 +258,7 @@ def _refuse_where(wrong: Array, spec: TensorSpec, array: Array, hint: str) -> No
         raise InputError(f"input {spec.name!r} has {array[place]} at {list(place)}", hint=hint)
 
 
-def check_names(source: Fed, given: Mapping[str, Any], what: str) -> None:
+def check_names(source: ModelWithInputs, given: Mapping[str, Any], what: str) -> None:
     """Refuse a name that is no input.
 
     Raises:
@@ -275,7 +275,7 @@ def check_names(source: Fed, given: Mapping[str, Any], what: str) -> None:
             )
 
 
-def _fixed(source: Fed, spec: TensorSpec, shapes: Mapping[str, Sequence[int]], or_else: str) -> TensorSpec:
+def _fixed(source: ModelWithInputs, spec: TensorSpec, shapes: Mapping[str, Sequence[int]], or_else: str) -> TensorSpec:
     shape = tuple(int(size) for size in shapes[spec.name]) if spec.name in shapes else spec.shape
     where = f"{source.name}: input {spec.name!r}, shape {shown(spec.shape)}"
     if len(shape) != len(spec.shape):

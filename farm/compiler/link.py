@@ -1,4 +1,4 @@
-"""Links TVM's object files into a shared library for a phone, with whatever linker the host has.
+"""Links TVM's object files into a shared library for a phone, with any linker that the host has.
 
 TVM's LLVM back-end emits object files only, and a phone's loader takes nothing but a linked shared library, so without
 any linker nothing can be exported. No TVM is imported here: `farm doctor` asks this module what it would choose.
@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.bundle.abi import LARGE_PAGE_BYTES, Abi, Platform
-from farm.core.errors import HostError
+from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
+from farm.common.errors import HostError
+from farm.common.files import publish
 
 LINK_TIMEOUT_S = 120.0  # 0.2 s for a small network; weights of some hundred MB inside the library take longer
 NDK_VARIABLES = ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT", "ANDROID_NDK")  # in the order in which they are believed
@@ -106,7 +107,7 @@ def linkers(
 ) -> tuple[Linker, ...]:
     """All ways to link for a target, best first: NDK, the host's own compiler, LLD, clang, zig, GNU ld, ziglang.
 
-    The PyPI package comes with farm[tvm] so that there is always one; what the host's owner installed is preferred.
+    The extra `tvm` brings the PyPI package, so that there is always one; what the host's owner installed is preferred.
     """
     environ = os.environ if environ is None else environ
     target = _TARGETS[abi]
@@ -199,7 +200,7 @@ def _stub(linker: Linker, name: str, content: Path, place: Path, kept: Path) -> 
     if not stub.exists():
         made = place / f"{name}.made"
         _run(linker, [*linker.option("-soname", name), str(content), *_without_system_libraries(linker)], made)
-        made.rename(stub)  # whole from the first moment: others may link beside us
+        publish(made, stub)  # whole from the first moment: others may link beside us
     return stub
 
 
@@ -233,7 +234,7 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float 
 
 
 def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0] or "it said nothing"
+    return text.strip().partition("\n")[0] or "no message on stderr"
 
 
 def _ndk(target: _Target, environ: Mapping[str, str]) -> Linker | None:

@@ -1,10 +1,15 @@
-"""Reads models of every format and imports them into TVM. What is wrong with a file is said with its name and place."""
+"""Reads models of every format, imports them into TVM, and counts what is in them.
+
+An error about a file has its name and the place in it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +17,32 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.compiler import onnx_model, relax_model, tflite_model
-from farm.compiler.clips import without_clips
-from farm.compiler.formats import format_of, may_be_onnx, unknown_format
+from farm.common.errors import ModelError, UserError
+from farm.compiler import onnx_model, relax_model, tflite_model, torch_model
 from farm.compiler.inputs import NO_DTYPES, NO_SHAPES, check_names, fixed_inputs
-from farm.compiler.model import ImportedModel, IRModule, SourceModel, TensorSpec, numpy_dtype
-from farm.compiler.symbolic import dimensions
-from farm.core.errors import ModelError, UserError
-from farm.core.shape_option import check_dtype
+from farm.compiler.model import (
+    ImportedModel,
+    IRModule,
+    SourceModel,
+    TensorSpec,
+    format_of,
+    may_be_onnx,
+    numpy_dtype,
+    unknown_format,
+)
+from farm.compiler.onnx_model import OnnxModel
+from farm.compiler.relax_passes import dimensions, without_clips
+from farm.compiler.shape_option import check_dtype
 
 IMPORT = 1  # raise it when the same file becomes another module: what was kept by key is then not used
+
+_READERS: Mapping[str, Callable[[bytes, str], SourceModel]] = {
+    "torch": torch_model.read,
+    "keras": onnx_model.read_keras,
+    "relax": relax_model.read_json,
+    "script": relax_model.read_script,
+    "tflite": tflite_model.read,
+}  # the other formats; each module imports its framework when it reads a file
 
 
 def read(data: bytes, name: str) -> SourceModel:
@@ -33,20 +54,8 @@ def read(data: bytes, name: str) -> SourceModel:
     if not data:
         raise ModelError(f"{name} is empty", hint="give a model file")
     kind = format_of(data, name)
-    if kind == "torch":
-        from farm.compiler import torch_model
-
-        return torch_model.read(data, name)
-    if kind == "keras":
-        from farm.compiler import keras_model
-
-        return keras_model.read(data, name)
-    if kind == "relax":
-        return relax_model.read_json(data, name)
-    if kind == "script":
-        return relax_model.read_script(data, name)
-    if kind == "tflite":
-        return tflite_model.read(data, name)
+    if kind in _READERS:
+        return _READERS[kind](data, name)
     try:
         return onnx_model.read(data, name)
     except ModelError as error:
@@ -65,7 +74,7 @@ def import_model(
     """Convert a model to Relax with every shape fixed.
 
     `shapes` fixes what the file leaves open. An input in `dtypes` is fed in that type and converted to the file's at
-    the model's start, so the numbers inside stay those of the file. `by_arrays`: a hint may tell of --input.
+    the model's start, so the numbers inside stay those of the file. `by_arrays`: a hint may mention --input.
 
     Raises:
         ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
@@ -169,3 +178,104 @@ def _gather(name: str, kind: Any, found: list[TensorSpec]) -> None:
         )
     else:
         found.append(TensorSpec("", dimensions(kind), numpy_dtype(str(kind.dtype))))
+
+
+_CONVOLUTIONS = frozenset(f"relax.nn.conv{n}d" for n in (1, 2, 3))
+# Each input value meets every weight of its channel: https://onnx.ai/onnx/operators/onnx__ConvTranspose.html
+_TRANSPOSED = frozenset(f"relax.nn.conv{n}d_transpose" for n in (1, 2, 3))
+_COUNTED = _CONVOLUTIONS | _TRANSPOSED | {"relax.matmul"}
+
+
+def outline(source: SourceModel, missing: Sequence[str]) -> dict[str, Any]:
+    """The known facts of a model whose shapes are open, as JSON; `missing`: the options that would fix them.
+
+    Operators and parameters are the file's own; only an ONNX file has them.
+    """
+    known: dict[str, Any] = {"operators": None, "parameters": None, "parameters_bytes": None}
+    if isinstance(source, OnnxModel) and source.format == "onnx":  # what Keras exports is not in its file
+        elements, size_bytes = source.parameters()
+        known = {
+            "operators": dict(source.operators().most_common()), "parameters": elements, "parameters_bytes": size_bytes,
+        }  # fmt: skip
+    return {
+        "name": source.name,
+        "format": source.format,
+        "sha256": source.sha256,
+        "inputs": [spec.to_wire() for spec in source.inputs],
+        "outputs": [{"name": name} for name in source.outputs],
+        **known,
+        "macs": None,
+        "open": list(missing),
+    }
+
+
+def summarise(model: ImportedModel) -> dict[str, Any]:
+    """The JSON of `farm model show --json`, counted in the model's Relax.
+
+    `operators` has Relax's names, most frequent first; `parameters` are the elements of all constants, running means
+    and variances included; `macs` are the multiply-accumulates of convolutions and matrix products in one run: TensorIR
+    (`tir.NAME`) and shapes that data decides count nothing.
+    """
+    operators: Counter[str] = Counter()
+    sizes: dict[Any, tuple[int, int]] = {}  # by the constant itself: one that is used twice counts once
+    macs = 0
+    for node in _nodes(model.module):
+        if isinstance(node, tvm.ir.GenericConst):
+            sizes[node] = (_elements(node), _elements(node) * numpy_dtype(str(node.value.dtype)).itemsize)
+        elif isinstance(node, tvm.ir.Call):
+            kind = _kind(node)
+            operators[kind.removeprefix("relax.")] += 1
+            macs += _macs(kind, node)
+    return {
+        "name": model.name,
+        "format": model.format,
+        "sha256": model.sha256,
+        "inputs": [spec.to_wire() for spec in model.inputs],
+        "outputs": [spec.to_wire() for spec in model.outputs],
+        "operators": dict(operators.most_common()),
+        "parameters": sum(elements for elements, _ in sizes.values()),
+        "parameters_bytes": sum(size for _, size in sizes.values()),
+        "macs": macs,
+        "open": [],
+    }
+
+
+def _nodes(module: Any) -> Iterator[Any]:
+    """Every expression of the module's Relax functions, each once."""
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            found: list[Any] = []
+            relax.analysis.post_order_visit(function, found.append)
+            yield from found
+
+
+def _kind(call: Any) -> str:
+    if not isinstance(call.op, tvm.ir.Op):
+        return "call"
+    if call.op.name == "relax.call_tir":
+        return f"tir.{call.args[0].name_hint.rstrip('0123456789')}"  # TVM numbers functions of one name
+    return str(call.op.name)
+
+
+def _macs(kind: str, call: Any) -> int:
+    if kind not in _COUNTED or any(isinstance(size, str) for each in (call, *call.args) for size in _shape(each)):
+        return 0
+    if kind == "relax.matmul":
+        return _elements(call) * int(dimensions(call.args[0].ty)[-1])
+    if kind in _CONVOLUTIONS:
+        return _elements(call) * _per_channel(call, "O")
+    return _elements(call.args[0]) * _per_channel(call, "I")  # transposed
+
+
+def _elements(value: Any) -> int:
+    return math.prod(int(size) for size in dimensions(value.ty))
+
+
+def _shape(value: Any) -> tuple[int | str, ...]:
+    return dimensions(value.ty) if isinstance(value.ty, relax.TensorType) else ()
+
+
+def _per_channel(call: Any, axis: str) -> int:
+    """The kernel's size for one channel of that axis; groups are in it: its other axis is one group's channels."""
+    shape = dimensions(call.args[1].ty)
+    return math.prod(int(size) for size in shape) // int(shape[str(call.attrs.kernel_layout).index(axis)])

@@ -1,4 +1,4 @@
-"""Which nodes of TVM's JSON (`tvm.ir.save_json`) are read. Without TVM.
+"""Which nodes of TVM's JSON (`tvm.ir.save_json`) are read. Only `load_nodes` imports TVM.
 
 TVM makes an object of any node that a document names: `ffi.Module` is a library whose code is then in this process, and
 `ir.EnvFunc` any global function of TVM's, which shape inference would call. Models, and the operators and layouts in
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 from typing import Any
+
+from farm.common.errors import ModelError
+from farm.compiler.tvm_errors import end_of
 
 _PLAIN = ("None", "bool", "int", "float", "ffi.Array", "ffi.Map", "ffi.String", "ffi.Shape", "ffi.Tensor", "DataType")
 _IR = (
@@ -73,3 +76,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key is there twice")
     return found
+
+
+def load_nodes(text: str, name: str) -> Any:
+    """The object that a document of TVM's JSON holds; `name` is for messages.
+
+    Raises:
+        ModelError: it is no such document, has a node that no model has, or TVM cannot read it.
+    """
+    try:
+        check_nodes(text)
+    except ForeignNodeError as error:
+        raise ModelError(
+            f"{name}: {error}, which no model needs, and is not read",
+            hint="save the module as it was imported: no compiled code, no targets, no functions of a host",
+        ) from error
+    except ValueError as error:
+        raise ModelError(f"{name} is damaged: its nodes cannot be read", evidence=end_of(error)) from error
+    import tvm
+
+    try:
+        return tvm.ir.load_json(text)
+    except Exception as error:
+        raise ModelError(f"{name} is damaged: TVM cannot read its module", evidence=end_of(error)) from error

@@ -1,29 +1,35 @@
-"""ONNX files read with care: what is wrong with one is said in a sentence that names the place."""
+"""ONNX files, and Keras files (.keras, .h5). An error about a file names the place in it.
+
+Keras itself converts its files to ONNX, on its PyTorch backend: no TensorFlow is needed. Extra [keras].
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import math
+import os
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import tvm
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs in its wheel
 from onnx.reference import ReferenceEvaluator
 from tvm.relax.frontend.onnx import from_onnx
 
-from farm.compiler.clips import onnx_clips_in_relax
-from farm.compiler.formats import ONNX_FIRST
+from farm.common.errors import ModelError
+from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec
-from farm.compiler.onnx_inputs import input_specs
-from farm.compiler.tvm_errors import first_line, frames
-from farm.core.errors import ModelError
+from farm.compiler.onnx_file import read_proto, tensors_in
+from farm.compiler.relax_passes import onnx_clips_in_relax
+from farm.compiler.tvm_errors import end_of, first_line, frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,75 +88,15 @@ def read(data: bytes, name: str) -> OnnxModel:
     """Parse and check an ONNX file; `name` is for messages.
 
     Raises:
-        ModelError: it is no ONNX model, is cut short, keeps its weights elsewhere, or contradicts itself.
+        ModelError: as `farm.compiler.onnx_file.read_proto`.
     """
-    if not data:
-        raise ModelError(f"{name} is empty", hint="give an ONNX file")
-    try:
-        proto = onnx.load_model_from_string(data)
-    except DecodeError as error:
-        looks = data[:1] == ONNX_FIRST
-        raise ModelError(
-            f"{name} is an ONNX model that is cut short or damaged" if looks else f"{name} is not an ONNX model",
-            hint="copy or export it again" if looks else "export the model as ONNX (torch.onnx.export, tf2onnx ...)",
-            evidence=str(error),
-        ) from error
-    if not proto.graph.node or not proto.ir_version:
-        raise ModelError(f"{name} is not an ONNX model: it has no graph", hint="is it another format, or cut short?")
-    _refuse_external_data(proto, name)
-    try:
-        onnx.checker.check_model(proto)
-        onnx.shape_inference.infer_shapes(proto, strict_mode=True, check_type=True, data_prop=True)
-    except Exception as error:  # ValidationError, InferenceError; of types and texts that do not exist, others too
-        raise ModelError(
-            f"{name} is not a valid ONNX model: {_one_line(error)}",
-            hint="export it again, or mend that node",
-            evidence=_text(error),
-        ) from error
-    return OnnxModel(
-        name,
-        proto,
-        hashlib.sha256(data).hexdigest(),
-        input_specs(proto, name),
-        tuple(value.name for value in proto.graph.output),
-    )
-
-
-def _refuse_external_data(proto: Any, name: str) -> None:
-    """ONNX reads such data from the current folder; tensors are in initializers, attributes, subgraphs, functions."""
-    for tensor in _tensors(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
-            raise ModelError(
-                f"{name} keeps the weights of {tensor.name!r} in another file",
-                hint="save it as one file: onnx.save_model(model, path, save_as_external_data=False)",
-            )
-
-
-def _tensors(message: Any) -> Iterator[Any]:
-    """Every TensorProto in a protobuf message, however deep."""
-    if isinstance(message, onnx.TensorProto):
-        yield message
-        return
-    for described, value in message.ListFields():
-        if described.type == described.TYPE_MESSAGE:
-            for inner in [value] if hasattr(value, "ListFields") else value:
-                yield from _tensors(inner)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(_text(error).split())[:300]
-
-
-def _text(error: BaseException) -> str:
-    """What it says; ONNX's own may quote bytes that are no text."""
-    try:
-        return str(error)
-    except UnicodeError:
-        return type(error).__name__
+    proto = read_proto(data, name)
+    inputs, outputs = tensors_in(proto, name), tuple(value.name for value in proto.graph.output)
+    return OnnxModel(name, proto, hashlib.sha256(data).hexdigest(), inputs, outputs)
 
 
 def _unsupported(model: OnnxModel, text: str) -> str:
-    """TVM lists operator types only; say where the first of each is."""
+    """The error's operators, with the first node of each: TVM lists operator types only."""
     kinds = [kind.strip() for kind in text.splitlines()[0].rpartition(":")[2].split(",") if kind.strip()]
     places = []
     for kind in sorted(kinds):
@@ -160,7 +106,7 @@ def _unsupported(model: OnnxModel, text: str) -> str:
 
 
 def _node_in(error: BaseException) -> str:
-    """The ONNX node at which the front end failed; it only prints it."""
+    """The ONNX node at which the front end failed, which it only prints."""
     found = ""
     for function, held in frames(error):
         if function == "_construct_nodes" and "node" in held:
@@ -170,3 +116,81 @@ def _node_in(error: BaseException) -> str:
 
 def _node_name(node: Any) -> str:
     return repr(node.name) if node.name else f"that makes {node.output[0]!r}"
+
+
+INSTALL = f"{pip_install('keras')} into the toolchain's environment, or export the model as ONNX"
+EXPORT_HINT = "export it where it was made: model.export('net.onnx', format='onnx') with Keras, or tf2onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KerasModel(OnnxModel):
+    """A Keras model with what it is as ONNX (a SourceModel). Layouts are Keras's: images are NHWC."""
+
+    keras: Any = field(repr=False)  # keras.Model
+    format: ClassVar[str] = "keras"
+
+    def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
+        """Keras itself, so that the conversion to ONNX is checked too."""
+        import keras
+
+        try:
+            with _quiet():
+                given = [keras.ops.convert_to_tensor(inputs[spec.name]) for spec in self.inputs]
+                made = self.keras(given if len(given) > 1 else given[0], training=False)
+                outputs = [np.asarray(keras.ops.convert_to_numpy(each)) for each in keras.tree.flatten(made)]
+        except Exception as error:  # noqa: BLE001 - whatever a layer raises; the reason goes into the result
+            return Evaluated(None, f"Keras cannot run this model: {first_line(error)}")
+        return Evaluated(tuple(outputs), f"keras {keras.__version__} on {keras.backend.backend()}")
+
+
+def read_keras(data: bytes, name: str) -> KerasModel:
+    """Load a Keras file and convert it; layers that carry code of their own (Lambda) are refused.
+
+    Raises:
+        ModelError: Keras, PyTorch or onnxscript is not installed; the file cannot be read or converted.
+    """
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
+    try:
+        import keras
+        import onnxscript  # type: ignore[import-not-found, unused-ignore]  # noqa: F401 (Keras's export needs it)
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ModelError(f"{name} is a Keras model, and {error.name} is not installed here", hint=INSTALL) from error
+    suffix = ".h5" if data[:4] == b"\x89HDF" else ".keras"
+    with tempfile.TemporaryDirectory(prefix="farm-keras-") as folder, _quiet():
+        path, converted = Path(folder) / f"model{suffix}", Path(folder) / "model.onnx"
+        path.write_bytes(data)
+        try:
+            model = keras.saving.load_model(path, compile=False, safe_mode=True)
+        except Exception as error:
+            raise ModelError(
+                f"{name}: Keras {keras.__version__} cannot read it: {first_line(error)}",
+                hint=EXPORT_HINT,
+                evidence=end_of(error),
+            ) from error
+        try:
+            model([np.zeros([size or 1 for size in each.shape], each.dtype) for each in model.inputs])
+            model.export(converted, format="onnx", verbose=False)
+            onnx_bytes = converted.read_bytes()
+        except Exception as error:
+            raise ModelError(
+                f"{name}: Keras {keras.__version__} cannot convert it to ONNX: {first_line(error)}",
+                hint=EXPORT_HINT,
+                evidence=end_of(error),
+            ) from error
+    exported = read(onnx_bytes, name)
+    return KerasModel(
+        name=name,
+        proto=exported.proto,
+        sha256=hashlib.sha256(data).hexdigest(),
+        inputs=exported.inputs,
+        outputs=exported.outputs,
+        keras=model,
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # about the exporter's own internals
+        yield

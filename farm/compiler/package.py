@@ -1,8 +1,8 @@
 """A package (`.farm.tar`): a compiled model with everything needed to run it and to check its numbers on any phone.
 
-A plain tar archive of few members. `package.json` comes first and names every other one with its SHA-256; whatever is
-not named there, or is not a plain file, is refused. Nothing of an archive is ever written to a path that it names.
-This module imports no TVM: hosts without one read packages too.
+A plain tar archive of few members. `package.json` comes first and names every other one with its SHA-256; a member
+that is not named there, or is not a plain file, is refused. Nothing of an archive is ever written to a path that it
+names. This module imports no TVM: hosts without one read packages too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Annotated, Any, Final
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
-from farm.bundle.abi import Abi, Platform
-from farm.compiler import tar
+from farm.bundle.model import Abi, Platform
+from farm.common.errors import UserError
+from farm.common.field_errors import SHA256_FORM, field_error
+from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
-from farm.core.errors import UserError
-from farm.core.field_errors import SHA256_FORM, field_error
 
 FORMAT: Final = 1  # of packages; raised when an older farm could not read a newer one
 SUFFIX: Final = ".farm.tar"
@@ -74,8 +74,8 @@ class Tensor:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What `package.json` says."""
+class PackageManifest:
+    """The content of `package.json`."""
 
     format: int
     name: Annotated[str, Field(min_length=1)]  # of the model: its file name
@@ -84,7 +84,7 @@ class Manifest:
     key: Sha256  # ImportedModel.key
     inputs: tuple[Tensor, ...]  # parameters of the library's `main`, in order
     outputs: tuple[Tensor, ...]
-    target_name: str  # the farm's: cpu, adreno, rpi4 ...; "" for a tag or dict of somebody's own
+    target_name: str  # the farm's: cpu, adreno, rpi4 ...; "" for a tag or dict that a user gave
     target: str | dict[str, Any]  # what TVM was given
     device: str  # TVM's device that runs it: cpu, opencl, vulkan
     abi: Abi
@@ -114,7 +114,7 @@ class Expected:
 class Package:
     """A package that was read and checked."""
 
-    manifest: Manifest
+    manifest: PackageManifest
     members: Mapping[str, bytes] = field(repr=False)
 
     @property
@@ -186,12 +186,12 @@ def reference_npz(expected: Expected) -> bytes:
         return file.getvalue()
 
 
-def write_package(manifest: Manifest, members: Mapping[str, bytes]) -> bytes:
+def write_package(manifest: PackageManifest, members: Mapping[str, bytes]) -> bytes:
     """The archive: same arguments, same bytes. The hashes are put into the manifest here."""
     hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
-    said = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
-    said["check"] = _check(said)
-    return tar.packed([(MANIFEST, json.dumps(said, indent=1).encode()), *sorted(members.items())])
+    fields = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
+    fields["check"] = _check(fields)
+    return tar_archive([(MANIFEST, json.dumps(fields, indent=1).encode()), *sorted(members.items())])
 
 
 def read_package(source: bytes | Path, name: str = "the package") -> Package:
@@ -211,8 +211,8 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
     return Package(manifest, found)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """What a package on disk says of itself, without reading the rest.
+def read_manifest(path: Path) -> PackageManifest:
+    """The manifest of a package on disk, without reading the rest.
 
     Raises:
         PackageError: its manifest is damaged.
@@ -230,7 +230,7 @@ def read_manifest(path: Path) -> Manifest:
     raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
 
 
-def check_tvm(manifest: Manifest, version: str) -> None:
+def check_tvm(manifest: PackageManifest, version: str) -> None:
     """Refuse a package that another TVM compiled than the one that is to run it: its calls would go wrong unseen.
 
     Raises:
@@ -243,13 +243,13 @@ def check_tvm(manifest: Manifest, version: str) -> None:
         )
 
 
-def check_fits(manifest: Manifest, abi: Abi, platform: Platform, device: str, features: Collection[str]) -> None:
+def check_fits(manifest: PackageManifest, abi: Abi, platform: Platform, device: str, features: Collection[str]) -> None:
     """Refuse a package whose code a phone cannot run.
 
     `device` is TVM's (cpu, opencl, vulkan); `features` are LLVM's names of what the phone's CPU is known to have
     beyond its ABI.
 
-    Instructions that an `mcpu` alone grants are not looked at: LLVM's table of them is not at hand without TVM.
+    Instructions that only an `mcpu` grants are not checked: LLVM's table of them needs TVM.
 
     Raises:
         PackageForeignError: its CPU or platform is another one's.
@@ -273,14 +273,14 @@ def check_fits(manifest: Manifest, abi: Abi, platform: Platform, device: str, fe
 
 
 def check_asked(
-    manifest: Manifest,
+    manifest: PackageManifest,
     precision: str,
     shapes: Mapping[str, Sequence[int]],
     dtypes: Mapping[str, str],
     *,
     records: bool,
 ) -> None:
-    """Refuse options that differ from those a package was made with. float32 is what nobody asked for.
+    """Refuse options that differ from those a package was made with. float32 stands for no option.
 
     Raises:
         PackageUnfitError: one differs.
@@ -331,27 +331,27 @@ def _members(data: bytes, name: str) -> dict[str, bytes]:
 
 def _each(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     try:
-        yield from tar.members(data)
-    except tar.TarError as error:
+        yield from tar_members(data)
+    except TarError as error:
         raise PackageError(f"{name} is no whole package: {error}", hint="copy or make it again") from error
 
 
-def _manifest(content: bytes, name: str) -> Manifest:
+def _manifest(content: bytes, name: str) -> PackageManifest:
     try:
-        said = json.loads(content)
-        check = _check({key: value for key, value in said.items() if key != "check"})
+        fields = json.loads(content)
+        check = _check({key: value for key, value in fields.items() if key != "check"})
     except (ValueError, RecursionError, AttributeError) as error:  # too deep, a number of 4301 digits, no object ...
         raise PackageError(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
-    version = said.get("format")
+    version = fields.get("format")
     if version != FORMAT:
         raise PackageVersionError(
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
             hint="make it again with this farm, or use the farm that made it",
         )
-    if said.pop("check", None) != check:
+    if fields.pop("check", None) != check:
         raise PackageError(f"{name}: its {MANIFEST} is not what it was (SHA-256 differs)", hint="copy or make it again")
     try:
-        manifest = _adapter().validate_python(said)
+        manifest = _adapter().validate_python(fields)
         for tensor in (*manifest.inputs, *manifest.outputs):
             _spec(tensor)
         return manifest
@@ -362,11 +362,11 @@ def _manifest(content: bytes, name: str) -> Manifest:
         raise PackageError(f"{name}: its {MANIFEST} names a type that numpy does not know: {error}") from error
 
 
-def _check(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _check(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def _check_members(manifest: Manifest, found: Mapping[str, bytes], name: str) -> None:
+def _check_members(manifest: PackageManifest, found: Mapping[str, bytes], name: str) -> None:
     for member in sorted(_NEEDED | manifest.sha256.keys()):
         if member not in found:
             raise PackageError(f"{name} lacks its member {member}", hint="copy or make it again")
@@ -383,5 +383,5 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 @lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[Manifest]:
-    return TypeAdapter(Manifest)
+def _adapter() -> TypeAdapter[PackageManifest]:
+    return TypeAdapter(PackageManifest)

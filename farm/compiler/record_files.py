@@ -1,11 +1,12 @@
 """Sets of tuning records as folders and .tar files.
 
-Whatever moment a writer is killed in, the next one who opens the folder finds every record whose line was written:
+A writer may be killed at any moment: the next one that opens the folder finds every record whose line was written:
 a torn last line is cut off; lines that are wrong go into `corrupt.jsonl`, and the files are made anew from the others.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -13,12 +14,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from farm.compiler import tar
-from farm.compiler.record_nodes import checked
-from farm.compiler.records import FILES, RECORDS, WORKLOADS, Damage, Reading, RecordSet, Workload, read
-from farm.core.errors import HostError, UserError
+from farm.common.errors import HostError, UserError
+from farm.common.files import publish
+from farm.compiler.files import TarError, tar_archive, tar_members
+from farm.compiler.nodes import check_nodes
+from farm.compiler.records import FILES, RECORDS, WORKLOADS, RecordDamage, RecordReading, RecordSet, Workload, read
 
 LOCK = "lock"  # held by the process that writes the folder
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
@@ -38,12 +40,12 @@ class RecordsBusyError(HostError):
 
 
 def is_path(which: Path | str) -> bool:
-    """Whether records are meant that lie here, and not the farm's by a model's name, whose file may lie here, too."""
+    """Whether `which` is a path, not the model name of records that the farm keeps (its file may lie here, too)."""
     path = Path(which)
     return path.is_dir() or path.suffix == ".tar" or len(path.parts) > 1
 
 
-def read_records(source: Path | bytes, name: str = "") -> Reading:
+def read_records(source: Path | bytes, name: str = "") -> RecordReading:
     """The records in a folder, a .tar (a package too) or the bytes of one.
 
     Raises:
@@ -53,7 +55,7 @@ def read_records(source: Path | bytes, name: str = "") -> Reading:
     files = _in_folder(source) if isinstance(source, Path) and source.is_dir() else _in_tar(source, name)
     if WORKLOADS not in files or RECORDS not in files:
         raise BadRecordsError(f"{name} has no tuning records", hint=f"a folder or .tar with {WORKLOADS} and {RECORDS}")
-    found = checked(read(files))
+    found = _checked(read(files))
     if not found.set.records and found.damage:
         raise BadRecordsError(
             f"{name} has no record that can be read: {found.damage[0]}", evidence="\n".join(map(str, found.damage[:20]))
@@ -80,7 +82,7 @@ def write_records(found: RecordSet, target: Path) -> None:
 
 def packed(found: RecordSet) -> bytes:
     """The set as the .tar that artifacts are: the same bytes for the same set."""
-    return tar.packed((name, text.encode()) for name, text in found.texts().items())
+    return tar_archive((name, text.encode()) for name, text in found.texts().items())
 
 
 class RecordFolder:
@@ -110,7 +112,7 @@ class RecordFolder:
         self.close()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the folder."""
         self._lock.close()
 
     def append(self, name: str, line: str) -> None:
@@ -133,13 +135,13 @@ class RecordFolder:
     def set_aside(self, record_lines: Mapping[int, str]) -> None:
         """Drop records that look right and are wrong: their numbers in `found` (from 0), and why.
 
-        Used for what only TVM can tell. `found` is the rest afterwards, with what was appended since.
+        For damage that only TVM can find. `found` is the rest afterwards, with what was appended since.
         """
         now = read(_in_folder(self._folder)).set
         kept, damage = [], []
         for number, record in enumerate(now.records):
             if number in record_lines:
-                damage.append(Damage(RECORDS, number + 1, record_lines[number], record.line(0)))
+                damage.append(RecordDamage(RECORDS, number + 1, record_lines[number], record.line(0)))
             else:
                 kept.append(record)
         self._rewrite(replace(now, records=tuple(kept)), damage)
@@ -148,20 +150,22 @@ class RecordFolder:
         """Replace workloads, by hash, whose modules are not what they should be. `found` is as after `set_aside`."""
         now = read(_in_folder(self._folder)).set
         damage = [
-            Damage(WORKLOADS, number, "its module is another one than this TVM makes, which is now there", each.line())
+            RecordDamage(
+                WORKLOADS, number, "its module is another one than this TVM makes, which is now there", each.line()
+            )
             for number, each in enumerate(now.workloads.values(), 1)
             if each.hash in workloads
         ]
         right = {name: workloads.get(name, each) for name, each in now.workloads.items()}
         self._rewrite(replace(now, workloads=right), damage)
 
-    def _rewrite(self, rest: RecordSet, damage: Sequence[Damage]) -> None:
+    def _rewrite(self, rest: RecordSet, damage: Sequence[RecordDamage]) -> None:
         _replace(self._folder, rest, tuple(damage))
         self.damage = (*self.damage, *damage)
-        self.found = Reading(rest)
+        self.found = RecordReading(rest)
 
 
-def _repaired(folder: Path) -> Reading:
+def _repaired(folder: Path) -> RecordReading:
     """What is in the folder, with the files put right."""
     shutil.rmtree(folder / f"{REPAIRED}.partial", ignore_errors=True)
     _move_in(folder)
@@ -171,7 +175,7 @@ def _repaired(folder: Path) -> Reading:
     return found
 
 
-def _replace(folder: Path, rest: RecordSet, damage: tuple[Damage, ...]) -> None:
+def _replace(folder: Path, rest: RecordSet, damage: tuple[RecordDamage, ...]) -> None:
     """Put the files of `rest` in place of the ones that are there: all of them, or none if killed on the way."""
     if damage:
         with (folder / ASIDE).open("a") as aside:
@@ -180,7 +184,7 @@ def _replace(folder: Path, rest: RecordSet, damage: tuple[Damage, ...]) -> None:
     partial.mkdir()
     for name, text in rest.texts().items():
         (partial / name).write_text(text)
-    partial.rename(folder / REPAIRED)
+    publish(partial, folder / REPAIRED)
     _move_in(folder)
 
 
@@ -210,7 +214,7 @@ def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
     try:
         data = source if isinstance(source, bytes) else source.read_bytes()
         found: dict[str, bytes] = {}
-        for member, content in tar.members(data, skip_folders=True):
+        for member, content in tar_members(data, skip_folders=True):
             base = Path(member).name
             if base not in FILES:
                 continue
@@ -219,8 +223,64 @@ def _in_tar(source: Path | bytes, name: str) -> dict[str, bytes]:
             found[base] = content
     except OSError as error:
         raise BadRecordsError(f"cannot read {name}: {error.strerror or error}") from error
-    except tar.TarError as error:
+    except TarError as error:
         raise BadRecordsError(
             f"{name}: no folder and no .tar of tuning records: {error}", hint="farm records export writes one"
         ) from error
     return found
+
+
+_LENGTH_BYTES = 8  # before the document, little-endian
+_ALSO = frozenset({"ir.Type"})
+
+
+def _checked(found: RecordReading) -> RecordReading:
+    """A reading without the modules and traces that stock TVM cannot load, or that are unsafe to load: they are damage.
+
+    A module may still not be the one of its hash; only TVM can check that.
+    """
+    damage: list[RecordDamage] = []
+    workloads = {}
+    for number, workload in enumerate(found.set.workloads.values(), 1):
+        try:
+            check_nodes(_document(workload.module), also=_ALSO)
+            workloads[workload.hash] = workload
+        except ValueError as error:
+            damage.append(RecordDamage(WORKLOADS, number, f"its module is not read: {error}", workload.line()))
+    records = []
+    for number, record in enumerate(found.set.records, 1):
+        try:
+            if record.workload not in workloads:
+                raise ValueError(f"its workload {record.workload} is not read")
+            _check_trace(record.trace)
+            records.append(record)
+        except ValueError as error:
+            damage.append(RecordDamage(RECORDS, number, str(error), json.dumps(record.trace)))
+    if not damage:
+        return found
+    rest = replace(found.set, workloads=workloads).with_records(tuple(records))
+    return RecordReading(rest, (*found.damage, *damage), found.whole, found.torn)
+
+
+def _document(module: str) -> str:
+    data = base64.b64decode(module, validate=True)
+    text = data[_LENGTH_BYTES:]
+    if base64.b64encode(data).decode() != module or int.from_bytes(data[:_LENGTH_BYTES], "little") != len(text):
+        raise ValueError("it is no module of TVM's")
+    return text.decode()
+
+
+def _check_trace(trace: Any) -> None:
+    """Instructions that change layouts have them as documents."""
+    left = [trace]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, dict):
+            left += [*value, *value.values()]
+        elif isinstance(value, str) and value.lstrip(' \t\r\n"').startswith("{"):
+            try:
+                check_nodes(value, also=_ALSO)
+            except ValueError as error:
+                raise ValueError(f"its trace is not read: {error}") from error

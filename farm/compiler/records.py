@@ -13,11 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NoReturn
 
-from farm.core.target_key import target_key
+from farm.model.identity import target_key
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -25,8 +25,8 @@ MEASURED_BY = "measured_by.jsonl"
 TASKS = "tasks.jsonl"
 FILES = (WORKLOADS, RECORDS, MEASURED_BY, TASKS)
 FAILED_S = 1e10  # what MetaSchedule notes as the seconds of a candidate that failed
-MIN_FAILED_S = 1e9  # whatever "ran" longer than that did not run
-MOST_TOLD = 20  # lines that are told one by one
+MIN_FAILED_S = 1e9  # what "ran" longer than that did not run
+MAX_PROBLEMS = 20  # lines that are reported one by one
 MOST_DIGITS = 20  # of a whole number, with its sign
 
 
@@ -51,7 +51,7 @@ class Record:
     run_s: tuple[float, ...]  # seconds of each timed run
     target: Any
     args: Any
-    key: str  # what tells it from others: workload, trace and target
+    key: str  # identifies it: hash of workload, trace and target
 
     @property
     def seconds(self) -> float:
@@ -77,7 +77,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TuningTask:
     """What a workload is in its model."""
 
     workload: str
@@ -89,7 +89,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class RecordDamage:
     """A line that cannot be used."""
 
     file: str
@@ -108,7 +108,7 @@ class RecordSet:
     workloads: Mapping[str, Workload] = field(default_factory=dict)  # by hash, in the order of their lines
     records: tuple[Record, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)  # by the record's key
-    tasks: Mapping[str, Task] = field(default_factory=dict)  # by the workload's hash
+    tasks: Mapping[str, TuningTask] = field(default_factory=dict)  # by the workload's hash
 
     def with_records(self, kept: tuple[Record, ...]) -> RecordSet:
         """Only these of its records, with all that belongs to them."""
@@ -129,24 +129,23 @@ class RecordSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RecordReading:
     """What was found in files."""
 
     set: RecordSet
-    damage: tuple[Damage, ...] = ()
-    whole: bool = (
-        True  # False: a torn last line (what a kill leaves) or a workload's second line was dropped; no damage
-    )
-    torn: tuple[Damage, ...] = ()  # those last lines
+    damage: tuple[RecordDamage, ...] = ()
+    # False: a torn last line (what a kill leaves) or a workload's second line was dropped; no damage.
+    whole: bool = True
+    torn: tuple[RecordDamage, ...] = ()  # those last lines
 
-    def told(self, name: str) -> list[str]:
-        """What was not read, and how much was, in sentences for whoever gave the records; empty: all was read."""
+    def problems(self, name: str) -> list[str]:
+        """Sentences on the lines that were not read and on how much was; empty: all was read."""
         lines = [*self.damage, *self.torn]
         if not lines:
             return []
-        more = [f"{name}: {len(lines) - MOST_TOLD} more lines are wrong"] if len(lines) > MOST_TOLD else []
+        more = [f"{name}: {len(lines) - MAX_PROBLEMS} more lines are wrong"] if len(lines) > MAX_PROBLEMS else []
         kept = f"{name}: {len(lines)} damaged, the other {len(self.set.records)} records are used"
-        return [*(f"{name}: {each}" for each in lines[:MOST_TOLD]), *more, kept]
+        return [*(f"{name}: {each}" for each in lines[:MAX_PROBLEMS]), *more, kept]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +169,10 @@ class Best:
         return self.flop / self.seconds / 1e9 if self.seconds and self.flop else None
 
 
-def read(files: Mapping[str, bytes]) -> Reading:
+def read(files: Mapping[str, bytes]) -> RecordReading:
     """A set from its files' contents; a file that is not given is empty."""
-    damage: list[Damage] = []
-    torn: list[Damage] = []
+    damage: list[RecordDamage] = []
+    torn: list[RecordDamage] = []
     whole = True
 
     def lines(name: str) -> list[tuple[int, str, Any]]:
@@ -189,20 +188,20 @@ def read(files: Mapping[str, bytes]) -> Reading:
         try:
             at[number - 1] = _workload(value)
         except ValueError as error:
-            damage.append(Damage(WORKLOADS, number, str(error), text))
+            damage.append(RecordDamage(WORKLOADS, number, str(error), text))
     records: list[Record] = []
     for number, text, value in lines(RECORDS):
         try:
             records.append(_record(value, at))
         except ValueError as error:
-            damage.append(Damage(RECORDS, number, str(error), text))
+            damage.append(RecordDamage(RECORDS, number, str(error), text))
     origins = _by(Origin, MEASURED_BY, lines(MEASURED_BY), damage, "key")
-    tasks = _by(Task, TASKS, lines(TASKS), damage, "workload")
+    tasks = _by(TuningTask, TASKS, lines(TASKS), damage, "workload")
     keys = {each.key for each in records}
     workloads: dict[str, Workload] = {}
     for each in at.values():
         workloads.setdefault(each.hash, each)
-    return Reading(
+    return RecordReading(
         RecordSet(
             workloads,
             tuple(records),
@@ -220,7 +219,7 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
     workloads: dict[str, Workload] = {}
     best: dict[str, Record] = {}
     origins: dict[str, Origin] = {}
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, TuningTask] = {}
     for each in sets:
         for workload in each.workloads.values():
             workloads.setdefault(workload.hash, workload)
@@ -254,15 +253,10 @@ def pruned(found: RecordSet) -> RecordSet:
 
 
 def own_s(found: RecordSet, record: Record) -> float:
-    """Seconds of TVM's own schedule in place of a record; infinite where nobody measured it."""
+    """Seconds of TVM's own schedule in place of a record; infinite where it was not measured."""
     task = found.tasks.get(record.workload)
     known = task is not None and task.default_s > 0 and task.default_for in ("", target_key(record.target))
     return task.default_s if task and known else math.inf
-
-
-def for_target(found: RecordSet, fits: Callable[[Any], bool]) -> RecordSet:
-    """The records whose target `fits` says yes to, with all that belongs to them."""
-    return found.with_records(tuple(each for each in found.records if fits(each.target)))
 
 
 def best(found: RecordSet) -> tuple[Best, ...]:
@@ -277,7 +271,7 @@ def best(found: RecordSet) -> tuple[Best, ...]:
             fastest[record.workload] = record
     rows = []
     for name in found.workloads:
-        task = found.tasks.get(name, Task(workload=name, name=name))
+        task = found.tasks.get(name, TuningTask(workload=name, name=name))
         record_ = fastest.get(name)
         ran = record_ is not None and math.isfinite(record_.seconds)
         origin = found.origins.get(record_.key) if record_ is not None and ran else None
@@ -299,20 +293,20 @@ def best(found: RecordSet) -> tuple[Best, ...]:
 
 
 def record_key(workload: str, trace: Any, target: Any) -> str:
-    """What tells a candidate from others: the hash of its workload, its trace and its target as JSON."""
-    said = json.dumps([workload, trace, target], separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:32]
+    """The key of a candidate: a hash over its workload, its trace and its target as JSON."""
+    text = json.dumps([workload, trace, target], separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _text(lines: Iterable[str]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Damage], list[Damage], bool]:
+def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[RecordDamage], list[RecordDamage], bool]:
     """Values with their line numbers; what is no JSON; a last line that is cut off; whether the last line is whole."""
     found: list[tuple[int, str, Any]] = []
-    damage: list[Damage] = []
-    cut: list[Damage] = []
+    damage: list[RecordDamage] = []
+    cut: list[RecordDamage] = []
     pieces = data.split(b"\n")
     torn = pieces.pop()
     for number, piece in enumerate([*pieces, torn] if torn else pieces, 1):
@@ -322,9 +316,9 @@ def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[Dam
             found.append((number, text, _value(piece)))
         except ValueError as error:
             if last:
-                cut.append(Damage(name, number, "it is cut off, as whoever wrote it was", text))
+                cut.append(RecordDamage(name, number, "it is cut off", text))
             else:
-                damage.append(Damage(name, number, str(error), text))
+                damage.append(RecordDamage(name, number, str(error), text))
     return found, damage, cut, not torn
 
 
@@ -381,7 +375,7 @@ def _record(value: Any, at: Mapping[int, Workload]) -> Record:
             raise ValueError("it is no record [workload, [trace, run seconds, target, arguments]]")
 
 
-def _by(cls: Any, name: str, lines: list[tuple[int, str, Any]], damage: list[Damage], key: str) -> dict[str, Any]:
+def _by(cls: Any, name: str, lines: list[tuple[int, str, Any]], damage: list[RecordDamage], key: str) -> dict[str, Any]:
     """Rows of one kind by one of their fields; the last of several counts."""
     kinds = {each.name: {"str": str, "int": int, "float": (int, float)}[str(each.type)] for each in fields(cls)}
     found = {}
@@ -396,5 +390,5 @@ def _by(cls: Any, name: str, lines: list[tuple[int, str, Any]], damage: list[Dam
             row = cls(**value)
             found[getattr(row, key)] = row
         except TypeError:
-            damage.append(Damage(name, number, "its fields are wrong", text))
+            damage.append(RecordDamage(name, number, "its fields are wrong", text))
     return found

@@ -20,11 +20,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from farm.common.errors import ExitCode, ModelError, PhoneError
 from farm.compiler.compile import Recipe, compile_model
+from farm.compiler.files import replaced
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec, typed
-from farm.compiler.precision import FLOAT32
-from farm.core.errors import ExitCode, ModelError, PhoneError
+from farm.compiler.relax_passes import FLOAT32
 
 HOST_TARGET = {"kind": "llvm"}
 HOST = "tvm on this host"
@@ -156,8 +157,10 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], prec
     difference = compare(got, reference.outputs, names, precision)
     against_host = compare(got, reference.host_outputs, names, precision)
     if not difference.ok:
-        said = difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
-        where = f"output {difference.output!r}: {said}"
+        problem = (
+            difference.problem or f"off by {difference.max_abs_error:.3g} ({difference.excess:.3g} times the limit)"
+        )
+        where = f"output {difference.output!r}: {problem}"
         if against_host.ok and reference.independent:
             raise MiscompiledError(
                 f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
@@ -229,9 +232,8 @@ def _save(path: Path, reference: Reference) -> None:
     arrays |= {f"host_{i}": array for i, array in enumerate(reference.host_outputs)}
     about = {"independent": reference.independent, "by": reference.by, "note": reference.note}
     arrays |= {name: np.array(value) for name, value in about.items()}
-    partial = path.with_suffix(f".{os.getpid()}.npz")
-    write_arrays(partial, arrays)
-    partial.replace(path)
+    with replaced(path) as partial:
+        write_arrays(partial, arrays)
 
 
 def _kept(path: Path, model: ImportedModel) -> Reference | None:

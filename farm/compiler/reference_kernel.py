@@ -1,6 +1,6 @@
-"""The reference kernel: one fixed piece of arithmetic whose time says how fast a phone is just now.
+"""The reference kernel: one fixed piece of arithmetic whose time shows how fast a phone is now.
 
-Run beside a model, it tells slow code from a slow clock; run on several phones, it tells how their speeds compare. It
+Run beside a model, it separates slow code from a slow clock; run on several phones, it compares their speeds. It
 is the same for every phone of an ABI: compiled for the ABI's baseline, never for a core. What it sees is the clock of
 the core (or GPU) it runs on; it moves no memory to speak of, so a throttled memory bus escapes it.
 """
@@ -20,7 +20,8 @@ import numpy as np
 import tvm
 from tvm import te
 
-from farm.compiler.cache import locked, sha256_of
+from farm.bundle.storage import hash_file
+from farm.compiler.files import locked, replaced
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.targets import abi_of, target_from
 
@@ -84,17 +85,16 @@ def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
             for each in (path, noted):
                 os.utime(each)  # wanted again: not to be deleted yet
         else:
-            partial = path.with_suffix(f".{os.getpid()}.so")
-            _compiled(kind, host).export_library(str(partial), fcompile=exporter(abi, platform))
-            noted.write_text(sha256_of(partial))
-            partial.replace(path)
+            with replaced(path) as partial:
+                _compiled(kind, host).export_library(str(partial), fcompile=exporter(abi, platform))
+                noted.write_text(hash_file(partial))
     return ReferenceKernel(path, key, kind)
 
 
 def _is_whole(library: Path, noted: Path) -> bool:
     """Whether a kernel was made before and is what it was; a torn one would be held against phones and models."""
     try:
-        return noted.read_text() == sha256_of(library)
+        return noted.read_text() == hash_file(library)
     except (OSError, ValueError):
         return False
 

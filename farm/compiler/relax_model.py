@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import tvm
 from tvm import relax
 
+from farm.common.errors import ModelError
 from farm.compiler.model import Array, Evaluated, ImportedModel, IRModule, TensorSpec
-from farm.compiler.relax_nodes import load_nodes
+from farm.compiler.nodes import load_nodes
+from farm.compiler.relax_passes import bound, parameters, sizes_by_name
 from farm.compiler.relax_script import parse
-from farm.compiler.symbolic import bound, parameters, sizes_by_name
 from farm.compiler.tvm_errors import first_line
-from farm.core.errors import ModelError
 
 KIND = "farm relax model"
 VERSION = 1
@@ -122,7 +122,9 @@ def _checked(document: Mapping[str, Any], name: str) -> tuple[str, str, tuple[st
                 hint="import the original model again",
             )
         if hashlib.sha256(module.encode()).hexdigest() != wanted:
-            raise ModelError(f"{name} is damaged: its module has another hash than it says", hint="import it again")
+            raise ModelError(
+                f"{name} is damaged: its module does not have the hash in the file", hint="import it again"
+            )
         return str(module), str(document["tvm"]), tuple(str(each["name"]) for each in document["outputs"])
     except (KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise ModelError(f"{name} is no whole model file of the farm", hint="import it again") from error

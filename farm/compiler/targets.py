@@ -1,22 +1,41 @@
-"""TVM's targets from what people and DeviceIdentity.targets call them."""
+"""TVM's targets from what people and DeviceIdentity.targets call them, and which tuning records are for a target.
+
+A record is a schedule: loops, vector lengths and intrinsics chosen for one kind of chip. It is for a target when these
+are the same, in TVM's own spelling of both targets, for compiling (--records, --records-b) and tuning (--prior) alike:
+
+- the kind (llvm, opencl ...) and its keys (adreno, arm_cpu ...): they choose the schedule rules;
+- of a CPU, the architecture (the first word of mtriple), mcpu and mattr: they decide which vector instructions exist;
+- of a GPU, how many threads and how much shared memory a block may have, and the warp: no schedule may exceed them.
+
+Not compared: the rest of mtriple (a schedule does not know the system), num-cores (it changes which schedule is fast,
+and any of them runs), the host of a GPU's target.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Mapping
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm.target import codegen
 
-from farm.bundle.abi import Abi, Platform
+from farm.bundle.model import Abi, Platform
+from farm.common.errors import UserError
+from farm.common.selector import nearest
+from farm.compiler.record_files import BadRecordsError, read_records, write_records
+from farm.compiler.records import RecordSet, pruned
 from farm.compiler.tvm_errors import first_line
-from farm.core.errors import UserError
 
 _ABIS = {
-    "aarch64": Abi.ARM64, "arm64": Abi.ARM64, "arm": Abi.ARMV7, "armv7a": Abi.ARMV7, "x86_64": Abi.X86_64,
-    "i686": Abi.X86, "riscv64": Abi.RISCV64,
+    "aarch64": Abi.ARM64, "arm64": Abi.ARM64, "arm": Abi.ARMV7, "armv7a": Abi.ARMV7, "armv7l": Abi.ARMV7,
+    "x86_64": Abi.X86_64, "i686": Abi.X86, "riscv64": Abi.RISCV64,
 }  # fmt: skip
 
 
@@ -98,11 +117,13 @@ def is_texture(target: object) -> bool:
 
 
 def check_target(target: Any) -> None:
-    """Refuse what this TVM has no code generator for.
+    """Refuse what this TVM has no code generator for, and CPUs and features that its LLVM does not know.
 
     Raises:
         TargetRefusedError: it has none.
+        TargetError: LLVM does not know a CPU or feature, and would compile without it.
     """
+    check_cpu(target.host or target)
     if "clml" in target.keys and tvm.get_global_func(CLML_CODEGEN, allow_missing=True) is None:
         raise TargetRefusedError(
             f"TVM {tvm.__version__} here was built without USE_CLML: it has no code generator for CLML",
@@ -113,6 +134,44 @@ def check_target(target: Any) -> None:
             f"TVM {tvm.__version__} here has no code generator for {target.kind.name}",
             hint=f"it has: {', '.join(generators())}",
         )
+
+
+def check_cpu(target: Any) -> None:
+    """Refuse an mcpu or mattr that LLVM does not know: it compiles for a plain CPU then and goes on.
+
+    Raises:
+        TargetError: names it, with near ones.
+    """
+    if target.kind.name != "llvm":
+        return
+    mcpu, features = target.attrs.get("mcpu"), [str(each) for each in target.attrs.get("mattr") or ()]
+    triple = str(target.attrs.get("mtriple") or "")
+    machine = {"kind": "llvm"} | ({"mtriple": triple} if triple else {})
+    known = [str(name) for name in codegen.llvm_get_cpu_archlist(tvm.target.Target(machine))]
+    if mcpu and known and mcpu not in (*known, "generic"):
+        near = nearest(str(mcpu), known)
+        hint = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(known[:8])} ..."
+        raise TargetError(f"LLVM does not know the CPU {str(mcpu)!r} of {triple or 'this host'}", hint=hint)
+    unknown = [each for each in features if each[:1] not in "+-"] or _ignored_features(machine, features)
+    if unknown:
+        raise TargetError(
+            f"LLVM does not know the feature {unknown[0]!r} of {triple or 'this host'}",
+            hint="mattr has +feature and -feature, as LLVM calls them: +dotprod, -sve",
+        )
+
+
+def _ignored_features(machine: Mapping[str, str], features: Sequence[str]) -> list[str]:
+    """Those that LLVM does not know: it ignores them and only prints that."""
+    with tempfile.TemporaryFile() as printed:
+        stderr = os.dup(2)
+        os.dup2(printed.fileno(), 2)
+        try:
+            tvm.target.Target({**machine, "mattr": list(features)})
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        printed.seek(0)
+        return re.findall(r"'([^']+)' is not a recognized feature", printed.read().decode(errors="replace"))
 
 
 def generators() -> tuple[str, ...]:
@@ -135,3 +194,103 @@ def host_target() -> dict[str, Any]:
         target["mattr"] = hidden
     target["num-cores"] = len(os.sched_getaffinity(0))
     return target
+
+
+_CPU = ("mcpu", "mattr")
+_GPU = ("max_num_threads", "max_threads_per_block", "max_shared_memory_per_block", "thread_warp_size")
+
+
+class ForeignRecordsError(BadRecordsError):
+    """All records are for other targets, or for other models."""
+
+    code = "foreign_records"
+
+
+def same_target(one: object, other: object) -> bool:
+    """Whether schedules for one target are for the other (TVM targets, or what `target_from` takes)."""
+    return _compared(one) == _compared(other)
+
+
+def records_for(target: object, found: RecordSet, name: str = "the records") -> tuple[RecordSet, str]:
+    """The records that are for `target`, and a sentence on those that are left out; empty when none is.
+
+    Raises:
+        ForeignRecordsError: there are some, and none of them is.
+        TargetError: TVM does not know `target`.
+    """
+    wanted = _compared(target)
+    fits: dict[str, bool] = {}  # by a record's target, as JSON
+    foreign: Counter[str] = Counter()  # by what the others are for
+    kept = []
+    for record in found.records:
+        key = json.dumps(record.target, sort_keys=True)
+        if key not in fits:
+            try:
+                fits[key] = _compared(record.target) == wanted
+            except TargetError:
+                fits[key] = False
+        if fits[key]:
+            kept.append(record)
+        else:
+            foreign[target_text(record.target)] += 1
+    if not foreign:
+        return found, ""
+    others = ", ".join(f"{count} for {its}" for its, count in foreign.items())
+    if not kept:
+        raise foreign_records(name, target, others)
+    left_out = f"{foreign.total()} of {len(found.records)} records are left out: {others}"
+    return found.with_records(tuple(kept)), left_out
+
+
+def foreign_records(name: str, target: object, others: str) -> ForeignRecordsError:
+    """The error with the target that records should be for and the ones they are for."""
+    return ForeignRecordsError(
+        f"{name}: no record is for {target_text(target)}: {others}",
+        hint="farm tune makes records for this target; records fit one CPU model or GPU only",
+    )
+
+
+def unpack_records(source: Path | bytes, target: object, folder: Path, name: str = "") -> tuple[str, ...]:
+    """Write what compiling for `target` needs of records into a folder, as `Recipe.records` takes it.
+
+    Returns:
+        sentences on damaged lines and on records that are left out.
+
+    Raises:
+        BadRecordsError: there are no records, or none for this target.
+    """
+    reading = read_records(source, name)
+    where = name or (source.name if isinstance(source, Path) else "the records")
+    kept, left_out = records_for(target, reading.set, where)
+    write_records(pruned(kept), folder)
+    return (*reading.problems("the records"), *filter(None, (left_out,)))
+
+
+def _compared(target: object) -> tuple[object, ...]:
+    """What must be the same."""
+    known = _tvm(target)
+    attributes = known.attrs
+    architecture = str(attributes.get("mtriple", "")).partition("-")[0]
+    cpu = (architecture, *(_plain(attributes.get(name)) for name in _CPU)) if known.kind.name == "llvm" else ()
+    gpu = tuple(_plain(attributes.get(name)) for name in _GPU)
+    return (str(known.kind.name), frozenset(map(str, known.keys)), cpu, gpu)
+
+
+def _plain(value: Any) -> object:
+    if value is None or isinstance(value, str | int | float):
+        return value or None
+    return frozenset(map(str, value)) or None
+
+
+def _tvm(target: object) -> Any:
+    return target if not isinstance(target, Mapping | str) else target_from(target)
+
+
+def target_text(target: object) -> str:
+    """A target in a few words, with its features."""
+    try:
+        known = _tvm(target)
+        features = ",".join(map(str, known.attrs.get("mattr") or ()))
+        return " ".join(filter(None, (described(known), features)))
+    except TargetError:
+        return json.dumps(target)[:80]

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import tvm
 
+from farm.common.errors import ModelError
+from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype
 from farm.compiler.tvm_errors import end_of, first_line, frames
-from farm.core.errors import ModelError
-from farm.core.extras import pip_install
 
 INSTALL = f"{pip_install('tvm')} into the toolchain's environment"
 _OPERATOR_LOOPS = ("check_unsupported_ops", "convert_op_to_relax")  # functions of TVM's front end
@@ -57,7 +57,7 @@ class TfliteModel:
         return Evaluated(None, "no evaluator of TensorFlow Lite files but TVM is here")
 
     def _unsupported(self, text: str) -> str:
-        """TVM lists kinds of operators; say where the first of each is. Empty: it said something else."""
+        """The operators in TVM's error, with the first place of each; empty when the error lists none."""
         graph, places = self.flatbuffer.Subgraphs(0), []
         for kind in re.findall(r"'([A-Z0-9_]+)'", text):
             found = next((i for i in range(graph.OperatorsLength()) if _kind(self.flatbuffer, i) == kind), None)
@@ -152,7 +152,7 @@ def _tensor_name(graph: Any, index: int) -> str:
 
 
 def _where(model: Any, error: BaseException) -> str:
-    """The operator at which the front end failed: it does not say."""
+    """The operator at which the front end failed; its error does not name it."""
     found = ""
     for function, held in frames(error):
         if function in _OPERATOR_LOOPS and "op_idx" in held:

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from farm.common.errors import ModelError
+from farm.common.install import pip_install
 from farm.compiler.model import Array, Evaluated, IRModule, ShapeError, TensorSpec, numpy_dtype
-from farm.compiler.symbolic import bound, sizes_by_name
+from farm.compiler.relax_passes import bound, sizes_by_name
 from farm.compiler.tvm_errors import end_of, first_line, frames
-from farm.core.errors import ModelError
-from farm.core.extras import pip_install
 
 INSTALL = f"{pip_install('torch')} into the toolchain's environment, or export the model as ONNX"
 
@@ -47,7 +47,9 @@ class TorchModel:
             with _quiet():
                 module = from_exported_program(self.program)
         except Exception as error:
-            raise ModelError(_said(self, error), hint="rewrite that part of the model, or export it as ONNX") from error
+            raise ModelError(
+                _conversion_error(self, error), hint="rewrite that part of the model, or export it as ONNX"
+            ) from error
         return bound(module, sizes)
 
     def reference(self, inputs: Mapping[str, Array]) -> Evaluated:
@@ -121,8 +123,8 @@ def _spec(input_name: object, value: Any, name: str) -> TensorSpec:
         raise ModelError(f"{name}: input {input_name!r} is {value.dtype}, which numpy does not know") from error
 
 
-def _said(model: TorchModel, error: Exception) -> str:
-    """What went wrong in the conversion, with the graph's node: the front end does not say, its frames do."""
+def _conversion_error(model: TorchModel, error: Exception) -> str:
+    """The message of a failed conversion, with the graph's node, which only the front end's frames have."""
     where = ""
     for place, held in frames(error):
         if place == "_check_unsupported_func_type" and held.get("missing_func_types"):

@@ -1,11 +1,15 @@
-"""What TVM's exceptions say, for people."""
+"""TVM's failures: short messages and evidence from its exceptions, and crashes, which a child process keeps apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ctypes
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from farm.core.errors import HostError, ModelError
+from farm.common.errors import FarmError, HostError, ModelError, error_from_wire, error_to_wire
 
 EVIDENCE_CHARS = 2000
 _FROM_PHONE = "Error caught from RPC call:"
@@ -24,9 +28,9 @@ class TvmCrashedError(ModelError):
 
 
 def first_line(error: BaseException) -> str:
-    """The line of an error that says most: TVM puts C++ frames before and after its message.
+    """The most useful line of an error: TVM puts C++ frames before and after its message.
 
-    What failed on a phone follows a line that says only that: `RPCError: Error caught from RPC call:`.
+    An error of a phone follows a line that has only `RPCError: Error caught from RPC call:`.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     while len(lines) > 1 and lines[0].endswith(_FROM_PHONE):
@@ -35,16 +39,63 @@ def first_line(error: BaseException) -> str:
 
 
 def end_of(error: BaseException) -> str:
-    """The end of what an error says, as evidence: TVM's messages may have thousands of lines."""
+    """The end of an error's text, as evidence: TVM's messages may have thousands of lines."""
     return str(error)[-EVIDENCE_CHARS:]
 
 
 def frames(error: BaseException) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The name and the local variables of each function that an error went through, the innermost last.
 
-    For front ends that do not say at which operator they failed.
+    For front ends whose errors do not name the operator.
     """
     trace = error.__traceback__
     while trace is not None:
         yield trace.tb_frame.f_code.co_name, trace.tb_frame.f_locals
         trace = trace.tb_next
+
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` dies; exit at once if it already has."""
+    libc = ctypes.CDLL(None)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
+
+
+def run_in_child(work: Callable[[], None], doing: str) -> None:
+    """Call `work` in a child process and wait for it. What it leaves behind must be files.
+
+    Raises:
+        FarmError: what `work` raised.
+        TvmCrashedError: the child died; the message says of which signal, while `doing` what.
+    """
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        os._exit(_in_child(work, write_end))
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        error = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        raise TvmCrashedError(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
+    if error:
+        raise error_from_wire(json.loads(error))
+    if status:
+        raise TvmCrashedError(f"the process that was {doing} ended with code {os.waitstatus_to_exitcode(status)}")
+
+
+def _in_child(work: Callable[[], None], pipe: int) -> int:
+    try:
+        work()
+    except FarmError as error:
+        os.write(pipe, json.dumps(error_to_wire(error)).encode())
+        return 1
+    except BaseException as error:  # noqa: BLE001 - nothing may return into the parent's code
+        os.write(pipe, json.dumps(error_to_wire(TvmCrashedError(f"{type(error).__name__}: {error}"))).encode())
+        return 1
+    return 0

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
-from farm.core.folders import default_runtime_dir
+from farm.common.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
+from farm.common.install import default_runtime_dir
 
 CONNECT_S = 1.0  # a unix socket's connect blocks only while the daemon's backlog is full
+BUSY_POLL_S = 0.02
 REMOTE_CONNECT_S = 5.0
 DEAD_LINK_S = 20  # so long the other end may be silent where the kernel asks, or leave what was sent unacknowledged
 ASKED_EVERY_S = 5
@@ -76,10 +78,10 @@ def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os
     if not daemon and not key and (named := environ.get("FARM_SOCKET")):
         return Path(named)
     if not (daemon and key) and (daemon.startswith("tcp:") or not daemon):
-        told = _client_file(environ)
+        defaults = _client_file(environ)
         if not daemon and not key:
-            daemon = told.get("daemon", "")
-        key = key or told.get("key", "")
+            daemon = defaults.get("daemon", "")
+        key = key or defaults.get("key", "")
     if daemon and not daemon.startswith("tcp:"):
         if "/" not in daemon or "://" in daemon:
             raise UserError(f"{daemon[:80]!r} is no daemon's address", hint=_meant(daemon))
@@ -159,10 +161,10 @@ def notice_dead_links(opened: Any) -> None:
 
 
 def probe(where: Where) -> None:
-    """Whether somebody listens: ZeroMQ would retry silently for ever, the kernel says it at once.
+    """Check that a daemon listens: ZeroMQ would retry silently for ever, the kernel reports it at once.
 
     Raises:
-        DaemonUnreachableError: nobody does.
+        DaemonUnreachableError: none does.
         NotAllowedError: this user may not connect.
     """
     if isinstance(where, Remote):
@@ -171,7 +173,13 @@ def probe(where: Where) -> None:
     with socket.socket(socket.AF_UNIX) as trial:
         trial.settimeout(CONNECT_S)
         try:
-            trial.connect(os.fspath(where))
+            connect_unix(trial, where, CONNECT_S)
+        except (BlockingIOError, TimeoutError) as error:
+            raise DaemonUnreachableError(
+                f"the farm daemon at {where} is busy: other clients wait to connect",
+                hint="try again in a moment",
+                evidence=str(error),
+            ) from error
         except PermissionError as error:
             raise NotAllowedError(
                 f"you may not open the farm's control socket {where}",
@@ -185,6 +193,23 @@ def probe(where: Where) -> None:
             ) from error
 
 
+def connect_unix(opened: socket.socket, path: Path, limit_s: float) -> None:
+    """Connect to a unix socket; while its backlog is full (EAGAIN, connect(2)), again until `limit_s` has passed.
+
+    Raises:
+        BlockingIOError: it is full still: a process listens there, and is busy.
+        OSError: as connect(2) has it.
+    """
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            return opened.connect(os.fspath(path))
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(BUSY_POLL_S)
+
+
 def refused(where: Where) -> FarmError:
     """The error for a remote daemon that ended the handshake."""
     return NotAllowedError(
@@ -194,7 +219,7 @@ def refused(where: Where) -> FarmError:
 
 
 def stuck_hint(where: Where) -> str:
-    """What to look at when a daemon that is there says nothing."""
+    """What to look at when a daemon that is there does not answer."""
     if isinstance(where, Remote):
         return f"something listens at {where}: is it a farm daemon's [control] listen, and the way to it sound?"
     return f"it holds {where} but is stuck: systemctl status farm"

@@ -32,12 +32,12 @@ class ArtifactFile:
 
     @property
     def for_now(self) -> bool:
-        """Whether it stays because somebody may be about to need it."""
+        """Whether it stays because a job or upload may be about to need it."""
         return not self.complete or self.unused_s <= RECENT_S
 
 
 def looks_tidy(files: Iterable[ArtifactFile], rules: ArtifactRules, room_bytes: int = 0) -> bool:
-    """Whether nothing would go, whoever needs what."""
+    """Whether nothing would go, even without any references."""
     files = tuple(files)
     fits = sum(file.size_bytes for file in files) + room_bytes <= rules.budget_bytes
     return fits and all(file.unused_s <= rules.keep_s for file in files if file.complete)

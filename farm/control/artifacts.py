@@ -17,14 +17,15 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from farm.common.errors import HostError, UserError
+from farm.common.files import publish
 from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
-from farm.core.errors import HostError, UserError
+from farm.store.artifacts import ArtifactReferences
 
 MAX_ARTIFACT_BYTES = 4 << 30  # the largest phone models have some 3 GB; what a phone takes is limited by its RAM
 TOKEN_CHARS = 16  # of a sender's name as a hash, in the name of their upload
@@ -66,30 +67,6 @@ class Stored:
     complete: bool
 
 
-class ArtifactUse(Protocol):
-    """Who needs which artifacts, as the store knows it. Asked in threads, and only when something might go."""
-
-    def live(self) -> Collection[str]:
-        """Named by jobs that have not ended."""
-        ...
-
-    def results(self) -> Collection[str]:
-        """Named by the results of jobs that are remembered."""
-        ...
-
-
-class NoUse:
-    """Nobody needs any."""
-
-    def live(self) -> Collection[str]:
-        """None."""
-        return ()
-
-    def results(self) -> Collection[str]:
-        """None."""
-        return ()
-
-
 class Scratch:
     """A file that is written elsewhere and counts in the folder as it grows."""
 
@@ -105,19 +82,19 @@ class Scratch:
         """So much more is about to be written. Blocking.
 
         Raises:
-            ArtifactStorageError: there is no room for it, or nobody waits for the file any more.
+            ArtifactStorageError: there is no room for it, or the caller left.
         """
         self._make_room(size_bytes)
         with self._growing:
             if self._closed:
-                raise ArtifactStorageError("nobody waits for this file any more")
+                raise ArtifactStorageError("the caller of this file left")
             self.size_bytes += size_bytes
             self._counted(size_bytes)
 
     def become(self, final: Path) -> None:
         """It is an artifact from now on."""
         with self._growing:
-            self.path.replace(final)
+            publish(self.path, final)
             self.size_bytes = 0
 
     def close(self) -> None:
@@ -131,10 +108,10 @@ class Scratch:
 class ArtifactFolder:
     """A content-addressed folder. Its file work happens in threads; one chunk per artifact at a time."""
 
-    def __init__(self, folder: Path, rules: ArtifactRules | None = None, use: ArtifactUse | None = None) -> None:
+    def __init__(self, folder: Path, rules: ArtifactRules | None = None, use: ArtifactReferences | None = None) -> None:
         self._folder = folder
         self._rules = rules or ArtifactRules()
-        self._use = use or NoUse()
+        self._use = use
         self._partial = folder / PARTIAL
         self._partial.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._locks = tuple(asyncio.Lock() for _ in range(LOCKS))
@@ -211,7 +188,7 @@ class ArtifactFolder:
     async def put(self, sha256: str, offset: int, data: bytes, total_bytes: int, sender: str = "") -> Stored:
         """Take the chunk that starts at `offset`; an empty chunk only asks how much is there.
 
-        Until it is complete each `sender` has an upload of their own: nobody spoils another's.
+        Until it is complete each `sender` has an upload of its own: no sender spoils another's.
 
         A chunk at an offset other than the bytes already there is not taken: the answer says where to go on.
 
@@ -251,7 +228,7 @@ class ArtifactFolder:
         return await asyncio.to_thread(_read, path, offset), size_bytes
 
     async def keep_tidy(self) -> None:
-        """Drop what nobody needs, now and once a day, until cancelled."""
+        """Drop unneeded artifacts, now and once a day, until cancelled."""
         while True:
             try:
                 dropped = await asyncio.to_thread(self.drop_unneeded)
@@ -262,7 +239,7 @@ class ArtifactFolder:
             await asyncio.sleep(TIDY_EVERY_S)
 
     def drop_unneeded(self, now_s: float | None = None, *, room_bytes: int = 0, spare: str = "") -> int:
-        """Delete uploads nobody went on with and artifacts nobody needs (artifact_budget says which); returns how many.
+        """Delete abandoned uploads and unneeded artifacts (artifact_budget decides which); returns how many.
 
         Blocking.
 
@@ -284,7 +261,7 @@ class ArtifactFolder:
         going = [file.name for file in partial if file.unused_s > ABANDONED_S]
         files = [*complete, *(file for file in partial if file.unused_s <= ABANDONED_S)]
         if not looks_tidy(files, self._rules, room_bytes):
-            live, results = {*self._use.live(), spare}, self._use.results()
+            live, results = ({*self._use.live(), spare}, self._use.results()) if self._use else ({spare}, set[str]())
             going += to_drop(files, self._rules, live=live, results=results, room_bytes=room_bytes)
         for name in going:
             (self._folder / name).unlink(missing_ok=True)
@@ -350,7 +327,7 @@ class ArtifactFolder:
                 f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
             )
         left_bytes = _size(final)  # of one that was damaged
-        partial.replace(final)
+        publish(partial, final)
         self._counted(-left_bytes)
         self._senders[sha256] = token
         return Stored(sha256, there, complete=True)

@@ -1,6 +1,7 @@
-"""The audit log's pen: one row per call that changes something, or was refused; written before the caller is answered.
+"""The audit log: one row per call that changes something, or was refused; written before the caller is answered.
 
-Only a name of what the call was about is kept, never its arguments: a spec, a label or a note may hold a secret. A
+A row names what the call was about and what was ordered: switches, choices and names of the request, never free text,
+since a spec, a label or a note may hold a secret. A
 caller who is refused again and again fills no disk: of the same refusal only the first few of a minute are written,
 and after them one row that counts the rest.
 """
@@ -11,36 +12,35 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
+from farm.common.errors import FarmError, NotAllowedError
 from farm.control.callers import Caller
-from farm.core.errors import FarmError, NotAllowedError
-from farm.store.audit import AuditRecord
+from farm.store.access import AuditRecord, AuditTable
 
 OK = "ok"
 WRONG_TOKEN, WRONG_KEY = "wrong_token", "wrong_key"
-REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY})
+FORGED, FORM_EXPIRED = "forged", "form_expired"  # of the page: from another site; without its session's csrf
+REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY, FORGED, FORM_EXPIRED})
 SUBJECT_CHARS = 120
+LONGEST = 3 * SUBJECT_CHARS  # of a subject with its order
 SHOWN = 4  # of several
 # Fields of requests and answers that name what a call is about, the most telling first.
 NAMING = ("job", "jobs", "device", "lease", "id", "name", "alias", "artifact", "sha256", "hash", "bundle", "array",
           "record_set", "address", "selector", "user")  # fmt: skip
+# Fields of requests whose values are choices or names: written as `role=operator`, as every switch is (`on=false`).
+ORDERING = ("kind", "role", "service", "pool", "rename", "selector", "user", "starts_at", "ends_at", "seconds", "state",
+            "before", "bundle", "toolchain", "package", "python", "folder", "path", "keep_days", "listen",
+            "dial")  # fmt: skip
 REFUSALS_WRITTEN = 10  # of the same caller, verb and outcome in a window
 WINDOW_S = 60.0
 MOST_WINDOWS = 4096  # refusals are remembered of so many callers and verbs at once; beyond that each is only counted
 
 logger = logging.getLogger(__name__)
-
-
-class AuditStore(Protocol):
-    """Keeps the rows (farm.store.audit.AuditTable)."""
-
-    async def add(self, records: Sequence[AuditRecord]) -> None:
-        """Keep some."""
 
 
 @dataclass(slots=True)
@@ -52,11 +52,11 @@ class _Window:
 
 
 class AuditTrail:
-    """Writes what was done. A database that cannot be written holds up nobody: the row goes to the log instead."""
+    """Writes audit rows. A database that cannot be written delays no call: the row goes to the log instead."""
 
     def __init__(
         self,
-        store: AuditStore,
+        store: AuditTable,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -66,24 +66,25 @@ class AuditTrail:
         self._now = now
         self._refusals: dict[tuple[str, str, str], _Window] = {}
         self._later: set[asyncio.Task[None]] = set()
-        self.told: Counter[str] = Counter()  # calls, by outcome: ok, refused, failed
+        self.outcomes: Counter[str] = Counter()  # calls, by outcome: ok, refused, failed
         self.dropped = 0  # refusals that were counted, not written
         self.unwritten = 0  # rows the store did not take
 
-    async def tell(self, caller: Caller, kind: str, subject: str, outcome: str = OK) -> None:
+    async def record(self, caller: Caller, kind: str, subject: str, outcome: str = OK) -> None:
         """Write one row."""
-        self.told[outcome if outcome == OK else "refused" if outcome in REFUSED else "failed"] += 1
-        record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, subject, outcome)
+        self.outcomes[outcome if outcome == OK else "refused" if outcome in REFUSED else "failed"] += 1
+        about = _short(subject, LONGEST)
+        record = AuditRecord(self._now(), caller.user, caller.role.word, caller.origin, kind, about, outcome)
         await self._write([record] if outcome == OK else self._refusal(caller, record))
 
-    def tell_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:
+    def record_later(self, caller: Caller, kind: str, subject: str, outcome: str) -> None:
         """The same for a call that is being cancelled and may wait for nothing."""
-        task = asyncio.ensure_future(self.tell(caller, kind, subject, outcome))
+        task = asyncio.ensure_future(self.record(caller, kind, subject, outcome))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     async def close(self) -> None:
-        """Write what is still to be told, and the counts of refusals."""
+        """Write the rows that are left, and the counts of refusals."""
         while self._later:
             await asyncio.gather(*self._later)
         open_windows = [window for window in self._refusals.values() if window.dropped]
@@ -122,7 +123,7 @@ class AuditTrail:
         except FarmError as error:
             self.unwritten += len(records)
             for record in records:
-                logger.error("not in the audit log (%s): %s", error, record)  # noqa: TRY400 (no trace: the store told)
+                logger.error("not in the audit log (%s): %s", error, record)  # noqa: TRY400 (no trace: the store logged it)
 
 
 def subject_of(*fields: Mapping[str, Any]) -> str:
@@ -139,9 +140,23 @@ def subject_of(*fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def _short(text: str) -> str:
-    kept = "".join(character if character.isprintable() else "?" for character in text[:SUBJECT_CHARS])
-    return kept if len(text) <= SUBJECT_CHARS else f"{kept}..."
+def with_order(subject: str, fields: Mapping[str, Any]) -> str:
+    """A subject with what the request orders: `host on=false`, `ann role=operator web=true`."""
+    spec = fields.get("spec")
+    named = {"kind": spec.get("kind")} | dict(fields) if isinstance(spec, Mapping) else fields
+    order = [f"{name}={value}".lower() for name, value in named.items() if isinstance(value, bool)]
+    for name in ORDERING:
+        value = named.get(name)
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and value not in ("", subject):
+            order.append(f"{name}={value}")
+    return " ".join(filter(None, (subject, _short(" ".join(order), 2 * SUBJECT_CHARS))))
+
+
+def _short(text: str, most: int = SUBJECT_CHARS) -> str:
+    kept = "".join(character if character.isprintable() else "?" for character in text[:most])
+    return kept if len(text) <= most else f"{kept}..."
 
 
 def _counted(window: _Window) -> AuditRecord:

@@ -1,21 +1,50 @@
-"""Who asks: by the uid that the kernel says, by a key or a token (farm.control.accounts); and the roles they have."""
+"""Callers and their roles: people of this host by the uid that the kernel reports, others by a key or a token.
+
+Operators make and revoke the accounts of the others. A secret is shown once, when it is made. Kept are the public half
+of a key and the SHA-256 of a token: both have 256 random bits, so a plain hash is as good as a slow one. Wrong ones are
+counted by the address they come from; the log reports an address once, and the listener may make it wait
+(`FailedAttempts`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import grp
+import hashlib
+import hmac
+import logging
 import os
 import pwd
+import re
+import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
-from farm.control.runtime_folder import FARM_GROUP
-from farm.core.shared_look import SharedLook
-from farm.peers import user_name
+import zmq
+from zmq.utils import z85
 
+from farm.common.errors import FarmError, UserError
+from farm.common.peers import user_name
+from farm.common.tasks import SharedCall
+from farm.store.access import AccountRecord, AccountTable
+
+FARM_GROUP = "farm"
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute
+TOKEN_BYTES = 32
+TOKEN_PREFIX = "farm_"  # noqa: S105 (it is no secret) so that scanners for leaked secrets, and people, know what it is
+MAX_TOKEN_CHARS = 128
+USED_EVERY = timedelta(minutes=1)  # `used_at` is no more exact than that: it costs a write
+FREE_TRIES = 5  # of one place, before it has to wait
+FIRST_WAIT_S = 1.0
+MOST_WAIT_S = 60.0
+FORGET_AFTER_S = 600.0
+MOST_PLACES = 4096
+_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
+logger = logging.getLogger(__name__)
 
 
 class Role(IntEnum):
@@ -32,7 +61,7 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class LocalPeer:
     """The process at the other end, as the kernel names it (SO_PEERCRED)."""
 
     uid: int
@@ -52,7 +81,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class KeyPeer:
-    """Somebody elsewhere, known by the CURVE key of their account."""
+    """A user of another host, known by the CURVE key of the account."""
 
     account: str
     address: str
@@ -70,17 +99,17 @@ class KeyPeer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `peer` is where the kernel or a key says it; None for the web page's people."""
+    """The user of a call. `peer` is the proof by the kernel or a key; None for users of the web page."""
 
     user: str
     role: Role
     origin: str  # "uid 1000 pid 42", "key NAME from 10.0.0.3", "web token NAME from 127.0.0.1"
-    peer: Peer | KeyPeer | None = None
+    peer: LocalPeer | KeyPeer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whose uid it is."""
+    """A user of this host by uid, or the account of a key or token."""
 
     user: str
     role: Role
@@ -94,7 +123,7 @@ class People:
     ) -> None:
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group
-        self._known = SharedLook(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
+        self._known = SharedCall(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
 
     async def __call__(self, uid: int) -> Person:
         """Who `uid` is, at most a minute old. Name services are asked in a thread, once for all who wait."""
@@ -115,3 +144,189 @@ class People:
             return Role.VIEWER
         member = user.pw_gid == group.gr_gid or user.pw_name in group.gr_mem
         return Role.USER if member else Role.VIEWER
+
+
+class NoSuchAccountError(UserError):
+    """There is no account of that name."""
+
+    code = "no_such_account"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSecret:
+    """What only the account's owner may know; never kept, never logged."""
+
+    account: Person
+    token: str = ""  # of the web page
+    public_key: str = ""  # CURVE, Z85
+    secret_key: str = ""
+
+
+@dataclass(slots=True)
+class _Origin:
+    wrong: int = 0
+    last: float = 0.0
+
+
+class FailedAttempts:
+    """Wrong tokens or keys, by the address they come from: after a few the address waits, longer each time."""
+
+    def __init__(self, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`what` they are, for the log."""
+        self._what = what
+        self._clock = clock
+        self._places: dict[str, _Origin] = {}
+        self.wrong = 0  # ever
+
+    def failed(self, place: str) -> float:
+        """Count a wrong one; returns how long the place must wait from now, seconds."""
+        now = self._clock()
+        self.wrong += 1
+        known = self._places.pop(place, None)  # put back as the latest: the oldest stand first
+        if known is None or now - known.last > FORGET_AFTER_S:
+            known = _Origin()
+            logger.warning("a wrong %s from %s; more of them are only counted", self._what, place)
+        known.wrong += 1
+        known.last = now
+        self._places[place] = known
+        while len(self._places) > MOST_PLACES:
+            del self._places[next(iter(self._places))]
+        return self.wait_s(place)
+
+    def wait_s(self, place: str) -> float:
+        """How long a place has to wait before its next try counts, seconds."""
+        known = self._places.get(place)
+        if known is None or known.wrong < FREE_TRIES:
+            return 0.0
+        wait_s = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(known.wrong - FREE_TRIES, 16))
+        return max(0.0, known.last + wait_s - self._clock())
+
+
+class Accounts:
+    """Finds accounts by what proves them, makes and revokes them."""
+
+    def __init__(
+        self,
+        store: AccountTable,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._on_revoked: list[Callable[[str], None]] = []
+        self.tokens = FailedAttempts("token", clock=clock)
+        self.keys = FailedAttempts("key", clock=clock)
+
+    def on_revoked(self, callback: Callable[[str], None]) -> None:
+        """Have the name of each account that is revoked: its connections must end."""
+        self._on_revoked.append(callback)
+
+    def by_token(self, token: str, origin: str = "") -> Person | None:
+        """Whose token it is. A wrong one is counted against `origin`, an address; see `tokens.wait_s`."""
+        if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii():
+            found = None
+        else:
+            digest = hash_of(token)
+            found = self._store.by_token(digest)
+            if found is not None and not hmac.compare_digest(found.token_sha256 or "", digest):
+                found = None
+        if found is None:
+            self.tokens.failed(origin)
+        return None if found is None else _account(found)
+
+    def by_curve_key(self, key: bytes) -> Person | None:
+        """Whose public key it is: its 32 bytes."""
+        found = self._store.by_curve_key(z85.encode(key).decode())
+        return None if found is None else _account(found)
+
+    def named(self, name: str) -> Person | None:
+        """The account of that name, unless it is revoked."""
+        found = self._store.get(name)
+        return None if found is None or found.revoked_at is not None else _account(found)
+
+    def all(self) -> Sequence[AccountRecord]:
+        """Every account, revoked ones too."""
+        return self._store.all()
+
+    async def noted(self, account: Person) -> None:
+        """It was used just now. A store that cannot be written is no reason to refuse anybody."""
+        found, now = self._store.get(account.user), self._now()
+        if found is not None and (found.used_at is None or now - found.used_at >= USED_EVERY):
+            try:
+                await self._store.used(account.user, now)
+            except FarmError as error:
+                logger.info("the use of account %s was not noted: %s", account.user, error)
+
+    async def new(self, name: str, role: Role, *, web: bool, by: str) -> NewSecret:
+        """Make an account, or give one its other secret: a key, or with `web` a token.
+
+        Raises:
+            UserError: it is no name, the account has such a secret already, or another role.
+        """
+        if not _NAME.fullmatch(name) or name.startswith("uid-"):
+            raise UserError(
+                f"{name[:40]!r} is no name for an account",
+                hint="up to 32 of a-z, 0-9, dot, dash and underscore, a letter first; not uid-...",
+            )
+        known = self._store.get(name)
+        if known is None or known.revoked_at is not None:
+            known = AccountRecord(name, role.word, None, None, self._now(), by)
+        if known.role != role.word:
+            raise UserError(f"{name} is {known.role}", hint=f"another role: first farm auth revoke {name}")
+        if (known.token_sha256 if web else known.curve_key) is not None:
+            what = "token" if web else "key"
+            raise UserError(f"{name} has a {what}", hint=f"lost it? farm auth revoke {name}, then make it anew")
+        account = Person(name, role)
+        if web:
+            token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+            await self._store.save(replace(known, token_sha256=hash_of(token)))
+            return NewSecret(account, token=token)
+        public, secret = (half.decode() for half in zmq.curve_keypair())
+        await self._store.save(replace(known, curve_key=public))
+        return NewSecret(account, public_key=public, secret_key=secret)
+
+    async def revoke(self, name: str) -> None:
+        """Take an account's key and token; the connections that use them end.
+
+        Raises:
+            NoSuchAccountError: there is none, or it is revoked already.
+        """
+        known = self._store.get(name)
+        if known is None or known.revoked_at is not None:
+            raise NoSuchAccountError(f"there is no account {name[:40]!r}", hint="farm auth list shows them")
+        await self._store.save(replace(known, curve_key=None, token_sha256=None, revoked_at=self._now()))
+        for callback in self._on_revoked:
+            callback(name)
+
+
+class Operators(Container[int | str]):
+    """Whose calls have no share: uids of this host and names of accounts (`payer`) with that role."""
+
+    def __init__(self, accounts: Accounts | None) -> None:
+        self._uids = frozenset({0, os.geteuid()})
+        self._accounts = accounts
+        self._roles: dict[str, Role] = {}  # of accounts that are not revoked; only then may a name get another role
+        if accounts is not None:
+            accounts.on_revoked(self._forget)
+
+    def __contains__(self, payer: object) -> bool:
+        if self._accounts is None or not isinstance(payer, str):
+            return payer in self._uids
+        if payer not in self._roles:
+            with contextlib.suppress(FarmError):  # the database cannot be read
+                if (account := self._accounts.named(payer)) is not None:
+                    self._roles[payer] = account.role
+        return self._roles.get(payer) is Role.OPERATOR
+
+    def _forget(self, name: str) -> None:
+        self._roles.pop(name, None)
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _account(record: AccountRecord) -> Person:
+    return Person(record.name, Role[record.role.upper()])

@@ -1,4 +1,4 @@
-"""The job door's client: synchronous, and cheap to import: `farm status` pays for it.
+"""The control channel's client: synchronous, and cheap to import: `farm status` pays for it.
 
 Only pyzmq, the standard library, and farm modules that need no more.
 """
@@ -12,23 +12,141 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import zmq
 
-from farm.control.address import Remote, Where, connect, probe, refused
-from farm.control.exchange import FIRST_SIGN_S, REMOTE_SIGN_S, Exchange
-from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, encode_request
-from farm.core.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
+from farm.common.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
+from farm.common.files import checked_file
+from farm.control.address import Remote, Where, connect, probe, refused, stuck_hint
+from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
 
+FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
+REMOTE_SIGN_S = 8.0  # from elsewhere: with connecting, the handshake, and a slow line
+SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
 START_POLL_S = 0.05  # how often a starting daemon is asked
 
 FAILED_HANDSHAKE = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 ENDS = zmq.EVENT_DISCONNECTED | FAILED_HANDSHAKE | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 OnProgress = Callable[[dict[str, Any]], None]
+OnBytes = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+class Exchange:
+    """Separates replies from signs of life, and sets when silence means that the daemon does not answer."""
+
+    def __init__(self, request_id: str, now_s: float, first_sign_s: float = FIRST_SIGN_S) -> None:
+        """`now_s` is monotonic, as in `received`; `first_sign_s`: how long nothing at all may come."""
+        self._id = request_id
+        self._silence_s = first_sign_s
+        self.deadline_s = now_s + first_sign_s  # something must have come by then
+        self.ended = False  # the answer is there
+
+    def received(self, frames: Sequence[bytes], now_s: float) -> Reply | None:
+        """Something to hand on, or None: a sign of life, or the rest of an earlier question.
+
+        Raises:
+            FarmError: what the daemon reported.
+            ProtocolError: the frames are no reply.
+        """
+        reply = decode_reply(frames)
+        if reply.id != self._id:
+            return None
+        self._silence_s = SILENCE_S
+        self.deadline_s = now_s + SILENCE_S
+        if reply.error is not None:
+            self.ended = True
+            raise reply.error
+        self.ended = not reply.more
+        return reply if self.ended or reply.fields else None
+
+    def silent(self, where: Where) -> DaemonUnreachableError:
+        """The error for a `deadline_s` that passed."""
+        return DaemonUnreachableError(
+            f"the farm daemon did not answer for {self._silence_s:.0f} s",
+            hint=stuck_hint(where),
+        )
+
+
+class Upload:
+    """An upload as questions and answers of `artifact.put`; reads the file, sends nothing itself."""
+
+    def __init__(self, file: io.BufferedIOBase, on_bytes: OnBytes | None = None) -> None:
+        """Hashes the file. `on_bytes` is called with the bytes that are there, and all of them."""
+        self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self.complete = False
+        self._file, self._on_bytes = file, on_bytes
+        self._total = file.seek(0, os.SEEK_END)
+        self._offset, self._chunk = 0, b""  # an empty chunk asks how much is there; an empty file is complete with it
+        self._asked = False
+
+    def question(self) -> tuple[Mapping[str, Any], tuple[bytes, ...]]:
+        """The fields and frames of the next question.
+
+        Raises:
+            UserError: the file became shorter.
+        """
+        if self._asked:
+            self._file.seek(self._offset)
+            self._chunk = self._file.read(MAX_FRAME_BYTES)
+            if not self._chunk:
+                name = str(getattr(self._file, "name", "the file"))
+                raise UserError(f"{name:.200} changed while it was uploaded", hint="try again")
+        self._asked = True
+        return {"sha256": self.sha256, "offset": self._offset, "total_bytes": self._total}, (self._chunk,)
+
+    def answered(self, reply: Reply) -> None:
+        """The daemon's answer to the latest question.
+
+        Raises:
+            ProtocolError: it took nothing of a chunk.
+        """
+        there, self.complete = int(reply.fields["size_bytes"]), bool(reply.fields["complete"])
+        if self._on_bytes is not None:
+            self._on_bytes(self._total if self.complete else there, self._total)
+        if not self.complete and self._chunk and there == self._offset:
+            raise ProtocolError(f"the daemon takes no more of artifact {self.sha256[:12]} at byte {there}")
+        self._offset = there
+
+
+class Download:
+    """A download as questions and answers of `artifact.get`; writes the file, receives nothing itself."""
+
+    def __init__(self, sha256: str, file: io.BufferedIOBase) -> None:
+        """`file`: open for writing, empty."""
+        self.complete = False
+        self.size_bytes = self.total_bytes = 0  # that are there; in all, once there was an answer
+        self._sha256, self._file, self._seen = sha256, file, hashlib.sha256()
+
+    def question(self) -> Mapping[str, Any]:
+        """The fields of the next question."""
+        return {"sha256": self._sha256, "offset": self.size_bytes}
+
+    def answered(self, reply: Reply) -> None:
+        """The daemon's answer to the latest question.
+
+        Raises:
+            ProtocolError: the last byte is there, and the bytes are not what was asked for.
+        """
+        self.total_bytes, chunk = int(reply.fields["total_bytes"]), reply.frames[0] if reply.frames else b""
+        self._file.write(chunk)
+        self._seen.update(chunk)
+        self.size_bytes += len(chunk)
+        self.complete = self.size_bytes >= self.total_bytes or not chunk
+        if self.complete and self._seen.hexdigest() != self._sha256:
+            raise ProtocolError(f"the bytes received are not artifact {self._sha256[:12]}")
+
+
+def opened(source: Path | bytes) -> io.BufferedIOBase:
+    """A file or bytes to upload.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    return io.BytesIO(source) if isinstance(source, bytes) else checked_file(source).open("rb")
 
 
 class ControlClient:
@@ -86,7 +204,7 @@ class ControlClient:
         """Ask and wait for the answer, however long the daemon is at work on it.
 
         Raises:
-            DaemonUnreachableError: nobody answers (within `first_sign_s`).
+            DaemonUnreachableError: no daemon answers (within `first_sign_s`).
             FarmError: what the daemon reported, of the same fault, code and exit code.
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
@@ -105,7 +223,7 @@ class ControlClient:
         """Return when a daemon answers; give up early when it is no longer `alive`.
 
         Raises:
-            DaemonUnreachableError: nobody answers within `timeout_s`.
+            DaemonUnreachableError: no daemon answers within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -118,26 +236,17 @@ class ControlClient:
             else:
                 return
 
-    def put_artifact(self, source: Path | bytes, *, on_progress: Callable[[int, int], None] | None = None) -> str:
+    def put_artifact(self, source: Path | bytes, *, on_progress: OnBytes | None = None) -> str:
         """Upload a file or bytes; returns the SHA-256 it is known by. Goes on where an interrupted upload ended.
 
         Raises:
             UserError: the file cannot be read.
         """
-        with io.BytesIO(source) if isinstance(source, bytes) else _opened(source) as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            total = file.seek(0, os.SEEK_END)
-            offset, complete = 0, False
-            while not complete:
-                file.seek(offset)
-                chunk = file.read(MAX_FRAME_BYTES)
-                answer = self.call("artifact.put", frames=(chunk,), sha256=sha256, offset=offset, total_bytes=total)
-                before, offset, complete = offset, int(answer["size_bytes"]), bool(answer["complete"])
-                if not complete and offset == before:
-                    raise ProtocolError(f"the daemon takes no more of artifact {sha256[:12]} at byte {offset}")
-                if on_progress is not None:
-                    on_progress(total if complete else offset, total)
-        return sha256
+        with opened(source) as file:
+            upload = Upload(file, on_progress)
+            while not upload.complete:
+                upload.answered(self._ask("artifact.put", *upload.question(), None))
+        return upload.sha256
 
     def get_artifact(self, sha256: str) -> bytes:
         """Download an artifact; its hash is checked.
@@ -145,16 +254,11 @@ class ControlClient:
         Raises:
             ProtocolError: the bytes are not what was asked for.
         """
-        received = bytearray()
-        while True:
-            reply = self._ask("artifact.get", {"sha256": sha256, "offset": len(received)}, (), None)
-            chunk = reply.frames[0] if reply.frames else b""
-            received += chunk
-            if len(received) >= int(reply.fields["total_bytes"]) or not chunk:
-                break
-        if hashlib.sha256(received).hexdigest() != sha256:
-            raise ProtocolError(f"the bytes received are not artifact {sha256[:12]}")
-        return bytes(received)
+        received = io.BytesIO()
+        download = Download(sha256, received)
+        while not download.complete:
+            download.answered(self._ask("artifact.get", download.question(), (), None))
+        return received.getvalue()
 
     def _ask(
         self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...], on_progress: OnProgress | None
@@ -224,12 +328,6 @@ def ended(where: Where, event: int) -> FarmError:
     if event & FAILED_HANDSHAKE:
         return refused(where)
     return DaemonUnreachableError(
-        "the farm daemon went away", hint="farm status tells when it is back; if it never answers: is the key its own?"
+        "the farm daemon went away",
+        hint="farm status shows when it is back; if it never answers, check that the key is from that daemon",
     )
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", hint="give the path of a file you may read") from error

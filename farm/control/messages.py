@@ -1,4 +1,4 @@
-"""Messages of both control doors (people's and workers'), sans I/O: frames in, requests and replies out, and back.
+"""Messages of both control sockets (people's and workers'), sans I/O: frames in, requests and replies out, and back.
 
 Frame 0 is one JSON object; a second one is a piece of an artifact, raw. docs/interfaces.md has the fields.
 Rules of this file: no sockets, no clock; a decoder returns a message or raises ProtocolError, nothing else. It is
@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from farm.core.error_wire import error_from_wire, error_to_wire
-from farm.core.errors import FarmError, ProtocolError
+from farm.common.errors import FarmError, ProtocolError, error_from_wire, error_to_wire
 
 PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 2 << 20  # a job with the largest result (1 MiB); a status of 1,000 phones is about 400 kB
@@ -102,7 +101,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
 
 
 def request_id(frames: Sequence[bytes]) -> str:
-    """The id of a request that could not be decoded, as far as it can be told; empty when it cannot."""
+    """The id of a request that could not be decoded, or empty when it has none."""
     try:
         found = _decode(frames[:1]).get("id")
     except ProtocolError:

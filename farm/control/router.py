@@ -1,8 +1,8 @@
-"""What all control doors stand on: a ZeroMQ ROUTER that calls one coroutine per request.
+"""The base of all control sockets: a ZeroMQ ROUTER that calls one coroutine per request.
 
-Limits: one JSON frame and one raw frame of 1 MiB (messages.py); calls at once, what they hold in memory, and unread
-answers by connection, by user and in all (shares.py). A peer that sends anything else gets an error when it can be told
-which request it meant, and nothing otherwise; the door stays open.
+Limits: one JSON frame and one raw frame of 1 MiB (messages.py); calls at once, their memory, and unread answers by
+connection, by user and in all (call_limiter.py). A peer that sends anything else gets an error when its request's id
+can be read, and nothing otherwise; the socket stays open.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from farm.control.callers import KeyPeer, Peer
-from farm.control.crowd import Crowd
-from farm.control.entrances import DoorError, Entrance
+from farm.common.errors import FarmError, ProtocolError, StoppingError
+from farm.common.tasks import log_failure
+from farm.control.callers import KeyPeer, LocalPeer
+from farm.control.limits import BusyError, CallLimiter, CallQuota, ConnectionLimiter, UnreadLimiter, in_memory_bytes
+from farm.control.listeners import ControlListener, ControlSocketError
 from farm.control.messages import (
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
@@ -29,18 +31,16 @@ from farm.control.messages import (
     encode_reply,
     request_id,
 )
-from farm.control.shares import BusyError, CallCount, Shares, UnreadAnswers, in_memory_bytes
-from farm.core.errors import FarmError, ProtocolError, StoppingError
-from farm.core.tasks import tell_failure
 
 FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
-ROOM_POLL_S = 0.02  # ZeroMQ does not tell when a ROUTER has room for one of its peers again
+READ_AFTER_S = 5.0  # by then most answers are read, and libzmq has dropped those of ended connections
+ROOM_POLL_S = 0.02  # ZeroMQ does not report when a ROUTER has room for one of its peers again
 STOPPING_HINT = "try again when it is back: farm status"
 HANDSHAKE_MS = 5_000  # a connection that is not through by then is closed
-LINGER_MS = 200  # how long the last replies may take when the door closes
-GARBAGE_TOLD = 10  # the first, the tenth, the hundredth ... message of one sender that is none gets a line in the log
+LINGER_MS = 200  # how long the last replies may take when the socket closes
+GARBAGE_LOGGED = 10  # the first, the tenth, the hundredth ... message of one sender that is none gets a line in the log
 MOST_SENDERS = 1024
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Call:
     """One request on its way through a handler."""
 
     request: Request
-    peer: Peer | KeyPeer | None
+    peer: LocalPeer | KeyPeer | None
     send: Sender
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
 
@@ -76,7 +76,7 @@ class Call:
         """Send something ahead of the answer.
 
         Raises:
-            CallerGoneError: nobody waits for the answer any more.
+            CallerGoneError: the caller left.
         """
         await self.send(Reply(self.request.id, fields, more=True))
 
@@ -86,50 +86,50 @@ class Router:
 
     def __init__(
         self,
-        entrance: Entrance,
+        listener: ControlListener,
         answer: Callable[[Call], Awaitable[Answer]],
         *,
-        shares: Shares | None = None,
+        quota: CallQuota | None = None,
     ) -> None:
-        """Prepare a door.
+        """Prepare a control socket.
 
         Args:
-            entrance: where callers come in.
+            listener: where callers come in.
             answer: called for each request.
-            shares: how many calls a user may have; None where all callers are farm's own.
+            quota: how many calls a user may have; None where all callers are farm's own.
         """
-        self._entrance = entrance
+        self._listener = listener
         self._answer = answer
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._receiver: asyncio.Task[None] | None = None
-        self._calls: dict[asyncio.Task[None], Peer | KeyPeer] = {}
+        self._calls: dict[asyncio.Task[None], LocalPeer | KeyPeer] = {}
         self._put_out: dict[asyncio.Task[None], FarmError] = {}  # why a call is ended before its time
         self._garbage: dict[str, int] = {}  # messages that are none, by sender
-        self._crowd: Crowd | None = None
-        self._count = CallCount(shares)
-        self._unread = UnreadAnswers()
+        self._connections: ConnectionLimiter | None = None
+        self._call_limiter = CallLimiter(quota)
+        self._unread = UnreadLimiter()
 
     @property
     def endpoint(self) -> str:
         """The ZeroMQ address clients connect to."""
-        return self._entrance.endpoint
+        return self._listener.endpoint
 
     @property
     def problem(self) -> str:
         """What is wrong with who comes; "" nothing."""
-        return "" if self._crowd is None else self._crowd.problem
+        return "" if self._connections is None else self._connections.problem
 
     @property
     def parts(self) -> Sequence[asyncio.Task[None]]:
-        """What runs for as long as the door is open. The end of one is a dead door, of which nothing else tells."""
-        return (*(() if self._receiver is None else (self._receiver,)), *self._entrance.parts)
+        """Tasks that run while the socket is open. When one ends the socket is dead, which nothing else reports."""
+        return (*(() if self._receiver is None else (self._receiver,)), *self._listener.parts)
 
     async def start(self) -> None:
         """Open the socket.
 
         Raises:
-            DoorError: it cannot be opened.
+            ControlSocketError: it cannot be opened.
         """
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -137,15 +137,15 @@ class Router:
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(MAX_FRAME_BYTES, MAX_HEADER_BYTES))
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        self._crowd = Crowd(self._entrance.name, self._entrance.owner)
-        self._crowd.watch(zmq.Context.shadow(self._context), zmq.Socket.shadow(self._socket))
+        self._connections = ConnectionLimiter(self._listener.name, self._listener.owner)
+        self._connections.watch(zmq.Context.shadow(self._context), zmq.Socket.shadow(self._socket))
         try:
-            self._entrance.open(self._context, self._socket)
-        except DoorError:
+            self._listener.open(self._context, self._socket)
+        except ControlSocketError:
             self._close()
             raise
-        self._receiver = asyncio.create_task(self._receive(), name=f"door {self._entrance.name}")
-        self._receiver.add_done_callback(tell_failure)
+        self._receiver = asyncio.create_task(self._receive(), name=f"control socket {self._listener.name}")
+        self._receiver.add_done_callback(log_failure)
 
     async def stop(self) -> None:
         """Take no more calls, end the running ones with an answer, and close the socket."""
@@ -157,20 +157,20 @@ class Router:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        self._entrance.close()
+        self._listener.close()
         self._close()
 
     def put_out(self, payer: int | str, error: FarmError) -> Hashable:
-        """End every call of a caller who may not go on; they are answered with `error`. Returns whom to `cut` then."""
+        """End every call of a caller whose account ended, with `error` as the answer; returns the argument of `cut`."""
         for task, peer in tuple(self._calls.items()):
             if peer.payer == payer:
                 self._put_out[task] = error
                 task.cancel()
-        return None if self._crowd is None else self._crowd.leaving(payer)
+        return None if self._connections is None else self._connections.mark_leaving(payer)
 
     def cut(self, leaving: Hashable) -> int:
         """End the connections of a caller who was put out; returns how many."""
-        return 0 if self._crowd is None else self._crowd.end(leaving)
+        return 0 if self._connections is None else self._connections.cut_connections(leaving)
 
     def _close(self) -> None:
         if self._socket is not None:
@@ -179,8 +179,8 @@ class Router:
         if self._context is not None:
             self._context.term()
             self._context = None
-        if self._crowd is not None:
-            self._crowd.ended()
+        if self._connections is not None:
+            self._connections.ended()
 
     async def _receive(self) -> None:
         assert self._socket is not None
@@ -189,22 +189,22 @@ class Router:
             await asyncio.sleep(0)  # a flood is there at once, without a wait: others get their turn
             try:
                 await self._take(frames)
-            except Exception:  # a mistake of ours, or a broken database: one message is lost, the door stays open
-                logger.exception("door %s: a message was lost", self._entrance.name)
+            except Exception:  # a mistake of ours, or a broken database: one message is lost, the socket stays open
+                logger.exception("control socket %s: a message was lost", self._listener.name)
 
     async def _take(self, frames: Sequence[zmq.Frame]) -> None:
         """Begin what one message asks for, or say why not."""
-        peer = self._entrance.sender(frames[0])
+        peer = self._listener.sender(frames[0])
         route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
         if peer is None or not body:
-            self._tell_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
+            self._log_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
             return
-        if self._crowd is not None:
-            self._crowd.spoke(int(frames[0].get(zmq.SRCFD)), peer.payer)
+        if self._connections is not None:
+            self._connections.note_sender(int(frames[0].get(zmq.SRCFD)), peer.payer)
         try:
             request = decode_request(body)
         except ProtocolError as error:
-            self._tell_garbage(peer.origin, error)
+            self._log_garbage(peer.origin, error)
             identifier = request_id(body)
             if identifier:
                 with contextlib.suppress(CallerGoneError):
@@ -218,21 +218,21 @@ class Router:
             with contextlib.suppress(CallerGoneError):
                 await self._send(route, peer, Reply(request.id, error=error), patience_s=0.0)
 
-    def _tell_garbage(self, sender: str, what: object) -> None:
-        """Tell of messages that are none, each ten times as many as before: a flood must not fill the log."""
+    def _log_garbage(self, sender: str, what: object) -> None:
+        """Log malformed messages, each ten times as many as before: a flood must not fill the log."""
         if len(self._garbage) >= MOST_SENDERS and sender not in self._garbage:
             self._garbage.clear()
         count = self._garbage[sender] = self._garbage.get(sender, 0) + 1
-        if count == GARBAGE_TOLD ** (len(str(count)) - 1):
+        if count == GARBAGE_LOGGED ** (len(str(count)) - 1):
             logger.warning("%s sent garbage, %d so far: %s", sender, count, what)
 
-    def _begin(self, route: bytes, request: Request, peer: Peer | KeyPeer, size_bytes: int) -> None:
+    def _begin(self, route: bytes, request: Request, peer: LocalPeer | KeyPeer, size_bytes: int) -> None:
         """Serve a request.
 
         Raises:
             BusyError: there are too many.
         """
-        end = self._count.begin(route, peer.payer, request.kind, size_bytes)
+        end = self._call_limiter.begin(route, peer.payer, request.kind, size_bytes)
         task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
         self._calls[task] = peer
 
@@ -240,11 +240,13 @@ class Router:
             self._calls.pop(task, None)
             self._put_out.pop(task, None)
             end()
+            # A caller that has gone reads no more and asks no more: nothing else would look at its answers again.
+            task.get_loop().call_later(READ_AFTER_S, self._unread.forget_read, (route,))
 
         task.add_done_callback(ended)
 
-    async def _serve(self, route: bytes, request: Request, peer: Peer | KeyPeer) -> None:
-        """Run one call and answer it; says "still at work" meanwhile, and ends the call when the caller has gone."""
+    async def _serve(self, route: bytes, request: Request, peer: LocalPeer | KeyPeer) -> None:
+        """Run one call and answer it; sends "still at work" meanwhile, and ends the call when the caller left."""
 
         async def send(reply: Reply) -> None:
             await self._send(route, peer, reply, PATIENCE_S)
@@ -270,7 +272,7 @@ class Router:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
-    async def _send(self, route: bytes, peer: Peer | KeyPeer, reply: Reply, patience_s: float) -> None:
+    async def _send(self, route: bytes, peer: LocalPeer | KeyPeer, reply: Reply, patience_s: float) -> None:
         """Send to one caller; only this call waits while too much is unread. Without patience it is sent anyway."""
         try:
             frames = encode_reply(reply)
@@ -297,7 +299,7 @@ class Router:
             if loop.time() >= given_up_at:
                 raise CallerGoneError("the caller does not read its answers")
             await asyncio.sleep(ROOM_POLL_S)
-        raise CallerGoneError("the door is closed")
+        raise CallerGoneError("the control socket is closed")
 
 
 def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:

@@ -1,8 +1,13 @@
-"""The job door: people's requests, each with the role it needs, answered by handlers the daemon registers."""
+"""The servers of both control sockets: requests of people, each with the role it needs, and of workers.
+
+One socket serves all workers. Each is admitted by a token of its attempt and fence, and may only speak for its own
+attempt. When the attempt has ended, so has its token: a late report is refused as stale.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,75 +15,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.control.accounts import Accounts
+from farm.common.errors import FarmError, NotAllowedError, UserError
 from farm.control.artifacts import ArtifactFolder
-from farm.control.audit import OK, AuditTrail, subject_of
-from farm.control.callers import Caller, KeyPeer, Peer, People, Person, Role
-from farm.control.curve_entrance import CurveEntrance
-from farm.control.entrances import UnixEntrance
+from farm.control.audit import OK, AuditTrail, subject_of, with_order
+from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, Operators, People, Person, Role
+from farm.control.limits import CallQuota, StreamTurns
+from farm.control.listeners import CurveListener, UnixListener
 from farm.control.messages import Reply, Request, decode_request, encode_request
-from farm.control.router import Answer, Call, CallerGoneError, Router
-from farm.control.shares import Shares
-from farm.core.errors import FarmError, NotAllowedError, UserError
+from farm.control.router import Answer, Call, CallerGoneError, Router, Sender
+from farm.jobs.attempt import LiveAttempt, StaleAttemptError
 
 STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
 # Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
 ONLY_LOOK = frozenset({"job.check", "lease.show", "store.check", "auth.list", "audit.list"})
 logger = logging.getLogger(__name__)
 
-LAST_WORDS_S = 0.2  # for the answers that say so, before a revoked key's connections are cut
-UNKNOWN = "?"  # a kind that nobody registered, in the audit log: its name is the caller's own words
+REVOKED_LINGER_S = 0.2  # for the answers that say so, before a revoked key's connections are cut
+UNKNOWN = "?"  # an unknown kind in the audit log: its name is the caller's text
+TOKEN_BYTES = 24  # 192 random bits
 
 Progress = Callable[..., Awaitable[None]]
 
 
-class UnknownKindError(UserError):
+class UnknownVerbError(UserError):
     """The daemon does not know this request."""
 
     code = "unknown_kind"
 
 
-@dataclass(frozen=True, slots=True)
-class ControlCall:
-    """A request with its caller; `progress` sends something ahead of the answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlCall(Call):
+    """A request with its caller."""
 
-    call: Call
     caller: Caller
 
     @property
-    def request(self) -> Request:
-        """The request itself."""
-        return self.call.request
-
-    @property
     def fields(self) -> Mapping[str, Any]:
-        """The request's own fields, unchecked: the handler validates them."""
-        return self.call.request.fields
-
-    async def progress(self, **fields: Any) -> None:
-        """Send `fields` ahead of the answer.
-
-        Raises:
-            CallerGoneError: nobody waits for the answer any more.
-        """
-        await self.call.progress(**fields)
+        """The request's own fields, unchecked."""
+        return self.request.fields
 
 
 Handler = Callable[[ControlCall], Awaitable[Mapping[str, Any] | Answer]]
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A handler and the least role that may call it."""
-
-    handler: Handler
-    role: Role
-
-
 class ControlServer:
-    """The desk behind every door. Build it, `register` handlers, `start`; `artifact.put` and `.get` come with it.
+    """Answers every control socket. Build it, `register` handlers, `start`; `artifact.put` and `.get` come with it.
 
-    People come through the job door (a unix socket) and, by `ask`, through whatever else the daemon has: the page.
+    Requests come from a unix socket, from TCP with keys, and by `ask` from the web page.
     """
 
     def __init__(
@@ -90,12 +73,12 @@ class ControlServer:
         gid: int | None = None,
         audit: AuditTrail | None = None,
         accounts: Accounts | None = None,
-        elsewhere: CurveEntrance | None = None,
+        elsewhere: CurveListener | None = None,
     ) -> None:
-        """A desk with its doors.
+        """Prepare the server with its sockets.
 
         Args:
-            path: of the job door's socket.
+            path: of the unix socket.
             artifacts: what clients put and get.
             who_is: name and role by uid.
             gid: the group that may connect besides the daemon's own user.
@@ -105,13 +88,14 @@ class ControlServer:
         """
         self._audit = audit
         self.accounts = accounts
-        shares = Shares(stream_kinds=STREAMS)
-        self._router = Router(UnixEntrance(path, gid), self._answer, shares=shares)
-        self._remote = None if elsewhere is None else Router(elsewhere, self._answer, shares=shares)
+        quota = CallQuota(stream_kinds=STREAMS, operators=Operators(accounts))
+        self._turns = StreamTurns()
+        self._router = Router(UnixListener(path, gid), self._answer, quota=quota)
+        self._remote = None if elsewhere is None else Router(elsewhere, self._answer, quota=quota)
         if accounts is not None:
             accounts.on_revoked(self._put_out)
         self._who_is = who_is or People()
-        self._handlers: dict[str, Registered] = {}
+        self._handlers: dict[str, tuple[Handler, Role]] = {}  # with the least role that may call it
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
         self.register("artifact.put", self._put, Role.USER)
@@ -126,13 +110,13 @@ class ControlServer:
         """Answer requests of `kind` from callers of at least `role` with `handler`."""
         if kind in self._handlers:
             raise ValueError(f"two handlers for {kind}")
-        self._handlers[kind] = Registered(handler, role)
+        self._handlers[kind] = handler, role
 
     async def start(self) -> None:
-        """Open the doors.
+        """Open the sockets.
 
         Raises:
-            DoorError: a socket cannot be opened.
+            ControlSocketError: a socket cannot be opened.
         """
         await self._router.start()
         if self._remote is not None:
@@ -144,25 +128,25 @@ class ControlServer:
                 raise
 
     async def stop(self) -> None:
-        """End running calls and close the doors."""
+        """End running calls and close the sockets."""
         if self._remote is not None:
             await self._remote.stop()
         await self._router.stop()
 
     @property
     def parts(self) -> Sequence[asyncio.Task[None]]:
-        """What runs for as long as the doors are open."""
-        return [part for door in (self._router, self._remote) if door is not None for part in door.parts]
+        """Tasks that run while the sockets are open."""
+        return [part for router in (self._router, self._remote) if router is not None for part in router.parts]
 
     def problems(self) -> list[str]:
-        """What is wrong with the doors now."""
-        doors = (self._router, self._remote)
-        return [door.problem for door in doors if door is not None and door.problem]
+        """Problems of the sockets now."""
+        routers = (self._router, self._remote)
+        return [router.problem for router in routers if router is not None and router.problem]
 
     @property
     def verbs(self) -> Mapping[str, Role]:
         """Every verb, and the least role that may call it."""
-        return {kind: registered.role for kind, registered in self._handlers.items()}
+        return {kind: role for kind, (_, role) in self._handlers.items()}
 
     async def ask(
         self,
@@ -173,23 +157,23 @@ class ControlServer:
         frames: Sequence[bytes] = (),
         progress: Progress | None = None,
     ) -> Answer:
-        """Ask in the name of `caller`, with the limits, roles and audit of every door.
+        """Ask in the name of `caller`, with the limits, roles and audit of every control socket.
 
-        Whoever cancels this has gone away: the call is ended as when a client's connection ends.
+        Cancelling this ends the call as the end of a client's connection does.
 
         Args:
-            caller: who asks; the door in front of this has made sure of it.
+            caller: the caller, as the web page has authenticated it.
             kind: the verb.
             fields: its fields, as JSON has them.
             frames: raw bytes (`artifact.put`), each of at most 1 MiB.
-            progress: gets as keywords what comes ahead of the answer; None: nobody wants it.
+            progress: gets as keywords what comes ahead of the answer; None: it is dropped.
 
         Raises:
             NotAllowedError: the caller's role is too low.
             FarmError: what the verb reports, or the request is none.
         """
         request = Request(secrets.token_hex(8), kind, fields, tuple(frames))
-        request = decode_request(encode_request(request))  # nothing gets in here that the job door would refuse
+        request = decode_request(encode_request(request))  # with the same bounds as a message of the unix socket
 
         async def send(reply: Reply) -> None:
             if progress is not None:
@@ -210,66 +194,78 @@ class ControlServer:
         """Check the role, have the verb answered, and write down what it changed.
 
         Raises:
-            UnknownKindError: there is no such verb.
+            UnknownVerbError: there is no such verb.
             NotAllowedError: the caller's role is too low.
             FarmError: what the verb reports.
         """
         kind = call.request.kind
-        registered = self._handlers.get(kind)
-        if registered is None:
-            await self.tell(caller, UNKNOWN, "", UnknownKindError.code)
-            raise UnknownKindError(
+        if kind not in self._handlers:
+            await self.audit(caller, UNKNOWN, "", UnknownVerbError.code)
+            raise UnknownVerbError(
                 f"the daemon does not know {kind!r}", hint="client and daemon must be the same farm release"
             )
-        about = subject_of(call.request.fields)
-        if caller.role < registered.role:
-            await self.tell(caller, kind, about, NotAllowedError.code)
+        handler, role = self._handlers[kind]
+        subject = subject_of(call.request.fields)
+        about = with_order(subject, call.request.fields)
+        if caller.role < role:
+            await self.audit(caller, kind, about, NotAllowedError.code)
             raise NotAllowedError(
-                f"{kind} needs the role {registered.role.word}; {caller.user} is {caller.role.word}",
-                hint=_how_to_become(registered.role, caller),
+                f"{kind} needs the role {role.word}; {caller.user} is {caller.role.word}",
+                hint=_how_to_become(role, caller),
             )
-        changes = registered.role > Role.VIEWER and kind not in ONLY_LOOK
+        changes = role > Role.VIEWER and kind not in ONLY_LOOK
+        send = self._in_turn(call.send, caller) if kind in STREAMS else call.send
         try:
-            answer = await registered.handler(ControlCall(call, caller))
+            answer = await handler(ControlCall(call.request, call.peer, send, call.gone, caller=caller))
         except asyncio.CancelledError:
             if changes and self._audit is not None:
-                self._audit.tell_later(caller, kind, about, CallerGoneError.code)
+                self._audit.record_later(caller, kind, about, CallerGoneError.code)
             raise
         except Exception as error:
             if changes or isinstance(error, NotAllowedError):
-                await self.tell(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
+                await self.audit(caller, kind, about, error.code if isinstance(error, FarmError) else "bug")
             raise
         whole = answer if isinstance(answer, Answer) else Answer(answer)
         if changes and not (kind == "artifact.put" and not whole.fields.get("complete")):  # a piece changes nothing
-            await self.tell(caller, kind, about or subject_of(whole.fields), OK)
+            subject = subject or subject_of(whole.fields)
+            await self.audit(caller, kind, with_order(subject, call.request.fields), OK)
         return whole
+
+    def _in_turn(self, send: Sender, caller: Caller) -> Sender:
+        async def send_in_turn(reply: Reply) -> None:
+            await self._turns.wait(caller.user)
+            await send(reply)
+
+        return send_in_turn
 
     @property
     def calls(self) -> Mapping[str, int]:
         """Calls that change something or were refused, by outcome: ok, refused, failed. The same mapping each time."""
-        return {} if self._audit is None else self._audit.told
+        return {} if self._audit is None else self._audit.outcomes
 
-    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
-        """Write down what was done without a verb: somebody signed in."""
+    async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+        """Write a row of the audit log, also of an action without a verb, such as a sign-in."""
         if self._audit is not None:
-            await self._audit.tell(caller, kind, about, outcome)
+            await self._audit.record(caller, kind, about, outcome)
 
     async def _answer(self, call: Call) -> Answer:
         peer = call.peer
-        if isinstance(peer, Peer):
+        if isinstance(peer, LocalPeer):
             person = await self._who_is(peer.uid)
             return await self.serve(call, Caller(person.user, person.role, peer.origin, peer))
         assert isinstance(peer, KeyPeer)
         account = None if self.accounts is None else self.accounts.named(peer.account)
         if account is None:
+            nobody = Caller(peer.account, Role.VIEWER, peer.origin, peer)
+            await self.audit(nobody, UNKNOWN, "", NotAllowedError.code)
             raise _revoked(peer.account)
-        return await self.serve(call, Caller(account.name, account.role, peer.origin, peer))
+        return await self.serve(call, Caller(account.user, account.role, peer.origin, peer))
 
     def _put_out(self, name: str) -> None:
-        """An account was revoked: what it has under way ends, and so do its connections, once they have heard it."""
+        """An account was revoked: its calls end, and so do its connections, once the answers are sent."""
         if self._remote is not None:
             leaving = self._remote.put_out(name, _revoked(name))
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._remote.cut, leaving)
+            asyncio.get_running_loop().call_later(REVOKED_LINGER_S, self._remote.cut, leaving)
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
         return {"user": call.caller.user, "role": call.caller.role.word}
@@ -328,8 +324,74 @@ def _revoked(name: str) -> NotAllowedError:
 
 
 def _how_to_become(role: Role, caller: Caller) -> str:
-    if not isinstance(caller.peer, Peer):
+    if not isinstance(caller.peer, LocalPeer):
         return f"have an operator make you an account of that role: farm auth new NAME --role {role.word}"
     if role is Role.OPERATOR:
         return "operators are root and the user the daemon runs as: sudo -u farm farm ..."
     return "have an operator add you to the group farm: sudo usermod -aG farm USER"
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    fence: int
+    token: str
+    verbs: LiveAttempt
+
+
+class WorkerServer:
+    """Implements farm.jobs.attempt.WorkerListener."""
+
+    def __init__(self, path: Path, artifacts: ArtifactFolder, *, gid: int | None = None) -> None:
+        """`gid` is the workers' group when they run as another user."""
+        self._path = path
+        self._router = Router(UnixListener(path, gid), self._answer)
+        self._artifacts = artifacts
+        self._admitted: dict[str, _Admitted] = {}
+
+    @property
+    def socket_path(self) -> str:
+        """The socket workers connect to."""
+        return str(self._path)
+
+    @property
+    def parts(self) -> Sequence[asyncio.Task[None]]:
+        """Tasks that run while the socket is open."""
+        return self._router.parts
+
+    async def start(self) -> None:
+        """Open the socket.
+
+        Raises:
+            ControlSocketError: the socket cannot be opened.
+        """
+        await self._router.start()
+
+    async def stop(self) -> None:
+        """Close the socket."""
+        await self._router.stop()
+
+    def admit(self, attempt: str, fence: int, verbs: LiveAttempt) -> str:
+        """Let the worker of `attempt` in from now on; returns the token it must show."""
+        if attempt in self._admitted:
+            raise ValueError(f"attempt {attempt} runs already")
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._admitted[attempt] = _Admitted(fence, token, verbs)
+        return token
+
+    def dismiss(self, attempt: str) -> None:
+        """Refuse this attempt's worker from now on."""
+        self._admitted.pop(attempt, None)
+
+    async def _answer(self, call: Call) -> Answer:
+        request = call.request
+        admitted = self._admitted.get(request.attempt)
+        if admitted is None or admitted.fence != request.fence:
+            raise StaleAttemptError(f"attempt {request.attempt or '(none)'} with fence {request.fence} is not running")
+        if not hmac.compare_digest(admitted.token, request.token):
+            raise NotAllowedError(f"that is not the token of attempt {request.attempt}")
+        if request.kind in ("artifact.get", "artifact.put"):
+            await admitted.verbs.handle("heartbeat", {})  # a long transfer is a sign of life
+            if request.kind == "artifact.get":
+                return await get_artifact(self._artifacts, request)
+            return Answer(await put_artifact(self._artifacts, request, f"attempt {request.attempt}"))
+        return Answer(await admitted.verbs.handle(request.kind, request.fields))

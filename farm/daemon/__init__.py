@@ -1,4 +1,4 @@
-"""Floor 6. The composition root of `farm serve`: one file per group of parts, `daemon.py` in which order they start."""
+"""The composition root of `farm serve`: one file per group of parts, `daemon.py` in which order they start."""
 
 from farm.daemon.daemon import Daemon
 

@@ -3,7 +3,7 @@
     python -m farm.daemon.adb_service --socket localfilesystem:/run/farm-adb/adb.sock --folder /var/lib/farm/adb
 
 `[adb] binary` and `usb` of the configuration count; of one that cannot be read, their defaults: the daemon goes on with
-its old configuration, and the phones must not go because somebody mistypes a key.
+its old configuration, and the phones must not go because of a mistyped key.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from farm.adb.program import find_adb
 from farm.adb.server import AdbServer, ensure_key
+from farm.common.errors import FarmError
 from farm.config import AdbConfig, ConfigError, load
-from farm.core.errors import FarmError
 
 PAUSE_S = 5.0  # before the service manager tries again; it starts one that was killed at once
 
@@ -27,14 +27,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="farm-adb", description="The adb server of farm-adb.service.")
     parser.add_argument("--socket", required=True, help="where it listens, as adb spells it")
     parser.add_argument("--folder", required=True, type=Path, help="its home: the key is there")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         config = _config()
         binary = find_adb(Path(config.binary) if config.binary else None)
-        server = AdbServer(binary, told.socket, told.folder, usb=config.usb)
-        ensure_key(binary, told.folder)
-        os.chdir(told.folder)
-        command = [str(binary.path), "-L", told.socket, "nodaemon", "server"]
+        server = AdbServer(binary, options.socket, options.folder, usb=config.usb)
+        ensure_key(binary, options.folder)
+        os.chdir(options.folder)
+        command = [str(binary.path), "-L", options.socket, "nodaemon", "server"]
         os.execve(binary.path, command, server.environment())  # noqa: S606 (no shell is the point)
     except FarmError as error:
         _say(error)

@@ -12,26 +12,24 @@ import sys
 from collections.abc import Callable, Sequence
 
 from farm import __version__
+from farm.common.errors import FarmError, HostError
+from farm.common.histogram import QUICK_S, Histogram
+from farm.common.systemd import Notifier, Watchdog
 from farm.config import FarmConfig
 from farm.control.callers import Caller, Role
-from farm.control.crowd import raise_descriptor_limit
-from farm.core.errors import FarmError, HostError
-from farm.daemon.doors import open_job_door
-from farm.daemon.http import WebDoor
-from farm.daemon.memory import open_memory
-from farm.daemon.metering import Metering
+from farm.control.limits import raise_descriptor_limit
+from farm.daemon.interfaces import Parts, WebPage, open_control_channel
+from farm.daemon.monitoring import current_status, metrics_page, progress_checks, return_memory
+from farm.daemon.persistence import open_persistence
 from farm.daemon.phones import open_phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
-from farm.daemon.sharing import open_sharing
-from farm.daemon.vital import pulses, status_of
+from farm.daemon.scheduling import open_gate, open_scheduling
 from farm.daemon.workers import start_workers
 from farm.jobs.checker import FarmChecker
-from farm.leasing.clock import ClockWatch
-from farm.notify import Notifier
-from farm.store.lock import StateFolderLock
-from farm.tracker.listener import bind
-from farm.watchdog import Watchdog
+from farm.leasing.reservations import ClockWatch
+from farm.metrics.collector import measure_loop_delay
+from farm.store.files import StateFolderLock
 
 log = logging.getLogger("farm")
 
@@ -91,60 +89,63 @@ class Daemon:
     async def _build(self, stack: contextlib.AsyncExitStack) -> list[asyncio.Task[None]]:
         """Start every part, bottom floor first; returns what runs for as long as the daemon does.
 
-        `stack` takes them down in the opposite order: first the doors, so that nobody comes in, then the fleet.
+        `stack` takes them down in the opposite order: first the listeners, so that no client connects, then the fleet.
         """
         config = self._config
         lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
-        if not config.tvm.gate:
-            bind(config.tvm.host, config.tvm.port).close()  # a port that is taken is known before anything is written
+        own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
-            memory = open_memory(config, stack, problems)
+            persistence = open_persistence(config, stack, problems)
         by_signal = Caller(BY_SIGNAL, Role.OPERATOR, "signal")
         reloader = Reloader(
-            config, self._load, memory.events, self._notifier,
-            lambda outcome: memory.audit.tell_later(by_signal, "reload", "daemon", outcome),
+            config, self._load, persistence.events, self._notifier,
+            lambda outcome: persistence.audit.record_later(by_signal, "reload", "daemon", outcome),
         )  # fmt: skip
-        workers = await start_workers(config, stack, memory)
+        workers = await start_workers(config, stack, persistence)
 
-        # Leasing follows the fleet, the fleet's checker asks leasing for keys, its workers meet the gate at the door:
+        # Leasing follows the fleet, the checker asks leasing for keys, its workers reach the gate at the TVM port:
         # the checker is given ways to partners that are there before the first phone is.
         def gate() -> tuple[str, int]:
-            return sharing.gate()
+            return scheduling.gate()
 
         def checking_key(device: str) -> str:
-            return sharing.leasing.checking_key(device)
+            return scheduling.leasing.checking_key(device)
 
         checker = FarmChecker(workers.supervisor, key=checking_key, gate=gate)
-        phones = await open_phones(config, stack, memory, workers.toolchains, checker, problems)
-        parts: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the doors are closed
-        stack.push_async_callback(_end, parts)
-        sharing = await open_sharing(config, stack, memory, workers, phones)
-        problems.sources.append(workers.supervisor.problems)
-        problems.sources.append(sharing.problems)
-        problems.sources.append(lambda: phones.dangling(reloader.config))
-        web = WebDoor(config.web, problems)
-        desk = await open_job_door(config, stack, memory, workers, phones, sharing, problems, reloader, web=web)
-        vital = pulses(memory, phones, sharing)
-        metering = Metering(config, memory, workers, phones, sharing, desk, vital)
-        web.open(stack, desk, memory.events, metrics=metering.answer)
-        reloader.notes = phones.dangling
-        reloader.parts += [memory.use, workers.use, phones.use, sharing.use]
+        phones = await open_phones(config, stack, persistence, workers.bundles, workers.toolchains, checker, problems)
+        running: list[asyncio.Task[None]] = []  # begun when everything is there, ended when the listeners are closed
+        stack.push_async_callback(_end, running)
+        scheduling = await open_scheduling(config, stack, persistence, workers, phones, own_gate)
+        problems.sources += (
+            workers.supervisor.problems,
+            scheduling.problems,
+            lambda: phones.unresolved_names(reloader.config),
+        )
+        web = WebPage(config.web, problems)
+        parts = Parts(config, persistence, workers, phones, scheduling, problems, reloader, web)
+        control = await open_control_channel(stack, parts)
+        progress, loop_delay = progress_checks(parts), Histogram(QUICK_S)
+        web.open(stack, control, persistence.events, metrics=metrics_page(parts, control, progress, loop_delay))
+        reloader.notes = phones.unresolved_names
+        reloader.parts += [persistence.use, workers.use, phones.use, scheduling.use]
         self._reload = reloader.signalled
-        watchdog = Watchdog(self._notifier, vital, lambda: status_of(phones, sharing))
-        running = {
-            "history": memory.history.run(),
-            "retention": memory.retention.run(),
+        watchdog = Watchdog(self._notifier, progress, lambda: current_status(parts))
+        tasks = {
+            "history": persistence.history.run(),
+            "retention": persistence.retention.run(),
             "fleet": phones.fleet.run(),
             "tunnels": phones.tunnels.run(),
-            "clock": ClockWatch(memory.events, sharing.clock_jumped).run(),
+            "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run(),
             "artifacts": workers.artifacts.keep_tidy(),
             "watchdog": watchdog.run(),
-            "loop delay": metering.loop_delay.run(),
+            "loop delay": measure_loop_delay(loop_delay),
+            "memory": return_memory(),
         }
-        parts += [asyncio.create_task(part, name=name) for name, part in running.items()]
-        return [*parts, *workers.door.parts, *desk.parts, *web.parts]  # a door that is dead is no door: begin anew
+        running += [asyncio.create_task(task, name=name) for name, task in tasks.items()]
+        # If a listener ends, the daemon starts anew.
+        return [*running, *workers.server.parts, *control.parts, *web.parts]
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

@@ -10,32 +10,30 @@ from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbNotInstalled
-from farm.adb.kept import KeptAdbServer
 from farm.adb.program import AdbBinary, find_adb
-from farm.adb.server import AdbServer
+from farm.adb.server import AdbServer, ManagedAdbServer
 from farm.adb.tunnels import TunnelLedger
 from farm.adb.watch import DeviceWatcher
+from farm.bundle.library import BundleLibrary
+from farm.common.doctor_findings import Diagnosis
 from farm.config import AdbConfig, FarmConfig
-from farm.control.verbs.usb_doctor import usb_findings
-from farm.core.adoption import rules_of
-from farm.core.doctor_findings import Finding
-from farm.core.health_rules import DISTURBING
-from farm.core.labels import aliases_of
-from farm.core.power_policy import PowerConfig
-from farm.daemon.dangling import dangling
-from farm.daemon.memory import Memory
-from farm.daemon.problems import Problems
-from farm.fleet.aliases import Aliases
-from farm.fleet.care import CareConfig
-from farm.fleet.checker import Checker
-from farm.fleet.fleet import Fleet, FleetConfig
-from farm.fleet.gates import Gates
-from farm.fleet.probe.moment import read_conditions
-from farm.fleet.series import FleetSeries
-from farm.fleet.switchboard import Switchboard
-from farm.fleet.tunnels import TunnelKeeper
-from farm.fleet.usb import Topology
+from farm.control.verbs.doctor import usb_findings
+from farm.daemon.persistence import Persistence
+from farm.daemon.problems import Problems, unresolved_names
+from farm.devices.agent_work import Checker
+from farm.devices.fleet import Fleet, FleetConfig
+from farm.devices.health.probe_round import read_conditions
+from farm.devices.health.series import FleetReadings
+from farm.devices.identity.naming_rules import aliases_of
+from farm.devices.power.power_rules import PowerConfig
+from farm.devices.power.switchboard import Switchboard
+from farm.devices.power.usb import Topology
+from farm.devices.registry import Aliases
+from farm.devices.server.rollouts import Rollouts
+from farm.devices.thermal.thermal_gates import ThermalGates
+from farm.devices.tunnels import TunnelKeeper
 from farm.jobs.toolchains import Toolchains
+from farm.model.health import DISTURBING
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +45,26 @@ class Phones:
     fleet: Fleet
     aliases: Aliases
     tunnels: TunnelKeeper
-    gates: Gates
+    gates: ThermalGates
     power: PowerConfig
     switches: Switchboard
-    series: FleetSeries
+    series: FleetReadings
     server: AdbServer | None  # the farm's own
 
     def leave_adb(self) -> None:
         """Sessions go on without this daemon: its adb server does so too, and the next daemon takes it over."""
         if self.server is not None:
-            self.server.leave()
+            self.server.keep_running()
 
     def use(self, config: FarmConfig) -> None:
         """Judge, probe, tend and adopt by it from now on."""
         self.gates.use(config.heat)
-        self.fleet.use(rules_of(config.adopt), config.probe, config.health, config.battery, config.recovery)
+        self.fleet.use(config.adopt, config.probe, config.health, config.battery, config.recovery)
+        self.fleet.rollouts.use(config.rollout)
         self.aliases.use(config.aliases)
 
-    def dangling(self, config: FarmConfig) -> list[str]:
-        """What of the configuration points at nothing."""
+    def unresolved_names(self, config: FarmConfig) -> list[str]:
+        """Names in the configuration that no device, alias or program has; one line each."""
         keys = {key for view in self.fleet.views() if view.adopted for key in (view.name, *view.aliases)}
         words = {
             word
@@ -73,28 +72,29 @@ class Phones:
             if view.identity is not None
             for word in (*view.aliases, *aliases_of(view.identity, view.name, view.labels))
         }
-        return list(dangling(config, keys and keys | self.aliases.selectors().keys(), words))
+        return list(unresolved_names(config, keys and keys | self.aliases.selectors().keys(), words))
 
     async def look(self, serial: str) -> dict[str, Any]:
-        """A phone's condition (fields of farm.measure.conditions.Moment): its own, its hub's, what probes found wrong.
+        """Fields of farm.measure.conditions.PhoneCondition: the phone's own, its hub's, and what probes found wrong.
 
         Raises:
             FarmError: the phone did not answer, or is forgotten.
         """
-        self.fleet.probes.hush(serial, self.fleet.view(serial).name)
+        self.fleet.probes.pause(serial, self.fleet.view(serial).name)
         moment, view = await read_conditions(self.client, serial), self.fleet.view(serial)
         disturbed = "; ".join(each.what for each in view.findings if each.kind in DISTURBING)
         return moment | {"neighbours": self.gates.busy_beside(view, self.fleet.views()), "disturbed": disturbed}
 
-    async def look_at_usb(self) -> list[Finding]:
-        """What `farm doctor` should say of hubs, places and permissions."""
+    async def check_usb(self) -> list[Diagnosis]:
+        """Findings about hubs, places and permissions, for `farm doctor`."""
         return await usb_findings(self.power, self.switches, self.fleet.views(), self.watcher.devices or ())
 
 
 async def open_phones(
     config: FarmConfig,
     stack: contextlib.AsyncExitStack,
-    memory: Memory,
+    persistence: Persistence,
+    bundles: BundleLibrary,
     toolchains: Toolchains,
     checker: Checker,
     problems: Problems,
@@ -107,7 +107,7 @@ async def open_phones(
     binary = await _adb_of(config.adb)
     server = None
     if (config.adb.manage or config.adb.service) and binary is not None:
-        kind: type[AdbServer] = KeptAdbServer if config.adb.service else AdbServer
+        kind: type[AdbServer] = ManagedAdbServer if config.adb.service else AdbServer
         folder = config.state_dir / "adb"
         server = kind(binary, config.adb_socket, folder, usb=config.adb.usb)
         stack.push_async_callback(server.stop)
@@ -116,34 +116,36 @@ async def open_phones(
         client,
         server=server,
         own_version=binary.version if binary else 0,
-        on_news=problems.of_adb(memory.events),
+        on_event=problems.of_adb(persistence.events),
     )
-    gates, switches = Gates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
-    store, care = memory.store, CareConfig(config.recovery.per_day(), switches)
+    gates, switches = ThermalGates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
+    store = persistence.store
     topology = Topology(config.usb.places, Path(config.usb.sysfs))
     rules = FleetConfig(
-        rules_of(config.adopt),
+        config.adopt,
         config.probe,
         gates=gates,
         health=config.health,
         battery=config.battery,
-        care=care,
+        recovery=config.recovery,
+        power=switches,
         topology=topology,
     )
+    rollouts = Rollouts(toolchains.for_abi, bundles.list, store.rollouts, persistence.events, config.rollout)
     fleet = Fleet(
         client,
         watcher,
-        toolchains,
+        rollouts,
         checker,
         store.devices,
-        memory.events,
+        persistence.events,
         rules,
         recoveries=store.recoveries,
         batteries=store.batteries,
     )
     problems.sources += (fleet.usb_faults.problems, switches.problems)
-    series = FleetSeries()
-    fleet.probes.heard = series.add
+    series = FleetReadings()
+    fleet.probes.on_reading = series.add
     aliases = Aliases(fleet, store.aliases, config.aliases)
     tunnels = TunnelKeeper(client, watcher, TunnelLedger(config.state_dir / "adb" / "tunnels.json"))
     return Phones(client, watcher, fleet, aliases, tunnels, gates, config.power, switches, series, server)

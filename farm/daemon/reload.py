@@ -1,22 +1,73 @@
-"""Reads the configuration again while the daemon serves: on SIGHUP and on `farm reload`. Nobody's session is cut."""
+"""Reads the configuration again while the daemon serves: on SIGHUP and on `farm reload`. No session is cut."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from farm.common.errors import FarmError
+from farm.common.events import EventLog
+from farm.common.systemd import Notifier
 from farm.config import FarmConfig
 from farm.control.audit import OK
 from farm.control.callers import Role
-from farm.control.forms import Verbs, verb
 from farm.control.server import ControlCall
-from farm.core.errors import FarmError
-from farm.core.events import EventLog
-from farm.daemon.reload_plan import ReloadPlan, plan
-from farm.notify import Notifier
+from farm.control.verbs import VerbGroup, verb
+
+# Tables that are exchanged whole while the daemon serves. Of [tvm] and [store] only a part is: see `effective`.
+LIVE_TABLES = (
+    "adopt", "aliases", "lease", "quota", "user", "artifacts", "heat", "gates", "probe", "health", "battery", "quiesce",
+    "recovery",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadPlan:
+    """What to do about a changed configuration. Names are keys as people write them: `heat.bench.start_c`."""
+
+    effective: FarmConfig  # what holds from now on
+    applied: tuple[str, ...]  # changed, and in force at once
+    restart: tuple[str, ...]  # changed, and in force after a restart only
+
+
+def plan(running: FarmConfig, loaded: FarmConfig) -> ReloadPlan:
+    """Compare what holds now with what the file says."""
+    new = effective(running, loaded)
+    return ReloadPlan(new, tuple(changes(running, new)), tuple(changes(new, loaded)))
+
+
+def effective(running: FarmConfig, loaded: FarmConfig) -> FarmConfig:
+    """`loaded` where a change needs no restart, `running` elsewhere."""
+    return replace(
+        running,
+        tvm=replace(running.tvm, advertise=loaded.tvm.advertise, external=loaded.tvm.external),
+        store=replace(running.store, keep_days=loaded.store.keep_days, max_mb=loaded.store.max_mb),
+        **{table: getattr(loaded, table) for table in LIVE_TABLES},
+    )
+
+
+def changes(before: object, after: object, name: str = "") -> Iterator[str]:
+    """Names of the values that differ, sorted by nothing but their place in the configuration."""
+    if is_dataclass(before) and type(before) is type(after):
+        for each in fields(before):
+            yield from changes(getattr(before, each.name), getattr(after, each.name), _join(name, each.name))
+    elif isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in sorted({*before, *after}, key=str):
+            if key not in before or key not in after:
+                yield _join(name, str(key))
+            else:
+                yield from changes(before[key], after[key], _join(name, str(key)))
+    elif before != after:
+        yield name
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
 
 BY_SIGNAL = "SIGHUP"
 FAILED = "failed"  # the audit log's outcome where an error has no code
@@ -24,10 +75,10 @@ FAILED = "failed"  # the audit log's outcome where an error has no code
 log = logging.getLogger("farm")
 
 
-class Reloader(Verbs):
-    """Knows what holds now. Each of `parts` takes a new configuration; they are told in order, on the event loop.
+class Reloader(VerbGroup):
+    """Passes a new configuration to each of `parts`, in order, on the event loop.
 
-    What one of them refuses holds for none: those before it get the old one back.
+    If one of them refuses it, those before it get the old one back.
     """
 
     def __init__(
@@ -36,7 +87,7 @@ class Reloader(Verbs):
         load: Callable[[], FarmConfig],
         events: EventLog,
         notifier: Notifier,
-        signal_told: Callable[[str], None] = lambda _: None,
+        on_signal_outcome: Callable[[str], None] = lambda _: None,
     ) -> None:
         """What a reload needs.
 
@@ -45,12 +96,12 @@ class Reloader(Verbs):
             load: reads and checks everything the way the daemon's start did; it may block.
             events: gets config.reloaded and config.refused.
             notifier: the way to the service manager.
-            signal_told: gets the outcome of each reload that a signal asked for (the desk tells the verb's).
+            on_signal_outcome: gets the outcome of each reload by a signal (the control server records the verb's).
         """
         self.config = config
-        self._signal_told = signal_told
+        self._on_signal_outcome = on_signal_outcome
         self.parts: list[Callable[[FarmConfig], None]] = []
-        self.notes: Callable[[FarmConfig], list[str]] = lambda _: []  # what of a configuration points at nothing
+        self.notes: Callable[[FarmConfig], list[str]] = lambda _: []  # names in a configuration that nothing has
         self._load = load
         self._events = events
         self._notifier = notifier
@@ -67,7 +118,7 @@ class Reloader(Verbs):
         """Read everything again, put in force what can be, say what waits for a restart.
 
         Args:
-            who: on whose order; the event names them.
+            who: the user, for the event.
 
         Raises:
             ConfigError: there is a mistake in it; the old configuration holds on.
@@ -76,8 +127,7 @@ class Reloader(Verbs):
         async with self._one:
             self._notifier.reloading()
             try:
-                told = await asyncio.to_thread(self._load)
-                decided = plan(self.config, told)
+                decided = plan(self.config, await asyncio.to_thread(self._load))
                 self._put_in_force(decided.effective)
             except FarmError as error:
                 self._events.publish("config.refused", "daemon", by=who, reason=error.message, hint=error.hint)
@@ -101,14 +151,14 @@ class Reloader(Verbs):
             try:
                 part(config)
             except Exception:
-                for told in self.parts[:count]:
-                    with contextlib.suppress(Exception):  # the first mistake is the one to tell
-                        told(self.config)
+                for changed in self.parts[:count]:
+                    with contextlib.suppress(Exception):  # the first error is raised
+                        changed(self.config)
                 raise
 
     @verb("reload", Role.OPERATOR)
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
-        """Read the configuration again -> {applied, restart, notes}: names of changed keys, what points at nothing."""
+        """Read the configuration again -> {applied, restart, notes}: names of changed keys, names that nothing has."""
         decided = await self.reload(call.caller.user)
         notes = self.notes(decided.effective)
         return {"applied": list(decided.applied), "restart": list(decided.restart), "notes": notes}
@@ -116,10 +166,10 @@ class Reloader(Verbs):
     async def _by_signal(self) -> None:
         try:
             await self.reload(BY_SIGNAL)
-            self._signal_told(OK)
+            self._on_signal_outcome(OK)
         except FarmError as error:
-            self._signal_told(error.code)
+            self._on_signal_outcome(error.code)
             log.error("the configuration is refused, the old one holds on: %s", error)  # noqa: TRY400 (a mistake in a file is no traceback)
         except Exception:
-            self._signal_told(FAILED)
+            self._on_signal_outcome(FAILED)
             log.exception("the configuration could not be read again, the old one holds on")

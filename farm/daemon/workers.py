@@ -1,4 +1,4 @@
-"""What work is done with: bundles and toolchains, artifacts, and the supervisor of the workers behind their door."""
+"""Workers and their material: bundles, toolchains, artifacts, the supervisor, and the server that workers report to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from farm.bundle.library import BundleLibrary
 from farm.config import FarmConfig
 from farm.control.artifact_budget import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.runtime_folder import group_to_let_in, prepare_runtime_folder
-from farm.control.worker_door import WorkerDoor
-from farm.daemon.memory import Memory
+from farm.control.listeners import group_to_admit, prepare_runtime_folder
+from farm.control.server import WorkerServer
+from farm.daemon.persistence import Persistence
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.worker_user import RunAs, workers_as
@@ -27,7 +27,7 @@ class Workers:
     artifacts: ArtifactFolder
     run_as: RunAs
     supervisor: Supervisor
-    door: WorkerDoor
+    server: WorkerServer
     gid: int | None  # the group that may use the daemon's sockets
 
     def use(self, config: FarmConfig) -> None:
@@ -35,29 +35,29 @@ class Workers:
         self.artifacts.allow(_rules(config))
 
 
-async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, memory: Memory) -> Workers:
-    """Open the workers' door and begin importing TVM in the background.
+async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence) -> Workers:
+    """Open the workers' server and begin importing TVM in the background.
 
     Raises:
-        FarmError: a toolchain is configured wrongly, or the door cannot be opened.
+        FarmError: a toolchain is configured wrongly, or the server cannot be opened.
     """
-    gid = group_to_let_in()
+    gid = group_to_admit()
     prepare_runtime_folder(config.runtime_dir, gid)
     bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
-    toolchains = Toolchains(config.toolchain, memory.store.toolchains, memory.events, bundles)
-    artifacts = ArtifactFolder(config.state_dir / "artifacts", _rules(config), memory.store.artifact_use)
+    toolchains = Toolchains(config.toolchain, persistence.store.toolchains, persistence.events, bundles)
+    artifacts = ArtifactFolder(config.state_dir / "artifacts", _rules(config), persistence.store.artifact_use)
 
     pythons = [toolchain.python for toolchain in toolchains.all()]
     run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
     # The runtime folder is closed to workers of another user: adb's socket is in it.
     sockets = config.state_dir / "work" if run_as.user else config.runtime_dir
-    door = WorkerDoor(sockets / "worker.sock", artifacts, gid=run_as.user.gid if run_as.user else None)
-    await door.start()
-    stack.push_async_callback(door.stop)
-    supervisor = Supervisor(toolchains.all(), config.state_dir / "work", door, user=run_as.user)
+    server = WorkerServer(sockets / "worker.sock", artifacts, gid=run_as.user.gid if run_as.user else None)
+    await server.start()
+    stack.push_async_callback(server.stop)
+    supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, user=run_as.user)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, door, gid)
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid)
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

@@ -1,6 +1,6 @@
 """One attempt as the daemon sees it: what the worker may ask, what is known of it, and when it is overdue.
 
-The decisions (`overdue`, `next_look_s`) are pure; `LiveAttempt` turns the worker's verbs into calls of its host.
+The decisions (`overdue`, `next_check_s`) are pure; `LiveAttempt` turns the worker's verbs into calls of its host.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
-from farm.core.error_wire import error_from_wire
-from farm.core.errors import FarmError, HostError, ProtocolError, UserError
-from farm.core.limits import MAX_RESULT_BYTES
-from farm.jobs.told import check_facts
+from farm.common.errors import FarmError, HostError, ProtocolError, UserError, error_from_wire
+from farm.common.limits import MAX_RESULT_BYTES
+from farm.jobs.progress_schema import MAX_TEXT_CHARS, check_facts
 
-# Of a worker's report as JSON; the rest of a result is the phone's identity, and one message shows it with its job.
+# Of a worker's report as JSON. The rest is for the phone's identity, which the daemon adds, and for the job's row: one
+# message shows all three.
 MAX_REPORT_BYTES = MAX_RESULT_BYTES * 3 // 4
-MAX_WORDS_CHARS = 4096  # of a step or a line a worker tells; a longer one is a mistake
 LEVELS = ("debug", "info", "warning", "error")
 HELLO_LIMIT_S = 20.0  # from fork to hello takes 5 ms; a host that swaps may need seconds
 SILENCE_LIMIT_S = 15.0  # workers send a heartbeat every second from a thread of their own
@@ -51,6 +49,12 @@ class ResultTooLargeError(UserError):
     exit_code = 1
 
 
+class YieldedError(FarmError):
+    """The attempt gave its phone to others at a good moment and goes on later."""
+
+    code = "yielded"
+
+
 class StaleAttemptError(FarmError):
     """A worker reported for an attempt that is not (or no longer) its own."""
 
@@ -67,21 +71,21 @@ class SessionOffer:
 
 
 class AttemptHost(Protocol):
-    """Whoever runs the attempt: what its worker may ask for."""
+    """The daemon's side of an attempt: what its worker may ask for."""
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to the phone of one of the attempt's leases; "": the only one."""
         ...
 
     async def abort_session(self, reason: str, lease: str) -> None:
-        """That phone's session is stuck or broken: cut it and look at the phone."""
+        """That phone's session is stuck or broken: cut it and check the phone."""
         ...
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer a verb that not every attempt has.
 
         Raises:
-            ProtocolError: this attempt has not, or its fields are wrong.
+            ProtocolError: this attempt has no such verb, or its fields are wrong.
         """
         ...
 
@@ -90,7 +94,7 @@ class AttemptHost(Protocol):
         ...
 
     def logged(self, text: str, level: str) -> None:
-        """The worker said something worth keeping, or wrote it to its stdout or stderr."""
+        """A line for the attempt's log: reported by the worker, or written to its stdout or stderr."""
         ...
 
     def yield_wanted(self) -> bool:
@@ -98,23 +102,15 @@ class AttemptHost(Protocol):
         ...
 
 
-class Verbs(Protocol):
-    """What the workers' door calls for an admitted worker."""
-
-    async def handle(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer one verb."""
-        ...
-
-
-class Door(Protocol):
-    """The workers' control socket, as the supervisor sees it (farm.control.worker_door implements it)."""
+class WorkerListener(Protocol):
+    """The workers' control socket, as the supervisor sees it (farm.control.server implements it)."""
 
     @property
     def socket_path(self) -> str:
         """The socket workers connect to."""
         ...
 
-    def admit(self, attempt: str, fence: int, verbs: Verbs) -> str:
+    def admit(self, attempt: str, fence: int, verbs: LiveAttempt) -> str:
         """Let a worker in from now on; returns the token it must show."""
         ...
 
@@ -129,62 +125,46 @@ class Task:
 
     attempt: str
     fence: int
-    kind: str  # the module whose main(payload, daemon) runs: "farm.worker.bench", "farm.worker.checker"
+    module: str  # whose main(payload, daemon) runs: "farm.kinds.bench.worker", "farm.worker.checker"
     payload: Mapping[str, Any]
     timeout_s: float
 
 
-class Workers(Protocol):
-    """The supervisor, as those see it who have attempts to run."""
-
-    async def run(self, toolchain: str, task: Task, host: AttemptHost) -> Mapping[str, Any]:
-        """Run one attempt in a worker of its own; returns its report."""
-        ...
-
-    def cache_folder(self, toolchain: str) -> Path:
-        """Where workers keep compiled libraries."""
-        ...
-
-    def versions(self, toolchain: str) -> Mapping[str, str]:
-        """Versions in a toolchain."""
-        ...
-
-
 @dataclass(slots=True)
-class Watch:
-    """When things were last heard of a worker; monotonic seconds."""
+class HeartbeatWatch:
+    """When a worker started and last sent something; monotonic seconds."""
 
     started_s: float
-    heard_s: float
+    last_message_s: float
     greeted: bool = False
     step: str = "starting"
 
 
-def overdue(watch: Watch, timeout_s: float, now_s: float) -> FarmError | None:
+def overdue(watch: HeartbeatWatch, timeout_s: float, now_s: float) -> FarmError | None:
     """Why a worker must be killed now; None while all is well."""
     if now_s - watch.started_s >= timeout_s:
         return AttemptTimeoutError(
             f"no result after {timeout_s:g} s; it was at: {watch.step}", hint="a longer --timeout, or a smaller job"
         )
     limit_s = SILENCE_LIMIT_S if watch.greeted else HELLO_LIMIT_S
-    if now_s - watch.heard_s >= limit_s:
-        return WorkerSilentError(f"the worker said nothing for {limit_s:g} s; it was at: {watch.step}")
+    if now_s - watch.last_message_s >= limit_s:
+        return WorkerSilentError(f"the worker sent nothing for {limit_s:g} s; it was at: {watch.step}")
     return None
 
 
-def next_look_s(watch: Watch, timeout_s: float) -> float:
-    """The earliest moment at which `overdue` could answer differently if nothing more is heard."""
+def next_check_s(watch: HeartbeatWatch, timeout_s: float) -> float:
+    """The earliest moment at which `overdue` could answer differently if the worker sends nothing more."""
     limit_s = SILENCE_LIMIT_S if watch.greeted else HELLO_LIMIT_S
-    return min(watch.started_s + timeout_s, watch.heard_s + limit_s)
+    return min(watch.started_s + timeout_s, watch.last_message_s + limit_s)
 
 
 @dataclass(slots=True)
 class LiveAttempt:
-    """A running attempt: its watch and its result. The door calls `handle` for every message of its worker."""
+    """A running attempt: its watch and its result. `handle` gets every message of its worker."""
 
     task: Task
     host: AttemptHost
-    watch: Watch
+    watch: HeartbeatWatch
     result: asyncio.Future[Mapping[str, Any]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -199,7 +179,7 @@ class LiveAttempt:
         """
         if self.result.done():
             raise StaleAttemptError("the attempt has ended")
-        self.watch.heard_s = asyncio.get_running_loop().time()
+        self.watch.last_message_s = asyncio.get_running_loop().time()
         match verb:
             case "hello":
                 self.watch.greeted = True
@@ -245,7 +225,7 @@ class LiveAttempt:
 
 
 def check_report(value: Mapping[str, Any]) -> None:
-    """Whether a worker's report may become a result.
+    """Refuse a worker's report that cannot become a result.
 
     Raises:
         ResultTooLargeError: it is too large.
@@ -263,7 +243,7 @@ def check_report(value: Mapping[str, Any]) -> None:
 
 
 def no_verb(verb: str) -> ProtocolError:
-    """The error for a verb that an attempt's workers have not."""
+    """The error for a verb that workers do not have."""
     return ProtocolError(f"workers have no verb {verb!r}")
 
 
@@ -280,6 +260,6 @@ def text_field(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise ProtocolError(f"the worker's {name!r} is not text")
-    if len(value) > MAX_WORDS_CHARS:
-        raise ProtocolError(f"the worker's {name!r} has {len(value)} characters; at most {MAX_WORDS_CHARS}")
+    if len(value) > MAX_TEXT_CHARS:
+        raise ProtocolError(f"the worker's {name!r} has {len(value)} characters; at most {MAX_TEXT_CHARS}")
     return value

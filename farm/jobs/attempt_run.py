@@ -1,4 +1,4 @@
-"""One attempt from its first step to its outcome: the executor's work, and everything that may end it sooner.
+"""One attempt from its first step to its outcome: what its executor gets, its work, and what may end it sooner.
 
 A report counts only while its lease lasts: what comes after the lease was taken away is void. Nothing is written here.
 """
@@ -8,38 +8,44 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from farm.core.device import Life
-from farm.core.device_news import Devices, seen
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, HostError, PhoneError
-from farm.core.job import Attempt, AttemptState, Job
-from farm.core.limits import MAX_RESULT_BYTES
-from farm.core.queue_messages import Error
-from farm.core.requests import Lease
-from farm.core.retry import DaemonStoppedError
-from farm.jobs.attempt import AttemptTimeoutError
-from farm.jobs.executor import Executor, FailedWithResultError, Progress, ResumableExecutor, Running, YieldedError
-from farm.jobs.interruption import broken_off
+from farm.common.errors import FarmError, HostError, PhoneError, error_to_wire
+from farm.common.events import EventLog
+from farm.common.limits import MAX_RESULT_BYTES
+from farm.devices.fleet import Fleet
+from farm.jobs.attempt import AttemptTimeoutError, YieldedError
+from farm.jobs.executor import (
+    AttemptContext,
+    Executor,
+    FailedWithResultError,
+    Progress,
+)
+from farm.jobs.planning import request_of
 from farm.jobs.pool import Pool
-from farm.jobs.ports import Leases
-from farm.jobs.specs import KINDS
-from farm.jobs.workbench import Workbench
+from farm.jobs.queue.model import Error, Outcome
+from farm.jobs.queue.retry import DaemonStoppedError, broken_off
+from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
-from farm.leasing.model import NoSuchLeaseError, PhoneLostError
+from farm.leasing.leases import Leasing
+from farm.leasing.model import NoSuchLeaseError, PhoneLostError, seen
+from farm.model.device import DeviceView, Life
+from farm.model.job import FINAL, Attempt, AttemptState, Job
+from farm.model.requests import Lease
+from farm.store.jobs import JobTable
 
 UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds
-MENDING_LIMIT_S = 15.0  # cleaning and checking take a second; a longer story is the next attempt's to wait for
+RECOVERY_LIMIT_S = 15.0  # cleaning and checking take a second; a longer recovery is left to the next attempt
 # Beyond the attempt's limit, which is its worker's: the supervisor counts it from the worker's start and ends it first.
 GRACE_S = START_LIMIT_S + 2.0
 HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
+Keep = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
 
 
 class UnknownKindError(HostError):
@@ -54,19 +60,10 @@ class ResultNotKeptError(FarmError):
     code = "result_not_kept"
 
 
-@dataclass(frozen=True, slots=True)
-class End:
-    """How an attempt ended; `running`: it goes on under the next daemon."""
-
-    state: AttemptState
-    error: Error | None = None
-    result: Mapping[str, Any] | None = None
-
-
 class AttemptRun:
     """One attempt under its lease. `to_its_end` runs it; `stop` may be called meanwhile."""
 
-    def __init__(self, job: Job, attempt: Attempt, lease: Lease, leases: Leases, devices: Devices) -> None:
+    def __init__(self, job: Job, attempt: Attempt, lease: Lease, leases: Leasing, devices: Fleet) -> None:
         self.job = job
         self.attempt = attempt
         self.lease = lease
@@ -74,12 +71,12 @@ class AttemptRun:
         self._devices = devices
         self.pool = Pool(job, lease, leases, devices) if attempt.pooled else None
         self._step = "starting"
-        self._stop: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self._stop: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def stop(self, state: AttemptState, error: Error | None = None) -> None:
         """End it so, unless it has an end already."""
         if not self._stop.done():
-            self._stop.set_result(End(state, error))
+            self._stop.set_result(Outcome(state, error))
 
     def release(self, reason: str) -> None:
         """Give back whatever it has."""
@@ -92,22 +89,22 @@ class AttemptRun:
         """Why it works with fewer phones than it should have; "" when it does not."""
         return self.pool.waits() if self.pool is not None else ""
 
-    def leave(self) -> None:
+    def leave(self, kinds: Kinds) -> None:
         """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
-        kind = KINDS.get(self.job.kind)
+        kind = kinds.get(self.job.kind)
         goes_on = kind is not None and kind.personal
         if goes_on:
             self.stop(AttemptState.RUNNING)
         else:
-            self.stop(*broken_off(self.job, DaemonStoppedError))
+            self.stop(*broken_off(kinds, self.job, DaemonStoppedError))
 
-    async def to_its_end(self, executor: Executor | None, bench: Workbench) -> End:
+    async def to_its_end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
         """Do the work; returns what can be kept of how it ended, whatever happens.
 
         `executor` is the one of the job's kind, None when there is none.
         """
         try:
-            return _keepable(await self._end(executor, bench))
+            return _keepable(await self._end(executor, contexts))
         except Exception as error:
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
@@ -115,21 +112,21 @@ class AttemptRun:
             if self.pool is not None:  # before the end is written: no phone may be granted to a job that is over
                 self.pool.settle()
 
-    async def _end(self, executor: Executor | None, bench: Workbench) -> End:
+    async def _end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
         try:
-            running = bench.running(self.job, self.attempt, self.lease)
+            context = contexts.create(self.job, self.attempt, self.lease)
             if self.pool is not None:
-                self.pool.begin(partial(_pool_changed, running))
+                self.pool.begin(partial(_pool_changed, context))
                 taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
                 taken = self._taken_away()
-            running = replace(running, progress=self._noting(running.progress), pool=self.pool, over=self._over)
+            context = replace(context, progress=self._noting(context.progress), pool=self.pool, over=self._over)
             if executor is None:
                 raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
-            work = asyncio.ensure_future(_begin(executor, running))
+            work = asyncio.ensure_future(_begin(executor, context))
         except FarmError as error:
             return _failed(error)
-        limit_s = None if running.spec.personal else self.job.timeout_s
+        limit_s = None if context.spec.personal else self.job.timeout_s
         patience_s = None if limit_s is None else limit_s + GRACE_S
         try:
             await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
@@ -139,8 +136,8 @@ class AttemptRun:
                 return await self._reported(work, taken)
             if self._stop.done():
                 return self._stop.result()
-            said = f"no result after {patience_s:g} s, of which {limit_s:g} s may be work; it was at: {self._step}"
-            return _failed(AttemptTimeoutError(said, hint="a longer --timeout, or a smaller job"))
+            message = f"no result after {patience_s:g} s, of which {limit_s:g} s may be work; it was at: {self._step}"
+            return _failed(AttemptTimeoutError(message, hint="a longer --timeout, or a smaller job"))
         finally:
             await _ended(work, self.attempt.id)
 
@@ -151,41 +148,43 @@ class AttemptRun:
             raise PhoneLostError(f"the lease of {self.lease.device} was over before the work began") from error
 
     def _over(self) -> bool:
-        """Whether it was told to stop for good: not by a daemon that comes back, nor for others."""
+        """Whether it was stopped for good: not by a daemon that comes back, nor for others."""
         return self._stop.done() and self._stop.result().state in (AttemptState.CANCELLED, AttemptState.FAILED)
 
-    def _noting(self, tell: Progress) -> Progress:
+    def _noting(self, publish: Progress) -> Progress:
         """Remembers the step, for the one who asks why it takes so long."""
 
         def progress(step: str, **facts: Any) -> None:
             self._step = step
-            tell(step, **facts)
+            publish(step, **facts)
 
         return progress
 
-    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> End:
+    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> Outcome:
         try:
-            return End(AttemptState.DONE, result=work.result())
+            return Outcome(AttemptState.DONE, result=work.result())
         except YieldedError:
-            return End(AttemptState.YIELDED)
+            return Outcome(AttemptState.YIELDED)
         except PhoneError as error:
-            # A pulled cable breaks the session first and is noticed a moment later: say what it really was.
-            lost = None if self.pool is not None else await self._lost_while_mending(taken)
+            # A pulled cable breaks the session first and is noticed a moment later: name the real cause.
+            lost = None if self.pool is not None else await self._lost_while_recovering(taken)
             if lost is None:
                 return _failed(error)
             return _failed(_because(await self._as_it_was(lost), work))
         except FailedWithResultError as error:
-            return End(AttemptState.FAILED, error_to_wire(error), error.result)
+            return Outcome(AttemptState.FAILED, error_to_wire(error), result=error.result)
         except FarmError as error:
             return _failed(error)
         except Exception as error:  # the executor's bug must not take the others' attempts down
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
 
-    async def _lost_while_mending(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
-        """Why the lease of a phone that failed was taken; None when it is fit again, or still mending after a while."""
-        with seen(self._devices, self.lease.device, lambda life: life is Life.READY) as fit:
-            await asyncio.wait((taken, fit, self._stop), timeout=MENDING_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+    async def _lost_while_recovering(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
+        """Why the lease of a phone that failed was taken; None when it is ready again, or not yet after a while."""
+        with seen(self._devices, self.lease.device, lambda life: life is Life.READY) as ready:
+            await asyncio.wait(
+                (taken, ready, self._stop), timeout=RECOVERY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
         return taken.result() if taken.done() else None
 
     async def _as_it_was(self, taken: FarmError) -> FarmError:
@@ -197,16 +196,14 @@ class AttemptRun:
         return PhoneLostError.of(now.result()) if now.done() and now.result().life is Life.GONE else taken
 
 
-def _pool_changed(running: Running, step: str, facts: Mapping[str, Any]) -> None:
-    running.progress(step, **facts)
-    running.log(step)
+def _pool_changed(context: AttemptContext, step: str, facts: Mapping[str, Any]) -> None:
+    context.progress(step, **facts)
+    context.log(step)
 
 
-def _begin(executor: Executor, running: Running) -> Coroutine[Any, Any, Mapping[str, Any]]:
+def _begin(executor: Executor, context: AttemptContext) -> Coroutine[Any, Any, Mapping[str, Any]]:
     """A new attempt, or one that the daemon before this one began."""
-    if running.attempt.facts and isinstance(executor, ResumableExecutor):
-        return executor.resume(running)
-    return executor.run(running)
+    return executor.resume(context) if context.attempt.facts else executor.run(context)
 
 
 def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
@@ -216,7 +213,7 @@ def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
     return taken
 
 
-def _keepable(end: End) -> End:
+def _keepable(end: Outcome) -> Outcome:
     """The end, or a failure in its place when its result is no JSON or too large."""
     if end.result is None:
         return end
@@ -225,17 +222,17 @@ def _keepable(end: End) -> End:
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"it has {size:,} bytes as JSON; at most {MAX_RESULT_BYTES:,} are kept")
     except (TypeError, ValueError, RecursionError) as error:
-        said = ResultNotKeptError(f"the result cannot be kept: {error}", hint="this is a bug in farm")
-        return End(AttemptState.FAILED, end.error or error_to_wire(said))
+        refused = ResultNotKeptError(f"the result cannot be kept: {error}", hint="this is a bug in farm")
+        return Outcome(AttemptState.FAILED, end.error or error_to_wire(refused))
     return end
 
 
-def _failed(error: BaseException) -> End:
+def _failed(error: BaseException) -> Outcome:
     if isinstance(error, ToolchainError):  # nothing was begun: the queue waits for the toolchain, however long it takes
-        return End(AttemptState.INTERRUPTED, error_to_wire(error))
+        return Outcome(AttemptState.INTERRUPTED, error_to_wire(error))
     if isinstance(error, OSError) and error.errno is not None:  # a disk, a folder that is gone, no descriptors
         error = HostError(f"this host failed the attempt: {error}", hint=HOST_HINT)
-    return End(AttemptState.FAILED, error_to_wire(error))
+    return Outcome(AttemptState.FAILED, error_to_wire(error))
 
 
 async def _ended(work: asyncio.Future[Any], attempt: str) -> None:
@@ -245,6 +242,67 @@ async def _ended(work: asyncio.Future[Any], attempt: str) -> None:
     work.cancel()
     await asyncio.wait((work,), timeout=STOP_LIMIT_S)
     if not work.done():
-        log.error("attempt %s was told to stop %g s ago and still works", attempt, STOP_LIMIT_S)
+        log.error("attempt %s was stopped %g s ago and still works", attempt, STOP_LIMIT_S)
     elif not work.cancelled() and (error := work.exception()) is not None:
         log.warning("attempt %s failed while it was stopped: %s", attempt, error)
+
+
+class AttemptContextFactory:
+    """Builds `AttemptContext` for attempts."""
+
+    def __init__(
+        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, keep_log: Keep, leases: Leasing, devices: Fleet
+    ) -> None:
+        self.kinds = kinds
+        self._jobs = jobs
+        self._events = events
+        self._keep_log = keep_log
+        self._leases = leases
+        self._devices = devices
+
+    def create(self, job: Job, attempt: Attempt, lease: Lease) -> AttemptContext:
+        """The context for the executor of that attempt.
+
+        Raises:
+            BadSpecError: the job's spec is of another release and cannot be read.
+        """
+        return AttemptContext(
+            job=job,
+            spec=spec_from_wire(self.kinds, job.spec),
+            attempt=attempt,
+            lease=lease,
+            view=self._view(lease.device),
+            progress=partial(self._progress, attempt),
+            log=partial(self._log, attempt),
+            save_facts=partial(self._save_facts, attempt),
+            yield_wanted=partial(self._leases.yield_wanted, lease.id),
+        )
+
+    def _view(self, device: str) -> DeviceView:
+        # After a restart a person's lease goes on before its phone is listed again.
+        unseen = DeviceView(device, "", Life.GONE)
+        return next((view for view in self._devices.views() if view.name == device), unseen)
+
+    def _progress(self, attempt: Attempt, step: str, /, **facts: Any) -> None:
+        facts |= {"step": step, "device": attempt.device, "attempt": attempt.number}
+        self._events.publish("job.progress", attempt.job, **facts)
+
+    def _log(self, attempt: Attempt, text: str, level: str = "info", *, source: str = "farm") -> None:
+        self._keep_log(attempt, text, level, source)
+
+    async def _save_facts(self, attempt: Attempt, facts: Mapping[str, Any]) -> None:
+        await self._jobs.facts(attempt.id, attempt.fence, facts)
+
+
+async def keep_left(job: Job, executor: Executor | None, jobs: JobTable, contexts: AttemptContextFactory) -> None:
+    """Before a job that does not run is written as ended; whatever happens here, it ends."""
+    if job.state not in FINAL or job.attempts == 0 or executor is None:
+        return
+    try:
+        last = jobs.attempts(job.id)[-1]
+        lease = Lease(
+            last.lease, last.device, last.fence, request_of(contexts.kinds, job, frozenset()), granted_at=0.0
+        )  # long over
+        await executor.keep_left(contexts.create(job, last, lease))
+    except Exception:
+        log.exception("what attempts of %s left could not be kept", job.id)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farm.bundle.manifest import Bundle
-from farm.core.errors import PhoneError
-from farm.fleet.checker import CheckReport
-from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, Workers, no_verb
+from farm.bundle.model import Bundle
+from farm.common.errors import PhoneError
+from farm.devices.agent_work import GoldenCheckReport
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_verb
+from farm.jobs.supervisor import Supervisor
 
 WORKER = "farm.worker.checker"
 CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles OpenCL kernels for several seconds
@@ -53,7 +54,7 @@ class _Host:
         """Nobody watches a check."""
 
     def logged(self, text: str, level: str) -> None:
-        """What goes wrong is in the report; the rest helps only whoever looks for a fault in farm."""
+        """Failures are in the report; the rest helps only to find a fault in farm."""
         logger.debug("check of %s: %s %s", self.device, level, text)
 
     def yield_wanted(self) -> bool:
@@ -62,24 +63,24 @@ class _Host:
 
 
 class FarmChecker:
-    """Implements farm.fleet.checker.Checker."""
+    """Implements farm.devices.agent_work.Checker."""
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Supervisor,
         *,
         key: Callable[[str], str],
         gate: Callable[[], tuple[str, int]],
         limit_s: float = CHECK_LIMIT_S,
     ) -> None:
-        """`key`: a match key for a phone that is being checked (Leasing.checking_key). `gate`: the TVM door."""
+        """`key`: a match key for a phone that is being checked (Leasing.checking_key). `gate`: the TVM server."""
         self._workers = workers
         self._key = key
         self._gate = gate
         self._limit_s = limit_s
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def check(self, device: str, bundle: Bundle) -> CheckReport:
+    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
@@ -89,7 +90,7 @@ class FarmChecker:
         """
         async with self._places:
             started_s = asyncio.get_running_loop().time()
-            payload = {"device": device, "golden": str(bundle.golden_dir), "kinds": [one.kind for one in bundle.golden]}
+            payload = {"device": device, "golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
             try:
                 found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))
@@ -98,4 +99,4 @@ class FarmChecker:
                     f"{device} did not finish the golden kernels within {self._limit_s:g} s", evidence=error.message
                 ) from error
             seconds = asyncio.get_running_loop().time() - started_s
-            return CheckReport(bool(found["ok"]), str(found["detail"]), seconds)
+            return GoldenCheckReport(bool(found["ok"]), str(found["detail"]), seconds)

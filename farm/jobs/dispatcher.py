@@ -1,4 +1,4 @@
-"""Durable jobs: performs what core/queue decides over the store, leasing and the executors (DESIGN D7).
+"""Durable jobs: performs what farm/jobs/queue decides over the store, leasing and the executors.
 
 Everything is committed before it is acted upon, so `kill -9` at any moment loses no job and doubles no result. All of
 it runs on one event loop; each attempt is one task.
@@ -15,42 +15,46 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 
-from farm.core import queue_messages as m
-from farm.core.device import DeviceView, Life
-from farm.core.device_news import Devices
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, PhoneError, StoppingError
-from farm.core.events import EventLog
-from farm.core.job import Attempt, AttemptState, Job, JobState
-from farm.core.queue import JobQueue
-from farm.core.queue_model import NoSuchJobError, Phase
-from farm.core.requests import Lease
-from farm.jobs.admission import (
+from farm.common.errors import FarmError, PhoneError, StoppingError, error_to_wire
+from farm.common.events import EventLog
+from farm.common.tasks import BackgroundTasks
+from farm.devices.fleet import Fleet
+from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, keep_left
+from farm.jobs.executor import Executor
+from farm.jobs.job_store import JobWriter, arrays_begun, recover
+from farm.jobs.planning import (
     Limits,
-    Submitted,
+    Submission,
+    SubmitResult,
+    another_phone,
     check_quota,
     check_store,
     check_whole,
     ended_before,
     ended_before_start,
     fresh_ids,
+    lost_the_last,
+    plan,
+    pooled,
+    request_of,
     resolve_after,
+    usable,
 )
-from farm.jobs.attempt_run import AttemptRun, End
-from farm.jobs.background import Background
-from farm.jobs.executor import Executor
-from farm.jobs.job_writes import JobWriter
-from farm.jobs.leftovers import keep_left
-from farm.jobs.planning import Submission, another_phone, plan, pooled, request_of, usable
 from farm.jobs.pool import preferring
-from farm.jobs.ports import Leases
-from farm.jobs.recovery import arrays_begun, recover
-from farm.jobs.specs import AnySpec
-from farm.jobs.workbench import Workbench
-from farm.store.changes import to_its_end
+from farm.jobs.queue import model as m
+from farm.jobs.queue.model import NoSuchJobError, Phase
+from farm.jobs.queue.queue import JobQueue
+from farm.jobs.specs import JobSpec
+from farm.leasing.leases import Leasing
+from farm.model.device import DeviceView, Life
+from farm.model.job import Attempt, AttemptState, Job, JobState
+from farm.model.requests import Lease
+from farm.store.database import run_to_completion
 from farm.store.store import Store
 
+MOST_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
 LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
 
@@ -71,20 +75,21 @@ class Dispatcher:
         *,
         store: Store,
         events: EventLog,
-        leases: Leases,
-        devices: Devices,
+        leases: Leasing,
+        devices: Fleet,
         executors: Mapping[str, Executor],
-        bench: Workbench,
+        contexts: AttemptContextFactory,
         limits: Limits,
-        clock: Callable[[], m.Moment] = lambda: m.Moment(time.monotonic(), datetime.now(UTC)),
+        clock: Callable[[], m.ClockReading] = lambda: m.ClockReading(time.monotonic(), datetime.now(UTC)),
     ) -> None:
-        """`executors`: by kind of job. `bench`: what executors are given. `limits`: what each user may have."""
+        """`executors`: by kind of job. `contexts`: makes what they are given. `limits`: what each user may have."""
         self._store = store
         self._events = events
         self._leases = leases
         self._devices = devices
         self._executors = executors
-        self._bench = bench
+        self._contexts = contexts
+        self._kinds = contexts.kinds
         self._limits = limits
         self._clock = clock
         self._queue = JobQueue()
@@ -92,7 +97,7 @@ class Dispatcher:
         self._asked: dict[str, str] = {}  # job -> request
         self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
         self._runs: dict[str, AttemptRun] = {}
-        self._tasks = Background()
+        self._tasks = BackgroundTasks()
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
         self._usable: dict[str, bool] = {}
@@ -106,19 +111,18 @@ class Dispatcher:
 
         `kept`: ids of leases that somebody else has taken up.
         """
-        survivors = await recover(self._store, self._events, self._writer, self._clock(), kept)
+        survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, kept)
         live = self._store.jobs.live()
         for array, began in arrays_begun(self._store, live):
-            self._tell(m.ArrayBegan(array, began))
-        for survivor in survivors:  # before their jobs are added: one may be late, and is stopped at once
-            self._leases.restore(survivor.lease)
-            run = AttemptRun(survivor.job, survivor.attempt, survivor.lease, self._leases, self._devices)
-            self._runs[survivor.job.id] = run
+            self._handle(m.ArrayBegan(array, began))
+        for job, attempt, lease in survivors:  # before their jobs are added: one may be late, and is stopped at once
+            self._leases.restore(lease)
+            run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
         ended = ended_before_start(self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
-            self._tell(m.JobAdded(job, {name: ended[name] for name in after if name in ended}))
+            self._handle(m.JobAdded(job, {name: ended[name] for name in after if name in ended}))
         self._usable = {view.name: usable(view) for view in self._devices.views()}
         self._unsubscribe = self._devices.subscribe(self._device_changed)
 
@@ -133,13 +137,13 @@ class Dispatcher:
             self._leases.withdraw(request)
         self._asked.clear()
         for run in self._runs.values():
-            run.leave()
+            run.leave(self._kinds)
         for late in await self._tasks.end(STOP_LIMIT_S):
             log.error("%s had not ended: the next start finds it interrupted", late)
 
     def behind_s(self) -> float:
-        """For how many seconds a look at the clock is overdue that nobody will take any more; 0 while all is well."""
-        due_s = self._queue.next_look_s()
+        """For how many seconds a check of the clock is overdue and not scheduled; 0 while all is well."""
+        due_s = self._queue.next_check_s()
         pending = self._timer is not None and self._timer.when() > asyncio.get_running_loop().time()
         return 0.0 if due_s is None or self._stopping or pending else max(0.0, self._clock().s - due_s)
 
@@ -150,8 +154,8 @@ class Dispatcher:
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
-    @to_its_end  # a job that is kept and that the queue does not know would never run and never end
-    async def submit(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False) -> Submitted:
+    @run_to_completion  # a job that is kept and that the queue does not know would never run and never end
+    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> SubmitResult:
         """Take jobs in; they are kept when this returns.
 
         Args:
@@ -182,10 +186,10 @@ class Dispatcher:
         if not self._stopping:
             ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
-                self._tell(m.JobAdded(job, ended))
-        return Submitted(ids, planned.array, planned.warnings, planned.jobs)
+                self._handle(m.JobAdded(job, ended))
+        return SubmitResult(ids, planned.array, planned.warnings, planned.jobs)
 
-    def check(self, spec: AnySpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
+    def check(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
         """How many jobs `submit` would add, `besides` so many others; nothing is added. Ids in `after` must be whole.
 
         Raises:
@@ -196,7 +200,7 @@ class Dispatcher:
         check_whole(self._store.jobs, spec.after)
         return len(self._plan(spec, user, must_match=must_match, besides=besides).jobs)
 
-    def _plan(self, spec: AnySpec, user: str, *, must_match: bool, besides: int = 0) -> Submission:
+    def _plan(self, spec: JobSpec, user: str, *, must_match: bool, besides: int = 0) -> Submission:
         """The jobs of a spec that its user may have, `besides` so many others."""
         views, ids = self._devices.views(), fresh_ids(spec.kind)
         planned = plan(spec, user, views, self._clock().at, ids, must_match=must_match)
@@ -204,9 +208,9 @@ class Dispatcher:
         check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
         return planned
 
-    def _earlier(self, ids: tuple[str, ...]) -> Submitted:
+    def _earlier(self, ids: tuple[str, ...]) -> SubmitResult:
         first = self._store.jobs.get(ids[0])
-        return Submitted(ids, first.array if first else "")
+        return SubmitResult(ids, first.array if first else "")
 
     def cancel(self, job_id: str, error: FarmError) -> None:
         """End a job that nobody wants any more; a running attempt is stopped.
@@ -214,7 +218,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._tell(m.JobCancelled(job_id, error_to_wire(error)))
+        self._handle(m.JobCancelled(job_id, error_to_wire(error)))
 
     def hold(self, job_id: str) -> None:
         """Keep a job that does not run from running.
@@ -223,7 +227,7 @@ class Dispatcher:
             NoSuchJobError: it has ended.
             JobRunsError: it runs.
         """
-        self._tell(m.JobHeld(job_id))
+        self._handle(m.JobHeld(job_id))
 
     def resume(self, job_id: str) -> None:
         """Let a held job go on.
@@ -231,7 +235,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._tell(m.JobResumed(job_id))
+        self._handle(m.JobResumed(job_id))
 
     async def settled(self, job_id: str) -> None:
         """Wait until nothing of the job is being written or stopped."""
@@ -251,13 +255,13 @@ class Dispatcher:
     def waits(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
         now = self._clock()
-        said = {
+        reasons = {
             job_id: run.waits() if (run := self._runs.get(job_id)) is not None else self._queue.why(job_id, now)
             for job_id in job_ids
         }
-        asked = {job_id: self._asked[job_id] for job_id, why in said.items() if not why and job_id in self._asked}
-        reasons = self._leases.why(asked.values())
-        return said | {job_id: reasons[request] for job_id, request in asked.items()}
+        asked = {job_id: self._asked[job_id] for job_id, why in reasons.items() if not why and job_id in self._asked}
+        of_request = self._leases.why(asked.values())
+        return reasons | {job_id: of_request[request] for job_id, request in asked.items()}
 
     def request_of(self, job_id: str) -> str | None:
         """The lease request of a job that waits for a phone."""
@@ -270,7 +274,7 @@ class Dispatcher:
         self._set_timer()
         return instructions
 
-    def _tell(self, event: m.QueueEvent) -> None:
+    def _handle(self, event: m.QueueEvent) -> None:
         for instruction in self._apply(event):
             self._perform(instruction)
 
@@ -294,12 +298,12 @@ class Dispatcher:
 
     def _ask(self, job: Job, avoid: frozenset[str]) -> None:
         try:
-            request = request_of(job, avoid)
-            if pooled(job):
+            request = request_of(self._kinds, job, avoid)
+            if pooled(self._kinds, job):
                 request = preferring(request, self._devices.views(), job.spec["devices"])
         except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
             log.exception("job %s cannot ask for a phone", job.id)
-            self._tell(m.JobImpossible(job.id, error_to_wire(error)))
+            self._handle(m.JobImpossible(job.id, error_to_wire(error)))
             return
         self._asked[job.id] = self._leases.ask(request, partial(self._grant, job.id))
 
@@ -308,21 +312,21 @@ class Dispatcher:
             self._leases.release(lease.id, "its job does not wait any more")
             return
         self._granted[job_id] = lease
-        self._tell(m.PhoneGranted(job_id, lease.device))
+        self._handle(m.PhoneGranted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
         if not self._stopping:
-            await keep_left(job, self._executors.get(job.kind), self._store.jobs, self._bench)
+            await keep_left(job, self._executors.get(job.kind), self._store.jobs, self._contexts)
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:
-        self._tell(m.JobSaved(became.id, became))
+        self._handle(m.JobSaved(became.id, became))
         self._wake(became.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
         attempt = Attempt(
             f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at,
-            pooled=pooled(job),
+            pooled=pooled(self._kinds, job),
         )  # fmt: skip
         try:
             started = await self._writer.claim(attempt, job.attempts)
@@ -331,19 +335,19 @@ class Dispatcher:
             started = False
         if not started:
             self._leases.release(lease.id, "its attempt could not begin")
-            self._tell(m.AttemptNotStarted(job.id, LOST_START_PAUSE_S))
+            self._handle(m.AttemptNotStarted(job.id, LOST_START_PAUSE_S))
             self._wake(job.id)
             return
         run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
-        self._tell(m.AttemptStarted(job.id))
+        self._handle(m.AttemptStarted(job.id))
         self._wake(job.id)
         if self._stopping:
-            run.leave()
+            run.leave(self._kinds)
         await self._work(run)
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
-        how = await run.to_its_end(self._executors.get(run.job.kind), self._bench)
+        how = await run.to_its_end(self._executors.get(run.job.kind), self._contexts)
         del self._runs[run.job.id]
         if how.state is AttemptState.RUNNING:
             return
@@ -353,11 +357,11 @@ class Dispatcher:
             run.release(f"its attempt is {how.state}")
         self._saved(became)
 
-    async def _end(self, run: AttemptRun, how: End) -> Job:
+    async def _end(self, run: AttemptRun, how: m.Outcome) -> Job:
         job, device = run.job, run.lease.device
         avoid = self._queue.avoided(job.id) | {device}
         elsewhere = another_phone(job, self._devices.views(), avoid)
-        outcome = m.Outcome(how.state, how.error, device, elsewhere=elsewhere)
+        outcome = replace(how, device=device, elsewhere=elsewhere)
         (end,) = self._apply(m.AttemptEnded(job.id, outcome))
         assert isinstance(end, m.EndAttempt)
         now = self._clock().at
@@ -367,13 +371,13 @@ class Dispatcher:
     # --- time and phones ------------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        due_s = self._queue.next_look_s()
+        due_s = self._queue.next_check_s()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if due_s is not None and not self._stopping:
             delay_s = max(0.0, due_s - self._clock().s)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tell, m.TimePassed())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, m.TimePassed())
 
     def _device_changed(self, view: DeviceView) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
@@ -384,12 +388,23 @@ class Dispatcher:
             for job in self._queue.jobs():
                 if job.device == view.name:
                     with suppress(NoSuchJobError):  # its end is being written
-                        self._tell(m.JobImpossible(job.id, error))
+                        self._handle(m.JobImpossible(job.id, error))
         if was and not self._usable.get(view.name):
             views = self._devices.views()
             for job in self._queue.choosy():
                 if not another_phone(job, views, self._queue.avoided(job.id)):
-                    self._tell(m.PhonesChanged(job.id))
+                    self._handle(m.PhonesChanged(job.id))
+            self._report_waits(view)
+
+    def _report_waits(self, lost: DeviceView) -> None:
+        """Tell people who wait for a job at once that the last phone it could have is away or withheld, and why."""
+        views = self._devices.views()
+        for job_id, request in tuple(islice(self._asked.items(), MOST_REPORTED)):
+            job = self._queue.job(job_id)
+            if job is None or not lost_the_last(job, lost, views, self._queue.avoided(job_id)):
+                continue
+            if reason := self._leases.why((request,))[request]:
+                self._events.publish("job.waits", job_id, reason=reason)
 
     # --- helpers --------------------------------------------------------------------------------------------------
 

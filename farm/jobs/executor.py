@@ -1,24 +1,19 @@
-"""What runs one attempt of a kind of job, and what it is told: the line between the dispatcher and the kinds."""
+"""What runs one attempt of a kind of job, and what it gets: the interface between the dispatcher and the kinds."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from farm.core.device import DeviceView
-from farm.core.errors import FarmError, UserError
-from farm.core.job import Attempt, Job
-from farm.core.requests import Lease
+from farm.common.errors import UserError
 from farm.jobs.pool import Pool
-from farm.jobs.specs import AnySpec
-
-
-class YieldedError(FarmError):
-    """The attempt gave its phone to others at a good moment and goes on later."""
-
-    code = "yielded"
+from farm.jobs.specs import JobSpec
+from farm.model.device import DeviceView
+from farm.model.job import Attempt, Job
+from farm.model.requests import Lease
 
 
 class FailedWithResultError(UserError):
@@ -41,16 +36,16 @@ class Log(Protocol):
     """Keeps one line of the attempt's log."""
 
     def __call__(self, text: str, level: str = "info", *, source: str = "farm") -> None:
-        """`source` is who said it: farm, worker, stdout, stderr."""
+        """`source` is where it is from: farm, worker, stdout, stderr."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class AttemptContext:
     """One attempt under way, as its executor sees it."""
 
     job: Job
-    spec: AnySpec
+    spec: JobSpec
     attempt: Attempt
     lease: Lease
     view: DeviceView  # the phone when the attempt began
@@ -62,36 +57,27 @@ class Running:
     pool: Pool | None = None  # of an attempt whose kind is pooled: `lease` and `view` are its first phone's
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs attempts of one kind. Several at once, each cancelled when it must end: stop then, leave nothing."""
 
-    async def run(self, running: Running) -> Mapping[str, Any]:
+    @abstractmethod
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
         """Do the work; returns the result as JSON.
 
         Raises:
             YieldedError: it goes on later.
             FarmError: it failed; the fault decides what follows.
         """
-        ...
 
+    async def resume(self, context: AttemptContext) -> Mapping[str, Any]:
+        """Go on with an attempt that saved `attempt.facts` under the daemon before this one; by default, begin anew."""
+        return await self.run(context)
 
-@runtime_checkable
-class KeepingExecutor(Executor, Protocol):
-    """Of a kind whose attempts leave something for the next one that is worth keeping when there is no next one."""
+    async def keep_left(self, context: AttemptContext) -> None:  # noqa: B027 - most kinds have nothing to keep
+        """Keep what attempts have left of a job that ends while it waits for the next one; by default, nothing.
 
-    async def keep_left(self, running: Running) -> None:
-        """The job ends while it waits; `running` is its last attempt, without a phone or a lease that lasts.
+        `context` is of its last attempt, without a phone or a lease that lasts.
 
         Raises:
             FarmError: it could not be kept.
         """
-        ...
-
-
-@runtime_checkable
-class ResumableExecutor(Executor, Protocol):
-    """Of a kind whose attempts outlive the daemon."""
-
-    async def resume(self, running: Running) -> Mapping[str, Any]:
-        """Go on with an attempt that saved `attempt.facts` under the daemon before this one."""
-        ...

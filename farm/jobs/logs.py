@@ -1,7 +1,7 @@
 """The logs of attempts: one file of JSON lines each, bounded, read by position while it grows and after a restart.
 
-Appending is synchronous: a line costs some 20 us in the page cache, less than handing it to a thread. Whoever has
-thousands of them appends them in portions.
+Appending is synchronous: a line costs some 20 us in the page cache, less than handing it to a thread. Thousands of
+lines are appended in portions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from farm.core.job import Attempt
+from farm.model.job import Attempt
 
 MAX_LOG_BYTES = 4 << 20  # of one attempt; 1,000 chatty jobs are then 4 GB at worst
-RESERVE_BYTES = 256 << 10  # beyond that, for what farm itself says and for errors: how it ended is always told
+RESERVE_BYTES = 256 << 10  # beyond that, for lines of farm itself and for errors: how it ended is always kept
 MAX_LINE_CHARS = 4096  # longer lines are cut: nobody reads them, and one page must fit one message
 PAGE_BYTES = 256 << 10  # read at once
 PAGE_LINES = 1000
@@ -38,7 +38,7 @@ class LogLine:
 
     at: str  # ISO 8601 with its zone
     level: str  # debug, info, warning, error
-    source: str  # who said it: farm, worker, stdout, stderr
+    source: str  # where it is from: farm, worker, stdout, stderr
     text: str
 
     def to_wire(self) -> dict[str, Any]:
@@ -59,14 +59,14 @@ class AttemptLogs:
     """Every attempt's log. Used on one event loop; `read` may be called in threads."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is made if need be, for the daemon's own eyes: people read through its door."""
+        """`folder` is made if need be, open to the daemon alone: people ask it for the lines."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._waiters: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
-        self._cut: set[tuple[str, int]] = set()  # full ones that say so already
+        self._cut: set[tuple[str, int]] = set()  # full ones that have their last line
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
-        """Append what was said just now; each of its lines is one of the log's."""
+        """Append text of this moment; each of its lines is one of the log's."""
         if (attempt.job, attempt.number) in self._cut and not _spared(level, source):
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -91,7 +91,7 @@ class AttemptLogs:
     def read(self, job: str, number: int, after: int = 0, limit: int = PAGE_LINES) -> LogPage:
         """At most `limit` lines from the position `after`: 0, or `next` of an earlier page. Blocking.
 
-        An attempt that said nothing, or is not known, has no lines. A position inside a line goes on with the next one.
+        An attempt without output, or unknown, has no lines. A position inside a line goes on with the next one.
         """
         try:
             with self._path(job, number).open("rb") as file:
@@ -170,8 +170,8 @@ class AttemptLogs:
                     data += encoded
                 elif key not in self._cut:
                     self._cut.add(key)
-                    said = f"more than {MAX_LOG_BYTES >> 20} MiB were said: the rest is not kept"
-                    data += _encoded(LogLine(line.at, "warning", FARM, said))
+                    full = f"the log has more than {MAX_LOG_BYTES >> 20} MiB: the rest is not kept"
+                    data += _encoded(LogLine(line.at, "warning", FARM, full))
             if data:
                 _write(file, data)
         finally:

@@ -1,4 +1,4 @@
-"""What the supervisor and a zygote say to each other, sans I/O: one message per packet of a SOCK_SEQPACKET pair.
+"""The messages between the supervisor and a zygote, sans I/O: one message per packet of a SOCK_SEQPACKET pair.
 
 Rules of this file: no sockets; `decode_*` returns a message or raises ProtocolError, nothing else.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 
 MAX_MESSAGE_BYTES = 128 << 10  # a packet must fit the socket's send buffer (212,992 bytes by default on Linux)
 
@@ -23,9 +23,9 @@ class Spawn:
 
     attempt: str
     fence: int
-    task: str  # the module whose main(payload, daemon) runs: "farm.worker.bench", "farm.worker.checker"
+    task: str  # the module whose main(payload, daemon) runs: "farm.kinds.bench.worker", "farm.worker.checker"
     token: str
-    door: str  # path of the workers' control socket
+    socket: str  # path of the workers' control socket
     folder: str  # the attempt's own; exists already
     payload: Mapping[str, Any]
     cpu_limit_s: int
@@ -113,7 +113,7 @@ def encode(message: ToZygote | FromZygote) -> bytes:
 
 
 def decode_to_zygote(packet: bytes) -> ToZygote:
-    """What the supervisor said.
+    """A message of the supervisor.
 
     Raises:
         ProtocolError: it is no such message.
@@ -122,7 +122,7 @@ def decode_to_zygote(packet: bytes) -> ToZygote:
 
 
 def decode_from_zygote(packet: bytes) -> FromZygote:
-    """What the zygote said.
+    """A message of the zygote.
 
     Raises:
         ProtocolError: it is no such message.

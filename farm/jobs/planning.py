@@ -1,30 +1,34 @@
-"""What a submit means: its jobs, and what is said about phones it may have to wait for. Pure.
+"""What a submit means: whether it may come in, its jobs, the phones they may have to wait for, and their requests.
 
-Also what those jobs ask leasing for.
+Nothing is written here, and nothing but the store's jobs is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from farm.core.device import DeviceView, Life, Service
-from farm.core.errors import NoPhoneError, UserError
-from farm.core.job import Job, JobState
-from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.selector import Selector
-from farm.fleet.named_targets import ForeignTargetError, target_on, why_not_on
-from farm.jobs.specs import ALL, KINDS, AnySpec, BadSpecError, LeaseSpec, ModelSpec
-
-# A phone in one of these lives is ready, or will be without anybody's help.
-READY_OR_SOON = frozenset(
-    {Life.READY, Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING}
-)
+from farm.common.errors import ExitCode, HostError, NoPhoneError, NotAllowedError, UserError
+from farm.common.limits import MAX_JOBS_AT_ONCE
+from farm.common.selector import Selector
+from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
+from farm.jobs.queue.model import NoSuchJobError
+from farm.jobs.specs import ALL, BadSpecError, JobSpec, Kinds, ModelSpec
+from farm.leasing.allocator.explain import unleasable_reason
+from farm.leasing.allocator.state import RETURNING
+from farm.leasing.config import UserConfig
+from farm.model.device import DeviceView, Life, Service
+from farm.model.job import FINAL, Job, JobState
+from farm.model.requests import LeaseRequest, LeaseSource
+from farm.store.jobs import JobTable
 
 _parsed = lru_cache(maxsize=1024)(Selector.parse)  # 100,000 jobs are asked for at the start, with few selectors
+SHOWN_PHONES = 3  # in a warning
+JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
+Limits = Callable[[str], UserConfig]  # what a user may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Submission:
 
 
 def plan(
-    spec: AnySpec, user: str, devices: Sequence[DeviceView], now: datetime, ids: Iterable[str], *, must_match: bool
+    spec: JobSpec, user: str, devices: Sequence[DeviceView], now: datetime, ids: Iterable[str], *, must_match: bool
 ) -> Submission:
     """The jobs that `spec` means: one, N that share no phone, or one for each adopted matching phone in service.
 
@@ -62,20 +66,7 @@ def plan(
     places = _places(spec, matching)
     if len(places) > MAX_JOBS_AT_ONCE:
         raise BadSpecError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once")
-    warnings = []
-    if not matching or (spec.devices == ALL and not places):
-        error = _no_match(selector, devices, matching)
-        if must_match or not places:
-            raise error
-        warnings.append(f"{error.message}; the job waits for one")
-    elif spec.devices != ALL and (lacking := spec.devices - len(matching)) > 0:
-        many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
-        if must_match:
-            raise NoPhoneError(
-                f"{many}, not {spec.devices}: nothing was submitted", hint="--devices all takes those that there are"
-            )
-        waits = "the job begins with what there is and waits" if spec.pooled else f"{lacking} of the jobs wait"
-        warnings.append(f"{many}: {waits} for more")
+    warnings = _lacking(spec, selector, devices, matching, places, must_match=must_match)
     fresh = iter(ids)
     array = next(fresh) if spec.devices != 1 and not spec.pooled else ""
     wire = spec.to_wire()
@@ -91,7 +82,7 @@ def plan(
             device=device,
             array=array,
             priority=spec.priority,
-            lease_class=lease_class_of(spec),
+            lease_class=spec.leased_as(),
             timeout_s=spec.timeout_s,
             max_attempts=spec.max_attempts,
             deadline=None if spec.deadline_s is None else now + timedelta(seconds=spec.deadline_s),
@@ -99,16 +90,16 @@ def plan(
         )
         for device in places
     )
-    return Submission(jobs, array, tuple(warnings))
+    return Submission(jobs, array, warnings)
 
 
-def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
+def request_of(kinds: Kinds, job: Job, avoid: frozenset[str]) -> LeaseRequest:
     """What a queued job asks leasing for."""
-    kind = KINDS.get(job.kind)  # None: of another release; it fails when it runs
+    kind = kinds.get(job.kind)  # None: of another release; it fails when it runs
     return LeaseRequest(
         _parsed(job.selector),
         job.user,
-        Door.JOB,
+        LeaseSource.JOB,
         priority=job.priority,
         lease_class=job.lease_class,
         device=job.device,
@@ -117,30 +108,20 @@ def request_of(job: Job, avoid: frozenset[str]) -> LeaseRequest:
         traces=kind is None or kind.traces,
         quiet_hub=bool(job.spec.get("quiet_hub")),
         personal=kind is not None and kind.personal,
-        longest_s=longest_s(job),
+        longest_s=job.timeout_s if kind is None else float(job.spec[kind.lease_field]),
         job=job.id,
     )
 
 
-def lease_class_of(spec: AnySpec) -> LeaseClass:
-    """What its leases are for: a script that tunes yields as a tune job does."""
-    return LeaseClass.TUNE if isinstance(spec, LeaseSpec) and spec.tuning else spec.lease_class
-
-
-def pooled(job: Job) -> bool:
+def pooled(kinds: Kinds, job: Job) -> bool:
     """Whether the job's attempts have several phones at once, which come and go."""
-    kind = KINDS.get(job.kind)
+    kind = kinds.get(job.kind)
     return kind is not None and kind.pooled
-
-
-def longest_s(job: Job) -> float:
-    """How long an attempt may keep its phone: a person's lease its own time, all else its time limit."""
-    return float(job.spec["seconds"]) if job.kind == LeaseSpec.kind else job.timeout_s
 
 
 def usable(view: DeviceView) -> bool:
     """Whether a job may wait for that phone: it is ready, or will be without anybody's help."""
-    return view.adopted and view.service is Service.IN and view.life in READY_OR_SOON
+    return view.adopted and view.service is Service.IN and (view.life is Life.READY or view.life in RETURNING)
 
 
 def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
@@ -151,7 +132,55 @@ def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]
     )
 
 
-def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
+def lost_the_last(job: Job, lost: DeviceView, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
+    """Whether that phone, which cannot be used now, is one that the job waits for, and no other will do meanwhile."""
+    if job.device:
+        return job.device == lost.name
+    return _parsed(job.selector).matches(lost.labels, lost.aliases) and not another_phone(job, devices, avoid)
+
+
+def _lacking(
+    spec: JobSpec,
+    selector: Selector,
+    devices: Sequence[DeviceView],
+    matching: Sequence[DeviceView],
+    places: Sequence[str],
+    *,
+    must_match: bool,
+) -> tuple[str, ...]:
+    """Warnings about phones that a submit lacks and waits for.
+
+    Raises:
+        NoPhoneError: it must not wait for them.
+    """
+    if not matching or (spec.devices == ALL and not places):
+        error = _no_match(selector, devices, matching)
+        if must_match or not places:
+            raise error
+        return (f"{error.message}; the job waits for one",)
+    if spec.devices == ALL or (lacking := spec.devices - len(matching)) <= 0:
+        return _withheld(selector, matching, len(places))
+    many = f"{len(matching)} phone{'s' * (len(matching) != 1)} match{'es' * (len(matching) == 1)} {selector}"
+    if must_match:
+        raise NoPhoneError(
+            f"{many}, not {spec.devices}: nothing was submitted", hint="--devices all takes those that there are"
+        )
+    waits = "the job begins with what there is and waits" if spec.pooled else f"{lacking} of the jobs wait"
+    return (f"{many}: {waits} for more",)
+
+
+def _withheld(selector: Selector, matching: Sequence[DeviceView], wanted: int) -> tuple[str, ...]:
+    """A warning when fewer of the phones than are wanted come by themselves: the others are away, or withheld."""
+    out = [view for view in matching if not usable(view)]
+    if len(matching) - len(out) >= wanted:
+        return ()
+    why = [f"{view.name} is {unleasable_reason(view)}" for view in out[:SHOWN_PHONES]]
+    more = [f"{len(out) - SHOWN_PHONES} more"] * (len(out) > SHOWN_PHONES)
+    which = "no phone" if len(out) == len(matching) else f"only {len(matching) - len(out)}"
+    return (f"{which} of those that match {selector} can be had now: {'; '.join([*why, *more])}; the job waits",)
+
+
+def _places(spec: JobSpec, matching: Sequence[DeviceView]) -> list[str]:
     """The phone that each of the jobs is pinned to; "": any."""
     if spec.pooled:  # whatever their number, they are one job's
         return [""] if spec.devices != ALL or any(view.service is Service.IN for view in matching) else []
@@ -160,14 +189,14 @@ def _places(spec: AnySpec, matching: Sequence[DeviceView]) -> list[str]:
     return sorted(view.name for view in matching if view.service is Service.IN)
 
 
-def _check_target(spec: AnySpec, matching: Sequence[DeviceView]) -> None:
+def _check_target(spec: JobSpec, matching: Sequence[DeviceView]) -> None:
     """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
     if not isinstance(spec, ModelSpec):
         return
     known = [(view.name, view.identity) for view in matching if view.identity is not None]
     if not known or len(known) < len(matching):
         return
-    for text in filter(None, (spec.target, getattr(spec, "target_b", None))):
+    for text in dict.fromkeys(build.target for build in spec.builds()):
         refused = [error for name, each in known if (error := _refusal(text, each.targets, name)) is not None]
         if len(refused) < len(known):
             continue
@@ -198,3 +227,118 @@ def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Seque
             f"no phone matches {selector}: none is adopted yet", hint=f"let one in: farm device adopt {strangers[0]}"
         )
     return selector.no_match((view.labels, view.aliases) for view in adopted)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitResult:
+    """What became of a submit."""
+
+    jobs: tuple[str, ...]
+    array: str = ""
+    warnings: tuple[str, ...] = ()
+    taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
+
+
+class QuotaError(UserError):
+    """The user has as many jobs as they may."""
+
+    code = "quota"
+    exit_code = ExitCode.NOT_ALLOWED
+
+
+class StoreTroubleError(HostError):
+    """The farm cannot keep new jobs now."""
+
+    code = "store_problem"
+
+
+def fresh_ids(kind: str) -> Iterator[str]:
+    """Endless fresh ids of jobs; the array's, if there is one, is the first."""
+    while True:
+        yield f"{kind}-{secrets.token_hex(JOB_ID_BYTES)}"
+
+
+def check_store(problem: str) -> None:
+    """Refuse while the store cannot keep jobs.
+
+    Raises:
+        StoreTroubleError: says what is wrong.
+    """
+    if problem:
+        raise StoreTroubleError(f"new jobs cannot be kept: {problem}", hint="running work goes on; see `farm doctor`")
+
+
+def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
+    """Refuse what goes beyond a user's limits.
+
+    Raises:
+        NotAllowedError: the priority is too high.
+        QuotaError: there would be too many jobs.
+    """
+    if priority > limits.priority:
+        raise NotAllowedError(
+            f"{user} may ask with priority {limits.priority} at most, not {priority}",
+            hint=f"an operator sets it: [user.{user}] priority",
+        )
+    if has + adds > limits.jobs:
+        raise QuotaError(
+            f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {limits.jobs}",
+            hint=f"wait or cancel some: farm job list --user {user}; an operator sets the limit: [user.{user}] jobs",
+        )
+
+
+def resolve_after(jobs: JobTable, names: Collection[str]) -> tuple[str, ...]:
+    """The jobs and arrays meant by `names`: whole ids, or beginnings of one job's id.
+
+    Raises:
+        NoSuchJobError: one means nothing.
+        UserError: one means several jobs.
+    """
+    return tuple(dict.fromkeys(_resolve(jobs, name) for name in dict.fromkeys(names)))
+
+
+def check_whole(jobs: JobTable, names: Collection[str]) -> None:
+    """Refuse names that only begin a job's id.
+
+    Raises:
+        NoSuchJobError: one means nothing.
+        UserError: one is no whole id of a job or array.
+    """
+    for name in names:
+        (meant,) = resolve_after(jobs, (name,))
+        if meant != name:
+            raise UserError(f"after: {name!r} is no whole id", hint=f"write {meant!r} if you mean that one")
+
+
+def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:
+    """Those of `names` that have ended, and how; None: nothing is known of it. Call it in the turn that uses it."""
+    ended: dict[str, JobState | None] = {}
+    for name in names:
+        job = jobs.get(name)
+        if job is not None:
+            if job.state in FINAL:
+                ended[name] = job.state
+            continue
+        states = jobs.states(name)
+        if unfinished := [state for state in (JobState.FAILED, JobState.CANCELLED) if state in states]:
+            ended[name] = unfinished[0]
+        elif states <= FINAL:
+            ended[name] = JobState.DONE if states else None
+    return ended
+
+
+def ended_before_start(jobs: JobTable, live: Collection[Job]) -> Mapping[str, JobState | None]:
+    """`ended_before` of whatever jobs that never ran wait for; `live`: every job that has not ended."""
+    waited_for = {name for job in live if job.attempts == 0 for name in job.after}
+    return ended_before(jobs, waited_for - {job.id for job in live})
+
+
+def _resolve(jobs: JobTable, name: str) -> str:
+    if jobs.get(name) is not None or jobs.states(name):
+        return name
+    found = jobs.find(name, limit=2)
+    if len(found) > 1:
+        raise UserError(f"several jobs begin with {name!r}: {found[0].id}, {found[1].id}", hint="write more of it")
+    if not found:
+        raise NoSuchJobError(f"there is no job or array {name!r} to wait for", hint="farm job list shows them")
+    return found[0].id

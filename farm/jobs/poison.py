@@ -1,4 +1,4 @@
-"""What is remembered of artifacts that killed what ran them: the second time is the last (DESIGN D9)."""
+"""What is remembered of artifacts that killed what ran them: the second time is the last."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from farm.core.errors import UserError
-from farm.core.events import EventLog
-from farm.store.changes import to_its_end
-from farm.store.poison import PoisonTable
-from farm.store.records import PoisonRecord
+from farm.common.errors import UserError
+from farm.common.events import EventLog
+from farm.store.artifacts import PoisonRecord, PoisonTable
+from farm.store.database import run_to_completion
 
 REFUSED_AFTER = 2  # kills: once may be the phone's own weakness
 LISTED = 200
@@ -37,7 +36,9 @@ class PoisonLedger:
         """Those of `artifacts` (SHA-256 of libraries) that must not be run for `user`; "": for nobody."""
         return frozenset(name for name, kills in self._table.kills(artifacts, user).items() if kills >= REFUSED_AFTER)
 
-    async def tell(self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str, seen: bool) -> None:
+    async def report(
+        self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str, seen: bool
+    ) -> None:
         """An artifact has killed what ran it, so many times.
 
         `seen`: by a worker of the farm. Else it is the user's word, which decides for that user only.
@@ -57,7 +58,7 @@ class PoisonLedger:
         refused = self.refused({record.artifact for record in records})
         return {"poison": [_row(record, refused) for record in records], "more": count - len(records)}
 
-    @to_its_end
+    @run_to_completion
     async def forget(self, artifact: str, user: str) -> None:
         """Let an artifact be run again.
 

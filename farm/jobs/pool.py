@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from farm.core.alike import Alike, alike
-from farm.core.allocator_explain import unleasable_reason
-from farm.core.device import DeviceView, Heat, Life, Service
-from farm.core.device_news import Devices
-from farm.core.errors import FarmError, PhoneError, UserError
-from farm.core.job import Job
-from farm.core.requests import Lease, LeaseClass, LeaseRequest
-from farm.jobs.planning import request_of, usable
-from farm.jobs.ports import Leases
+from farm.common.errors import FarmError, PhoneError, UserError
+from farm.devices.fleet import Fleet
+from farm.devices.identity.naming_rules import PoolingTraits, alike
+from farm.jobs.planning import usable
+from farm.leasing.allocator.explain import unleasable_reason
+from farm.leasing.leases import Leasing
+from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.job import Job
+from farm.model.requests import Lease, LeaseClass, LeaseRequest
 
 OTHERS_WAIT = "given back: others wait for it"
 UNLIKE = "it is not identical to the other phones of its job any more"
@@ -39,7 +39,7 @@ def not_in_pool(lease_id: str) -> NotInPoolError:
 
 def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
     """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
-    groups: dict[Alike, set[str]] = {}
+    groups: dict[PoolingTraits, set[str]] = {}
     for view in views:
         meant = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
         if meant and usable(view) and (like := alike(view.identity, view.bundle)) is not None:
@@ -51,7 +51,7 @@ def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int 
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class PoolActions:
     """What a pool should do now."""
 
     wanted: int  # phones in all
@@ -62,13 +62,13 @@ class Orders:
 
 
 def decide(
-    like: Alike,
-    known: Mapping[str, Alike],
+    like: PoolingTraits,
+    known: Mapping[str, PoolingTraits],
     views: Iterable[DeviceView],
     held: Mapping[str, str],
     devices: int | Literal["all"],
     barred: Collection[str] = (),
-) -> Orders:
+) -> PoolActions:
     """What to ask for and what to let go.
 
     Args:
@@ -89,7 +89,7 @@ def decide(
     wanted = max(1, wanted)
     fit = {view.name for view in views if not resting(view)}
     spare = tuple(sorted(kept, key=lambda lease: held[lease] not in fit)[wanted:])
-    return Orders(wanted, frozenset(would_do), max(0, wanted - len(kept)), drop, spare)
+    return PoolActions(wanted, frozenset(would_do), max(0, wanted - len(kept)), drop, spare)
 
 
 def resting(view: DeviceView) -> str:
@@ -107,7 +107,7 @@ def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> st
         rest: what `resting` says of phones in the pool.
         held: phones in the pool.
         wanted: phones that should be.
-        asked_why: why leasing has no more; "" when it says nothing.
+        asked_why: why leasing has no more; "": no reason.
     """
     facts = [each for each in rest if each]
     ready = held - len(facts)
@@ -122,33 +122,33 @@ def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> st
 class Pool:
     """The phones of one attempt. `begin` once; `close` in the end, whatever happened."""
 
-    def __init__(self, job: Job, first: Lease, leases: Leases, devices: Devices) -> None:
+    def __init__(self, job: Job, first: Lease, leases: Leasing, devices: Fleet) -> None:
         """`first`: granted together with the attempt's worker place."""
         self._job = job
         self._first = first
         self._leases = leases
         self._devices = devices
-        self._told: Callable[[str, dict[str, Any]], None] = lambda *_: None
+        self._on_change: Callable[[str, dict[str, Any]], None] = lambda *_: None
         self._wanted: int | Literal["all"] = 1  # until the worker searches
-        self._like: Alike | None = None
-        self._known: dict[str, Alike] = {}
+        self._like: PoolingTraits | None = None
+        self._known: dict[str, PoolingTraits] = {}
         self._held: dict[str, Lease] = {first.id: first}
         self._facts_of: dict[str, object] = {}  # what was last seen of each phone that matters here
         self._had: dict[str, None] = {first.device: None}
         self._asked: dict[object, str] = {}  # ticket -> request
-        self._orders = Orders(1, frozenset(), 0)
+        self._actions = PoolActions(1, frozenset(), 0)
         self._unsubscribe: Callable[[], None] | None = None
         self._soon: asyncio.Handle | None = None
         self._settled = False
         self._began_s = 0.0
-        self._said: object = None
-        self._left: dict[str, str] = {}  # phones that left since it was told, and why
+        self._published: object = None
+        self._left: dict[str, str] = {}  # phones that left since the last publication, and why
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
-    def begin(self, told: Callable[[str, dict[str, Any]], None]) -> None:
+    def begin(self, on_change: Callable[[str, dict[str, Any]], None]) -> None:
         """Move the first lease and its worker place in, and ask for the others.
 
-        `told` hears of every change of the phones: one line for a person, and the facts.
+        `on_change` is called at every change of the phones: one line for a person, and the facts.
 
         Raises:
             PhoneError: the first lease has ended, or nothing is known of its phone.
@@ -157,7 +157,7 @@ class Pool:
             self._leases.keep_place(self._first.id)
         except FarmError as error:
             raise PhoneError(f"{self._first.device} was lost before the work began: {error.message}") from error
-        self._told = told
+        self._on_change = on_change
         self._began_s = asyncio.get_running_loop().time()
         self._take(self._first)
         self._unsubscribe = self._devices.subscribe(self._device_changed)
@@ -165,7 +165,7 @@ class Pool:
         self._like = self._known.get(self._first.device)
         if self._like is None:
             raise PhoneError(f"{self._first.device} is not identified")
-        self._look()
+        self._update()
 
     def settle(self) -> None:
         """Want nothing more: the work is over. What it has it keeps until `close`."""
@@ -180,7 +180,7 @@ class Pool:
         self._asked.clear()
 
     def close(self, reason: str) -> None:
-        """Give everything back: phones, wishes, the worker place."""
+        """Give everything back: phones, requests, the worker place."""
         self.settle()
         for lease_id in self._held:
             self._leases.release(lease_id, reason)
@@ -190,7 +190,7 @@ class Pool:
     @property
     def wanted(self) -> int:
         """How many phones it should have, as things are."""
-        return self._orders.wanted
+        return self._actions.wanted
 
     @property
     def had(self) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ class Pool:
             }
             for lease in ready
         ]
-        return {"phones": phones, "wanted": self._orders.wanted, "waits": self.waits()}
+        return {"phones": phones, "wanted": self._actions.wanted, "waits": self.waits()}
 
     def waits(self) -> str:
         """Why there are fewer phones than wanted, one sentence; empty when there are not."""
@@ -219,7 +219,7 @@ class Pool:
         rest = [resting(views[lease.device]) for lease in self._held.values() if lease.device in views]
         asked = next(iter(self._asked.values()), None)
         asked_why = "" if asked is None else self._leases.why([asked]).get(asked, "")
-        return why_fewer(rest, len(self._held), self._orders.wanted, asked_why)
+        return why_fewer(rest, len(self._held), self._actions.wanted, asked_why)
 
     def check(self, lease_id: str) -> str:
         """The phone of a lease that is in the pool.
@@ -238,7 +238,7 @@ class Pool:
     def search(self, *, on: bool) -> None:
         """Want as many phones as the job asks for, or one: only a search has use for more. Others get the rest now."""
         self._wanted = self._job.spec["devices"] if on else 1
-        self._look()
+        self._update()
 
     def give_back(self, lease_id: str) -> None:
         """Let others have a phone, and ask for another one behind them.
@@ -251,7 +251,7 @@ class Pool:
         shut = next((view.closed.get(LeaseClass.TUNE) for view in self._devices.views() if view.name == device), None)
         self._left[device] = OTHERS_WAIT if shut is None else f"given back: {shut}"
         self._leases.release(lease_id, self._left[device])
-        self._look_soon()
+        self._update_soon()
 
     # --- what happens ---
 
@@ -260,32 +260,32 @@ class Pool:
         facts = (view.identity, view.bundle, view.adopted, usable(view), view.life is Life.GONE)
         if self._facts_of.get(view.name) != facts:
             self._facts_of[view.name] = facts
-            self._look_soon()
+            self._update_soon()
 
-    def _look_soon(self) -> None:
+    def _update_soon(self) -> None:
         """Once per turn of the loop: changes of phones come in crowds, some of them from our own releases."""
         if self._soon is None and not self._settled:
-            self._soon = asyncio.get_running_loop().call_soon(self._look)
+            self._soon = asyncio.get_running_loop().call_soon(self._update)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         self._soon = None
         if self._settled or self._like is None:
             return
         self._learn()
         held = {lease.id: lease.device for lease in self._held.values()}
-        orders = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
-        again = orders.only != self._orders.only
-        self._orders = orders
-        for leases, why in ((orders.drop, UNLIKE), (orders.spare, SPARE)):
+        actions = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
+        again = actions.only != self._actions.only
+        self._actions = actions
+        for leases, why in ((actions.drop, UNLIKE), (actions.spare, SPARE)):
             for lease_id in leases:
                 self._left[self._held.pop(lease_id).device] = why
                 self._leases.release(lease_id, why)
-        while self._asked and (again or len(self._asked) > orders.ask):
+        while self._asked and (again or len(self._asked) > actions.ask):
             _, request = self._asked.popitem()
             self._leases.withdraw(request)
-        while len(self._asked) < orders.ask:
+        while len(self._asked) < actions.ask:
             self._ask()
-        self._tell()
+        self._publish()
 
     def _learn(self) -> None:
         views = self._devices.views()
@@ -304,10 +304,13 @@ class Pool:
                 self._leases.release(lease.id, "its job does not wait any more")
                 return
             self._take(lease)
-            self._look_soon()
+            self._update_soon()
 
         left_s = max(0.0, self._job.timeout_s - (asyncio.get_running_loop().time() - self._began_s))
-        request = replace(request_of(self._job, frozenset()), worker=False, only=self._orders.only, longest_s=left_s)
+        request = replace(
+            self._first.request, avoid=frozenset(), prefer=frozenset(), worker=False, only=self._actions.only,
+            longest_s=left_s,
+        )  # fmt: skip
         self._asked[ticket] = self._leases.ask(request, granted)
 
     def _take(self, lease: Lease) -> None:
@@ -323,13 +326,13 @@ class Pool:
         self._left[lease.device] = why.result().message
         if isinstance(why.result(), UserError):
             self._barred.add(lease.device)
-        self._look_soon()
+        self._update_soon()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         devices = sorted(lease.device for lease in self._held.values())
-        if (devices, self._orders.wanted) != self._said:
-            self._said = devices, self._orders.wanted
-            step = f"{len(devices)} of {self._orders.wanted} phones: {', '.join(devices) or 'it waits for one'}"
+        if (devices, self._actions.wanted) != self._published:
+            self._published = devices, self._actions.wanted
+            step = f"{len(devices)} of {self._actions.wanted} phones: {', '.join(devices) or 'it waits for one'}"
             step += "".join(f"; {name} left: {why}" for name, why in self._left.items() if name not in devices)
             self._left.clear()
-            self._told(step, {"phones": devices, "wanted": self._orders.wanted, "waits": self.waits()})
+            self._on_change(step, {"phones": devices, "wanted": self._actions.wanted, "waits": self.waits()})

@@ -1,36 +1,32 @@
-"""What people submit: one frozen dataclass per kind of job, checked once, where it comes in.
+"""What the specs of all kinds of jobs are made of: their base classes, the types of fields, and how to read one.
 
-Each spec is also the JSON that is stored and the table of a `farm submit` file: same names, same units.
+A spec is a frozen dataclass, declared once in `farm/kinds/<kind>/spec.py`: its fields with their bounds and what they
+mean. It is also the JSON of control messages and of the stored row, and the table of a `farm submit` file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_type_hints
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from farm.core.errors import UserError
-from farm.core.field_errors import SHA256_FORM, field_error
-from farm.core.limits import (
+from farm.common.errors import UserError
+from farm.common.field_errors import SHA256_FORM, field_error
+from farm.common.limits import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,
-    DEFAULT_TRIALS,
     MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
-    MAX_LEASE_S,
-    MAX_NUMBER,
     MAX_PRIORITY,
-    MAX_REPEAT,
     MAX_TIMEOUT_S,
-    MAX_TOP_K,
-    MAX_TRIALS,
     MIN_TIME_S,
 )
-from farm.core.requests import LeaseClass
-from farm.core.selector import nearest
+from farm.common.selector import nearest
+from farm.model.requests import LeaseClass
 
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
 ALL: Literal["all"] = "all"
@@ -42,19 +38,44 @@ Flag = Annotated[bool, Strict()]
 Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
-QuiesceLevel = Literal["off", "gentle", "full"]  # farm.core.quiesce
+QuiesceLevel = Literal["off", "gentle", "full"]  # farm.devices.quiesce_policy
 Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
-HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
-# A name in DeviceIdentity.targets, a TVM tag (vendor/name), or a target dict as JSON (farm.fleet.named_targets).
-TargetText = Annotated[
-    str, Field(pattern=r"^([a-z][a-z0-9_-]{0,31}|[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)+|\{[\s\S]*\})$", max_length=4096)
-]
+Attempts = Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)]
+TargetText = Annotated[str, Field(min_length=1, max_length=4096)]  # farm.devices.identity.targets reads it
+SpecT = TypeVar("SpecT", bound="ModelSpec")
+TaskT = TypeVar("TaskT")
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What a field means, for the command line and the reference, and how an option differs from its field."""
+
+    text: str
+    flag: str = ""  # "": made of the field's name, without its unit
+    form: str = ""  # how people write the value, a key of farm.cli.spec_options.FORMS; "": as its type is written
+    complete: str = ""  # a function of farm.cli.complete
+    option: bool = True  # whether commands have an option for it
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactOf:
+    """Marks a field with the hash of a file that people name by its path: it is checked and uploaded."""
+
+    content: Literal["model", "arrays", "labels", "records"]
+    kept: bool = False  # of records: those of the farm can be named, too
 
 
 class BadSpecError(UserError):
     """The job's description is wrong."""
 
     code = "bad_spec"
+
+
+class MissingOptionError(BadSpecError):
+    """An option without a default is not given."""
+
+    code = "missing_option"
+    option = ""  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +90,43 @@ class JobSpec:
     personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon
     # One job that holds `devices` phones at once, which come and go under it; else each phone is a job of its own.
     pooled: ClassVar[bool] = False
+    lease_field: ClassVar[str] = "timeout_s"  # the field that says how long an attempt may keep its phone, seconds
 
-    on: Annotated[str, Field(min_length=1, max_length=1024)]  # a selector
-    devices: Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"] = 1  # one job for each of so many phones
-    priority: Annotated[Whole, Field(ge=0, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
-    timeout_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S  # one attempt, all steps
-    deadline_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None = None  # from submission to its end
-    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = DEFAULT_MAX_ATTEMPTS
-    after: Annotated[tuple[Name, ...], Field(max_length=MAX_AFTER)] = ()  # jobs or arrays that must be done first
-    hold: Flag = False  # wait for `farm job resume`
+    on: Annotated[
+        str,
+        Field(min_length=1, max_length=1024),
+        Help("Which phones: label=value[,label=value...] or an alias.", form="selector", complete="selectors"),
+    ]
+    devices: Annotated[
+        Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"],
+        Help("How many phones, each a job of its own; all: every matching one.", form="devices"),
+    ] = 1
+    timeout_s: Annotated[
+        Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)],
+        Help("Time limit of one attempt with all its steps: 90s, 10m, 2h; a number is seconds.", form="timeout"),
+    ] = DEFAULT_TIMEOUT_S
+    priority: Annotated[
+        Annotated[Whole, Field(ge=0, le=MAX_PRIORITY)], Help("Jobs with a higher priority go first.")
+    ] = DEFAULT_PRIORITY
+    deadline_s: Annotated[
+        Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None,  # from submission to its end
+        Help("Cancel the job if it has not ended by then: 2h, 30m, 18:00.", form="deadline"),
+    ] = None
+    max_attempts: Annotated[Attempts, Help("How many attempts at most.")] = DEFAULT_MAX_ATTEMPTS
+    after: Annotated[
+        Annotated[tuple[Name, ...], Field(max_length=MAX_AFTER)],
+        Help("A job or array that must be done first. Repeatable.", form="job", complete="jobs"),
+    ] = ()
+    hold: Annotated[Flag, Help("Wait for `farm job resume`; implies --detach.")] = False
+
+    def leased_as(self) -> LeaseClass:
+        """What its leases are for."""
+        return self.lease_class
+
+    @classmethod
+    def completed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields as people give them, completed by what other fields imply."""
+        return dict(given)
 
     @classmethod
     def from_wire(cls, given: Mapping[str, Any]) -> Self:
@@ -96,12 +145,16 @@ class JobSpec:
         try:
             spec: Self = _adapter(cls).validate_python(wanted)
         except ValidationError as error:
-            where, said, hint = field_error(error.errors())
-            raise BadSpecError(f"{cls.kind} option {where!r} {said}", hint=hint) from error
+            where, problem, hint = field_error(error.errors())
+            if all(each["type"] == "missing" for each in error.errors()):
+                missing = MissingOptionError(f"{cls.kind} option {where!r} {problem}", hint=f"give {where}")
+                missing.option = where
+                raise missing from error
+            raise BadSpecError(f"{cls.kind} option {where!r} {problem}", hint=hint) from error
         return spec
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON that `spec_from_wire` reads."""
+        """The JSON that `from_wire` reads."""
         return {"kind": self.kind, **asdict(self)}
 
 
@@ -109,130 +162,34 @@ class JobSpec:
 class ModelSpec(JobSpec):
     """What every kind has that takes a model to a phone. Not submitted itself."""
 
-    model: Sha256  # artifact: a model file of any format that farm.compiler.load reads, or a package (.farm.tar)
-    name: Name  # what people call the model: its file name, whose suffix tells the format
+    packages: ClassVar[bool] = True  # whether it takes packages, which are compiled already
+
+    # A model file of any format that farm.compiler.load reads, or a package (.farm.tar).
+    model: Annotated[Sha256, ArtifactOf("model"), Help("A model file, or a package (.farm.tar).", option=False)]
+    # Its suffix names the format.
+    name: Annotated[Name, Help("What people call the model: its file name.", option=False)]
     # Of a package these are fixed: given otherwise than here, they are refused.
-    target: TargetText = "cpu"
-    precision: PrecisionName = "float32"
-    shapes: dict[Name, tuple[Dimension, ...]] = field(default_factory=dict)  # of inputs that the file leaves open
-    dtypes: dict[Name, Name] = field(default_factory=dict)  # of inputs, in place of the file's
-    records: Sha256 | None = None  # artifact: tuning records (farm.compiler.records) to compile with
+    target: Annotated[
+        TargetText, Help("cpu, adreno, opencl ...: a name in `farm device show`.", complete="targets")
+    ] = "cpu"
+    precision: Annotated[PrecisionName, Help("The type in which the model computes.")] = "float32"
+    shapes: Annotated[
+        dict[Name, tuple[Dimension, ...]],
+        Help("An input's shape, NAME:[1,3,224,224]. Repeatable.", flag="--shape", form="shapes"),
+    ] = field(default_factory=dict)
+    dtypes: Annotated[
+        dict[Name, Name], Help("An input's type, NAME:float16. Repeatable.", flag="--dtype", form="dtypes")
+    ] = field(default_factory=dict)
+    records: Annotated[
+        Sha256 | None, ArtifactOf("records"), Help("Tuning records to compile with: a .tar or a folder.")
+    ] = None
+
+    def builds(self) -> tuple[ModelSpec, ...]:
+        """Each build of a model that it takes to a phone."""
+        return (self,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSpec(ModelSpec):
-    """Compile a model, run it, check its numbers against the host's reference, time it until its median is known."""
-
-    kind: ClassVar[str] = "bench"
-    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
-
-    half_width: HalfWidth = 0.01  # sample until the 95 % interval of the median is at most +- this part of it
-    measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 30.0  # and no longer than this
-    repeat: Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] | None = None  # exactly so many timed samples instead
-    number: Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] | None = None  # runs averaged into one; None: enough for one
-    min_repeat_ms: Annotated[Whole, Field(ge=0, le=60_000)] = 10  # a sample lasts at least this long
-    remeasure: Annotated[Whole, Field(ge=0, le=5)] = 1  # so often again when the verdict is not `trusted`
-    quiesce: QuiesceLevel | None = None  # how far the phone is made quiet; None: as configured
-    profile: Flag = False  # also time every operator, where TVM allows
-    quiet_hub: Flag = False  # wait while another phone on the same hub is leased
-    inputs: Sha256 | None = None  # artifact: .npz with one array per model input; seeded random when None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareSpec(ModelSpec):
-    """Time two builds in turns (ABBA) on the same phone: which is faster, by how much, how sure. `model` is A."""
-
-    kind: ClassVar[str] = "compare"
-    lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
-
-    model_b: Sha256  # in spec files A where it is left out, as on the command line
-    name_b: Name
-    target_b: TargetText | None = None  # None: as A
-    precision_b: PrecisionName | None = None
-    records_b: Sha256 | None = None
-    quiesce: QuiesceLevel | None = None  # as of a bench
-    min_effect: Annotated[Seconds, Field(ge=0, le=0.5)] = 0.01  # smaller differences are none: DESIGN D8
-    measure_s: Annotated[Seconds, Field(ge=0.1, le=3600)] = 60.0
-    quiet_hub: Flag = False  # wait while another phone on the same hub is leased
-    inputs: Sha256 | None = None
-    bundle: Name | None = None  # runtime bundle of A, by name or hash; with `bundle_b`, one model is run under both
-    bundle_b: Name | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what could not be told apart, or told at all."""
-        if (self.bundle is None) != (self.bundle_b is None):
-            raise BadSpecError("bundles are compared two at a time", hint="give both: --bundle NAME --bundle-b NAME")
-        a = (self.model, self.target, self.precision, self.records)
-        b = (self.target_b or self.target, self.precision_b or self.precision, self.records_b or self.records)
-        if self.bundle is not None and a != (self.model_b, *b):
-            raise BadSpecError(
-                "two bundles are compared with one build of one model", hint="leave out B and all that is said of it"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec(ModelSpec):
-    """Compile a model, run it once, keep its outputs and, if asked, each output's largest elements."""
-
-    kind: ClassVar[str] = "run"
-
-    inputs: Sha256 | None = None  # artifact: .npz with one array per model input
-    fill: Literal["random", "zeros", "ones"] = "random"  # of inputs that `inputs` does not give; random is seeded
-    top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K)] = 0  # largest elements of each output; 0: none
-    labels: Sha256 | None = None  # artifact: text, one class name per line, for top_k
-
-    def __post_init__(self) -> None:
-        """Refuse what would be found out only with a phone in hand."""
-        if self.labels and not self.top_k:
-            raise BadSpecError("labels are for the largest elements, and top_k is 0", hint="give top_k too, say 5")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneSpec(ModelSpec):
-    """Search for fast schedules of a model's operators with `devices` identical phones at once; keep the records."""
-
-    kind: ClassVar[str] = "tune"
-    lease_class: ClassVar[LeaseClass] = LeaseClass.TUNE
-    pooled: ClassVar[bool] = True
-
-    timeout_s: Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)] = MAX_TIMEOUT_S
-    # Candidates measured in all, those of earlier attempts too.
-    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] = DEFAULT_TRIALS
-    early_stop: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None  # end after so many without a better one
-    prior: Sha256 | None = None  # artifact: records to begin with
-    quiesce: QuiesceLevel | None = None  # as of a bench
-    cost_model: Literal["xgb", "random"] = "xgb"
-    seed: Annotated[Whole, Field(ge=0, le=2**31 - 1)] = 0
-    candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600)] = 10.0  # one candidate on a phone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellSpec(JobSpec):
-    """Run a line in the phone's shell, as adb's shell user. A non-zero exit code fails the job."""
-
-    kind: ClassVar[str] = "shell"
-    traces: ClassVar[bool] = True
-    once: ClassVar[bool] = True
-
-    command: Annotated[str, Field(min_length=1, max_length=8192)]
-    # A line has side effects: what may have happened once is not done again unless its owner says that it may be.
-    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseSpec(JobSpec):
-    """A phone in a person's or a script's hands: a TVM key of their own and an adb server that shows only it."""
-
-    kind: ClassVar[str] = "lease"
-    worker: ClassVar[bool] = False
-    traces: ClassVar[bool] = True
-    personal: ClassVar[bool] = True
-
-    seconds: Annotated[Seconds, Field(ge=1, le=MAX_LEASE_S)] = 1800.0
-    note: Annotated[str, Field(max_length=200)] = ""  # what for, shown to others
-    tuning: Flag = False  # its holder gives the phone back when others wait for it (`yield_wanted` of `lease.show`)
-    # Whoever has a phone in hands does not want another one in the middle of it: a lost phone ends the lease.
-    max_attempts: Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)] = 1
+Kinds = Mapping[str, type[JobSpec]]  # by name; farm.kinds.KINDS is the daemon's
 
 
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
@@ -245,20 +202,75 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     return _adapters[cls]
 
 
-AnySpec = BenchSpec | CompareSpec | RunSpec | TuneSpec | ShellSpec | LeaseSpec
-KINDS: Mapping[str, type[AnySpec]] = {
-    cls.kind: cls for cls in (BenchSpec, CompareSpec, RunSpec, TuneSpec, ShellSpec, LeaseSpec)
-}
-
-
-def spec_from_wire(given: Mapping[str, Any]) -> AnySpec:
+def spec_from_wire(kinds: Kinds, given: Mapping[str, Any]) -> JobSpec:
     """The spec of whatever kind `given["kind"]` names.
 
     Raises:
         BadSpecError: there is no such kind, or a field is wrong.
     """
     kind = given.get("kind")
-    cls = KINDS.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise BadSpecError(f"there is no kind of job {str(kind)[:80]!r}", hint=f"kinds: {', '.join(KINDS)}")
-    return cls.from_wire(given)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise BadSpecError(f"there is no kind of job {str(kind)[:80]!r}", hint=f"kinds: {', '.join(kinds)}")
+    return kinds[kind].from_wire(given)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecField:
+    """One field of a spec, as its declaration has it."""
+
+    name: str
+    type: Any  # with its bounds
+    default: Any  # dataclasses.MISSING: it must be given
+    help: Help
+    artifact: ArtifactOf | None
+
+
+def fields_of(cls: type[JobSpec]) -> Mapping[str, SpecField]:
+    """The fields of a spec by name: those of its own kind first, then those that all kinds have."""
+    return {each.name: each for each in _fields_of(cls)}
+
+
+def _fields_of(cls: type[JobSpec]) -> Iterator[SpecField]:
+    hints, declared = get_type_hints(cls, include_extras=True), {each.name: each for each in fields(cls)}
+    for name in dict.fromkeys(name for base in cls.__mro__ for name in get_annotations(base) if name in declared):
+        marks = getattr(hints[name], "__metadata__", ())
+        yield SpecField(
+            name,
+            hints[name],
+            _default(declared[name]),
+            next((mark for mark in marks if isinstance(mark, Help)), Help("")),
+            next((mark for mark in marks if isinstance(mark, ArtifactOf)), None),
+        )
+
+
+def _default(declared: Any) -> Any:
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTask(Generic[SpecT]):
+    """A model for one phone."""
+
+    spec: SpecT
+    target: Any  # what the spec's target means on the phone: a TVM tag or target dict (DeviceIdentity.targets)
+    cache: str  # folder of compiled libraries and reference outputs, shared by workers of one toolchain
+    virtual: bool = False  # the phone is one: its speed is this host's
+    nominals: Mapping[str, float] = field(default_factory=dict)  # its seconds of reference kernels, by their keys
+
+    def to_wire(self) -> dict[str, Any]:
+        """The payload that `task_from_wire` reads."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleUse:
+    """A runtime bundle that a worker may have on its phone (verb `bundle.use`)."""
+
+    name: str
+    hash: str
+    tvm: str  # version
+
+
+def task_from_wire(form: type[TaskT], payload: Mapping[str, Any]) -> TaskT:
+    """The task in a spawn message's payload, checked where it enters the worker."""
+    return TypeAdapter(form).validate_python(dict(payload))

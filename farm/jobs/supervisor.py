@@ -20,17 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.core.errors import HostError, UserError
+from farm.common.errors import HostError, UserError
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
-    Door,
+    HeartbeatWatch,
     LiveAttempt,
     Task,
-    Watch,
     WorkerDiedError,
+    WorkerListener,
     WorkerSilentError,
-    next_look_s,
+    next_check_s,
     overdue,
 )
 from farm.jobs.messages import Exited, Spawn
@@ -38,7 +38,7 @@ from farm.jobs.worker_output import WorkerOutput
 from farm.jobs.worker_user import WorkerUser, remove_tree
 from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
 
-TERM_GRACE_S = 1.0  # a worker that wants to say goodbye needs milliseconds; one stuck in a driver ignores SIGTERM
+TERM_GRACE_S = 1.0  # a worker that ends in good order needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
 LOOK_S = 1.0  # a word from the worker can bring the next limit nearer
 LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
@@ -76,7 +76,7 @@ class Supervisor:
         self,
         toolchains: Sequence[Toolchain],
         folder: Path,
-        door: Door,
+        listener: WorkerListener,
         *,
         user: WorkerUser | None = None,
         patience_s: float = START_LIMIT_S,
@@ -87,7 +87,7 @@ class Supervisor:
         """
         self._slots = {toolchain.name: _Slot(toolchain) for toolchain in toolchains}
         self._folder = folder
-        self._door = door
+        self._listener = listener
         self._user = user
         self._patience_s = patience_s
         self.starts: Counter[str] = Counter()  # zygotes that came up, by toolchain
@@ -172,13 +172,13 @@ class Supervisor:
 
     async def _run(self, zygote: Zygote, task: Task, host: AttemptHost) -> Mapping[str, Any]:
         now_s = asyncio.get_running_loop().time()
-        attempt = LiveAttempt(task, host, Watch(now_s, now_s))
+        attempt = LiveAttempt(task, host, HeartbeatWatch(now_s, now_s))
         try:
             folder = await asyncio.to_thread(self._attempt_folder, task)
             output = WorkerOutput(lambda text: host.logged(text, "info"))
         except OSError as error:
             raise HostError(f"this host cannot start a worker: {error.strerror or error}", hint=LACKS_HINT) from error
-        token = self._door.admit(task.attempt, task.fence, attempt)
+        token = self._listener.admit(task.attempt, task.fence, attempt)
         try:
             pid = await zygote.spawn(self._order(task, token, folder), output.writer)
             output.handed_on()
@@ -186,7 +186,7 @@ class Supervisor:
             return await self._outcome(attempt, zygote, output)
         finally:
             self.ends[zygote.toolchain.name, _how_ended(sys.exception())] += 1
-            self._door.dismiss(task.attempt)
+            self._listener.dismiss(task.attempt)
             if attempt.result.done() and not attempt.result.cancelled():
                 attempt.result.exception()  # seen, even if something else ended the attempt first
             await asyncio.shield(_cleared(zygote, attempt, output, folder, self._user))
@@ -201,7 +201,7 @@ class Supervisor:
                 if problem is not None:
                     problem.evidence = output.tail
                     raise problem
-                wait_s = min(LOOK_S, max(0.0, next_look_s(attempt.watch, task.timeout_s) - now_s))
+                wait_s = min(LOOK_S, max(0.0, next_check_s(attempt.watch, task.timeout_s) - now_s))
                 await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.result.done():
                     return attempt.result.result()
@@ -216,9 +216,9 @@ class Supervisor:
         return Spawn(
             attempt=task.attempt,
             fence=task.fence,
-            task=task.kind,
+            task=task.module,
             token=token,
-            door=self._door.socket_path,
+            socket=self._listener.socket_path,
             folder=str(folder),
             payload=task.payload,
             cpu_limit_s=int(task.timeout_s * cores) + CPU_SPARE_S,
@@ -280,7 +280,7 @@ class Supervisor:
 
 
 def _how_ended(error: BaseException | None) -> str:
-    """One of a few words; `failed`: the worker said so itself."""
+    """One of a few words; `failed`: the worker reported it."""
     match error:
         case None:
             return "done"
@@ -302,7 +302,7 @@ def _clear(folder: Path, user: WorkerUser | None) -> None:
 
 
 async def _ready(slot: _Slot, host: AttemptHost, limit_s: float) -> Zygote:
-    """A toolchain's zygote. A start that failed says nothing of the next one: it is waited for."""
+    """A toolchain's zygote. A failed start is no reason not to wait for the next one."""
     name = slot.toolchain.name
     try:
         async with asyncio.timeout(limit_s), slot.changed:
@@ -350,7 +350,7 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
     zygote.forget(attempt)
 
 
-def _died(attempt: LiveAttempt, exited: Exited, said: str) -> WorkerDiedError:
+def _died(attempt: LiveAttempt, exited: Exited, output: str) -> WorkerDiedError:
     if exited.signal is not None:
         try:
             how = f"was killed by {signal.Signals(exited.signal).name}"
@@ -361,5 +361,5 @@ def _died(attempt: LiveAttempt, exited: Exited, said: str) -> WorkerDiedError:
     return WorkerDiedError(
         f"the worker {how} without a result; it was at: {attempt.watch.step}",
         hint="SIGKILL often means the host ran out of memory" if exited.signal == signal.SIGKILL else "",
-        evidence=said,
+        evidence=output,
     )

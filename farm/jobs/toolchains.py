@@ -1,25 +1,56 @@
-"""The toolchains there are, those of the configuration and those added by command, and which bundle goes with which."""
+"""The toolchains there are, those of the configuration and those added by command, and which bundle goes with which.
+
+`examine` finds out whether an interpreter can host workers: it imports what they import, in a process of its own,
+without a shell, in the workers' environment and within a time limit. Whatever the program does, it ends in versions or
+in one clear error, and nothing of its process group is left.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import re
+import signal
+import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from farm.bundle.golden import ToolchainGoldenCompiler
+from pydantic import TypeAdapter, ValidationError
+
+from farm import __version__
+from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
-from farm.bundle.manifest import Bundle
-from farm.config import ToolchainConfig
-from farm.core.device import DeviceView
-from farm.core.errors import UserError
-from farm.core.events import EventLog
-from farm.core.selector import nearest
-from farm.jobs.zygote import Toolchain
-from farm.store.changes import to_its_end
-from farm.store.records import ToolchainRecord
-from farm.store.settings import ToolchainTable
+from farm.bundle.model import Bundle
+from farm.common.errors import UserError
+from farm.common.events import EventLog
+from farm.common.install import pip_install
+from farm.common.selector import nearest
+from farm.jobs.config import ToolchainConfig
+from farm.jobs.zygote import START_LIMIT_S, Toolchain, worker_environment
+from farm.model.device import DeviceView
+from farm.store.database import run_to_completion
+from farm.store.jobs import ToolchainRecord, ToolchainTable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # it names a log and a cache folder
+MAX_OUTPUT_BYTES = 1 << 20  # a TVM that warns about everything writes some kB
+CHUNK_BYTES = 1 << 16
+END_LIMIT_S = 5.0  # from SIGKILL to the end
+_MARK = "farm-toolchain "
+# What the zygote itself imports, so that what works here works there; the pair's versions as they see themselves.
+_PROGRAM = f"""
+import importlib, json
+import farm, tvm
+from farm.worker.zygote import PRELOADED, versions
+for module in PRELOADED:
+    importlib.import_module(module)
+output = {{"farm": farm.__version__, "tvm": str(tvm.__version__), "packages": versions()}}
+print("\\n{_MARK}" + json.dumps(output), flush=True)
+"""
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_BUILD_HINT = "both must be built from the same TVM: docs/bundles.md says how to build a bundle"
 
 
 class UnknownToolchainError(UserError):
@@ -71,16 +102,16 @@ class Toolchains:
         """The TVM version that was found when it was added; "" for one of the configuration."""
         return self._added[name].tvm_version if name in self._added else ""
 
-    def compiler_of(self, name: str) -> ToolchainGoldenCompiler:
+    def compiler_of(self, name: str) -> GoldenCompiler:
         """What compiles golden kernels in it.
 
         Raises:
             UnknownToolchainError: there is no such toolchain.
         """
-        return ToolchainGoldenCompiler(self.get(name).python)
+        return partial(compile_golden, self.get(name).python)
 
     def of_bundle(self, bundle: Bundle) -> str:
-        """The name of the toolchain that is paired with a bundle: one that says so, else the one it was added for."""
+        """The name of the toolchain that is paired with a bundle: one that names it, else the one it was added for."""
         return next(iter(self.naming(bundle)), bundle.toolchain)
 
     def of_view(self, view: DeviceView) -> str:
@@ -128,7 +159,7 @@ class Toolchains:
                 f"there is a toolchain {name!r} already", hint=f"choose another name, or: farm toolchain remove {name}"
             )
 
-    @to_its_end
+    @run_to_completion
     async def add(self, toolchain: Toolchain, tvm_version: str) -> None:
         """Keep a verified toolchain.
 
@@ -138,12 +169,12 @@ class Toolchains:
         """
         self.check_free(toolchain.name)
         record = ToolchainRecord(toolchain.name, str(toolchain.python), toolchain.bundle, tvm_version)
-        told = {"python": record.python, "bundle": record.bundle, "tvm": tvm_version}
-        with self._events.drafted(("toolchain.added", record.name, told)) as drafts:
+        facts = {"python": record.python, "bundle": record.bundle, "tvm": tvm_version}
+        with self._events.drafted(("toolchain.added", record.name, facts)) as drafts:
             await self._kept.add(record, drafts)
         self._added[record.name] = record
 
-    @to_its_end
+    @run_to_completion
     async def remove(self, name: str) -> None:
         """Forget a toolchain that was added by command.
 
@@ -170,3 +201,134 @@ class Toolchains:
 
 def _toolchain(record: ToolchainRecord) -> Toolchain:
     return Toolchain(record.name, Path(record.python), record.bundle)
+
+
+class ToolchainRefusedError(UserError):
+    """The interpreter cannot be a toolchain."""
+
+    code = "toolchain_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainFacts:
+    """The versions that an interpreter reports."""
+
+    farm: str
+    tvm: str  # tvm.__version__: what a bundle records of the TVM that compiled its golden kernels
+    packages: dict[str, str]  # python, apache-tvm, apache-tvm-ffi, ...
+
+
+_FACTS = TypeAdapter(ToolchainFacts)
+
+
+async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainFacts:
+    """Run `python` as workers would be run, and ask for its versions.
+
+    Raises:
+        ToolchainRefusedError: it is missing, not executable, no Python, without TVM or farm, or takes too long.
+    """
+    _check_program(python)
+    with tempfile.TemporaryDirectory(prefix="farm-toolchain-") as folder:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(python), "-c", _PROGRAM, cwd=folder, env=worker_environment(), start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+        except OSError as error:
+            raise ToolchainRefusedError(
+                f"{python} does not run: {error.strerror}", hint="give the path of an environment's bin/python"
+            ) from error
+        try:
+            output = await asyncio.wait_for(_output(process), limit_s)
+        except TimeoutError as error:
+            raise ToolchainRefusedError(
+                f"{python} did not import TVM within {limit_s:g} s", hint=f"try: {python} -c 'import tvm'"
+            ) from error
+        finally:
+            await asyncio.shield(_end(process))
+    assert process.returncode is not None
+    return _facts(python, output, process.returncode)
+
+
+def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
+    """Refuse a bundle from another TVM: the two speak through structures that only equal versions share.
+
+    Raises:
+        ToolchainRefusedError: the versions differ; both are named.
+    """
+    if not bundle.tvm_version:
+        raise ToolchainRefusedError(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
+    if facts.tvm != bundle.tvm_version:
+        raise ToolchainRefusedError(
+            f"toolchain {name} has TVM {facts.tvm}, bundle {bundle.name or bundle.short_hash} is from TVM"
+            f" {bundle.tvm_version}",
+            hint=_BUILD_HINT,
+        )
+
+
+def _check_program(python: Path) -> None:
+    if python.is_dir():
+        raise ToolchainRefusedError(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
+    if not python.exists():
+        raise ToolchainRefusedError(f"there is no {python}", hint="give the path of an environment's bin/python")
+    if not os.access(python, os.X_OK):
+        raise ToolchainRefusedError(f"{python} is not executable", hint="give the path of an environment's bin/python")
+
+
+async def _output(process: asyncio.subprocess.Process) -> bytes:
+    """Everything it writes until it ends, or the beginning of too much."""
+    assert process.stdout is not None
+    output = bytearray()
+    while chunk := await process.stdout.read(CHUNK_BYTES):
+        output += chunk
+        if len(output) > MAX_OUTPUT_BYTES:
+            break
+    else:
+        await process.wait()
+    return bytes(output)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill what is left of its group, and see it out: asyncio reaps a process after its last output was read."""
+    assert process.stdout is not None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):  # a child in a session of its own still has our pipe: it ends with it
+        async with asyncio.timeout(END_LIMIT_S):
+            while await process.stdout.read(CHUNK_BYTES):
+                pass
+    await asyncio.wait_for(process.wait(), END_LIMIT_S)
+
+
+def _facts(python: Path, output: bytes, exit_code: int) -> ToolchainFacts:
+    lines = output.decode(errors="replace").splitlines()
+    answer = next((line.removeprefix(_MARK) for line in reversed(lines) if line.startswith(_MARK)), None)
+    evidence = "\n".join(lines[-5:])
+    if answer is None:
+        raise _refusal(python, lines, exit_code, evidence)
+    try:
+        facts = _FACTS.validate_json(answer)
+    except ValidationError as error:
+        raise ToolchainRefusedError(f"{python} answered something else than versions", evidence=evidence) from error
+    if facts.farm != __version__:
+        raise ToolchainRefusedError(
+            f"{python} has farm {facts.farm}, the daemon is farm {__version__}",
+            hint=pip_install(python=str(python)),
+        )
+    return facts
+
+
+def _refusal(python: Path, lines: list[str], exit_code: int, evidence: str) -> ToolchainRefusedError:
+    missing = next((found[1] for line in reversed(lines) if (found := _MISSING.match(line))), "")
+    if missing:
+        package = missing.partition(".")[0]
+        return ToolchainRefusedError(
+            f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence
+        )
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    ended = "was killed" if exit_code < 0 else "did not import TVM" if exit_code else "is no Python that works"
+    return ToolchainRefusedError(
+        f"{python} {ended}: {last.strip()[:200] or 'it wrote nothing'}",
+        hint=f"try: {python} -c 'import tvm, farm.worker.zygote'",
+        evidence=evidence,
+    )

@@ -1,6 +1,6 @@
-"""What a worker writes to its stdout and stderr: read from a pipe for as long as it lives.
+"""What workers and phones' shells write: a stream of bytes as lines of text, with limits, and a worker's own pipe.
 
-A pipe and not a file: the disk is safe from a worker that writes without end, and nobody has to look for news.
+A pipe and not a file: the disk is safe from a worker that writes without end, and no poll is needed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from farm.jobs.lines import Lines
-
 CHUNK_BYTES = 8 << 10  # at worst 8,000 lines for the log: some 20 ms
 TAIL_BYTES = 2000  # kept as evidence
 PAUSE_S = 0.002  # between two chunks of what is dropped: reading 4 MB/s costs the daemon little
 END_LIMIT_S = 1.0  # every writer is dead by then; one in uninterruptible sleep is not waited for
 
 
-# TVM says so of each operator of a kind for which a target has no rule of its own; the general ones are used.
+# TVM writes this for each operator of a kind for which a target has no rule of its own; the general ones are used.
 HARMLESS = 'Unknown schedule rule "meta_schedule.'
+MAX_KEPT_BYTES = 4 << 20  # of one stream: as much as an attempt's log keeps; the rest is counted and dropped
+MAX_LINE_BYTES = 64 << 10  # a longer line is passed on in pieces
 
 
 def without_harmless(text: str) -> str:
-    """Lines without those that are known to say nothing."""
+    """Lines without those that are known to be harmless."""
     if HARMLESS not in text:
         return text
     return "\n".join(line for line in text.split("\n") if HARMLESS not in line)
@@ -32,14 +32,14 @@ def without_harmless(text: str) -> str:
 class WorkerOutput:
     """The read end of one worker's output. `close` it in the end; `writer` is the zygote's to hand on."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` hears complete lines, several at once with newlines between them."""
+    def __init__(self, write: Callable[[str], None]) -> None:
+        """`write` gets complete lines, several at once with newlines between them."""
 
-        def heard(text: str) -> None:
-            if told := without_harmless(text):
-                say(told)
+        def write_useful(text: str) -> None:
+            if useful := without_harmless(text):
+                write(useful)
 
-        self._lines = Lines(heard, tail_bytes=TAIL_BYTES)
+        self._lines = LineSplitter(write_useful, tail_bytes=TAIL_BYTES)
         self._loop = asyncio.get_running_loop()
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -84,6 +84,62 @@ class WorkerOutput:
             self.close()
             return
         self._lines.feed(data)
-        if self._lines.deaf:  # it is read on, slowly, so that a chatty worker still comes to its end
+        if self._lines.full:  # it is read on, slowly, so that a chatty worker still comes to its end
             self._loop.remove_reader(self._reader)
             self._timer = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._reader, self._readable)
+
+
+class LineSplitter:
+    """Tells lines as they are complete, and keeps the stream's end."""
+
+    def __init__(self, write: Callable[[str], None], *, tail_bytes: int) -> None:
+        """`write` gets complete lines, several at once with newlines between them."""
+        self._write = write
+        self._tail_bytes = tail_bytes
+        self._tail = bytearray()
+        self._rest = bytearray()
+        self.total_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether more has come than is passed on. What follows may then be read slowly."""
+        return self.total_bytes > MAX_KEPT_BYTES
+
+    @property
+    def tail(self) -> str:
+        """The end of the stream; undecodable bytes are replaced."""
+        return self._tail.decode(errors="replace")
+
+    @property
+    def tail_is_all(self) -> bool:
+        """Whether the tail is the whole stream."""
+        return self.total_bytes <= self._tail_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Take what came next."""
+        self._tail += data
+        del self._tail[: -self._tail_bytes]
+        was_full = self.full
+        self.total_bytes += len(data)
+        if was_full:
+            return
+        self._rest += data
+        end = self._rest.rfind(b"\n")
+        if end >= 0:
+            self._pass_on(self._rest[:end])
+            del self._rest[: end + 1]
+        while len(self._rest) > MAX_LINE_BYTES:
+            self._pass_on(self._rest[:MAX_LINE_BYTES])
+            del self._rest[:MAX_LINE_BYTES]
+        if self.full:
+            self._rest.clear()
+            self._write(f"(more than {MAX_KEPT_BYTES >> 20} MiB: the rest is not kept)")
+
+    def finish(self) -> None:
+        """Tell a last line that has no end."""
+        if self._rest:
+            self._pass_on(self._rest)
+            self._rest = bytearray()
+
+    def _pass_on(self, lines: bytearray) -> None:
+        self._write(lines.decode(errors="replace").replace("\r\n", "\n").removesuffix("\r"))

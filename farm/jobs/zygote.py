@@ -1,4 +1,4 @@
-"""A running zygote as the daemon sees it: start it, ask it for children, hear of their ends, notice its own."""
+"""A running zygote as the daemon sees it: start it, ask it for children, receive their ends, notice its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import farm
-from farm.core.errors import HostError, ProtocolError
-from farm.core.extras import pip_install
+from farm.common.errors import HostError, ProtocolError
+from farm.common.install import pip_install
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
@@ -226,12 +226,12 @@ class Zygote:
             self._die("it closed its end")
             return
         try:
-            self._heard(packet)
+            self._received(packet)
         except ProtocolError as error:
             logger.exception("zygote of toolchain %s", self.toolchain.name)
             self._die(str(error))
 
-    def _heard(self, packet: bytes) -> None:
+    def _received(self, packet: bytes) -> None:
         message = decode_from_zygote(packet)
         match message:
             case Ready():
@@ -250,7 +250,7 @@ class Zygote:
                 _set(self._exits.get(attempt), message)
 
     def _die(self, reason: str) -> None:
-        """The zygote is gone or useless: make sure of it, and tell everyone who waits."""
+        """The zygote is gone or useless: make sure of it, and fail everything that waits."""
         if self.ended.is_set():
             return
         self.ended.set()
@@ -292,7 +292,7 @@ def _fail(future: asyncio.Future[Any] | None, error: Exception) -> None:
 
 
 def _retrieved(future: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen: whoever waited may have been cancelled meanwhile."""
+    """Mark a failure as seen: the waiting task may have been cancelled meanwhile."""
     if not future.cancelled():
         future.exception()
 

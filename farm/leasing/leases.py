@@ -1,7 +1,7 @@
-"""Leases: performs what core/allocator decides, and guards the way to every phone (DESIGN D1, D3, D7).
+"""Leases: performs the decisions of the allocator, and guards the way to every phone.
 
-One object serves both doors: `ask`, `acquire` and friends are for jobs, `tvm` is the TVM door's. Everything runs on one
-event loop. How a wish becomes a lease is in `grants`, what becomes of a lease that somebody has in `holdings`.
+One object serves jobs (`ask`, `acquire`, ...) and the TVM server (`tvm`). Everything runs on one
+event loop. How a request becomes a lease is in `request_queue`, what ends a lease in `active_leases`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,27 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
-from farm.config import UserConfig
-from farm.core.allocator_events import LeaseRestored, PlaceFreed, PlaceKept, Standing
-from farm.core.device import DeviceView, Life
-from farm.core.errors import FarmError
-from farm.core.events import EventLog
-from farm.core.histogram import Histogram
-from farm.core.requests import Door, Lease, LeaseClass, LeaseRequest
-from farm.core.selector import Selector
-from farm.leasing.book import LeaseBook
-from farm.leasing.grants import Grants
-from farm.leasing.holdings import Holdings, no_lease
+from farm.common.errors import FarmError
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.devices.fleet import Fleet
+from farm.leasing.active_leases import ActiveLeases, no_lease
+from farm.leasing.allocator.events import LeaseRestored, PlaceFreed, PlaceKept, Standing
+from farm.leasing.config import UserConfig
 from farm.leasing.model import (
-    Devices,
     Explanation,
-    Holder,
     LeaseEndedError,
-    LeaseKeeper,
     LeasePolicy,
     NotCheckingError,
     SessionStuckError,
-    WaitingRequest,
 )
-from farm.leasing.status import SEARCHED, explain, explain_waiting, why
+from farm.leasing.reports import SEARCHED, explain, explain_waiting, why
+from farm.leasing.request_queue import RequestQueue
 from farm.leasing.tvm import TvmLeases
+from farm.leasing.write_queue import LeaseWriteQueue
+from farm.model.device import DeviceView, Life
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.store.leases import LeaseTable
 
 LINES_LOOKED_AT = 100  # of users' like requests: for metrics, several times a minute
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
@@ -48,10 +45,10 @@ class Leasing:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: Fleet,
         events: EventLog,
         epoch: int,
-        keeper: LeaseKeeper,
+        table: LeaseTable,
         policy: LeasePolicy | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -63,7 +60,7 @@ class Leasing:
             devices: the fleet.
             events: gets lease.granted/extended/released/revoked, session.opened/cut/ended.
             epoch: grows with every start of the daemon on this host; the upper part of every fence.
-            keeper: the store's leases.
+            table: the store's leases.
             policy: how long to wait, and what users may have.
             clock: monotonic seconds; everything is decided by it.
             wall: what is written down and shown.
@@ -73,30 +70,30 @@ class Leasing:
         self.policy = policy or LeasePolicy()
         self._failing = False  # the store cannot write
         self.drained = ""  # why an operator wants that nothing is granted
-        self._book = LeaseBook(events)
-        grants = Grants(self._book, keeper, epoch, self.policy, clock, wall, self._delivered)
+        self._writes = LeaseWriteQueue(events)
+        requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._delivered)
         sessions = f"session-{epoch}"
-        holdings = Holdings(devices, events, sessions, keeper, self._book, self.policy, clock, wall, grants.apply)
-        self._grants, self._holdings, self._clock = grants, holdings, clock
-        self._allocator = grants.allocator
-        self.tvm = TvmLeases(self, grants, holdings, clock, wall)
+        active = ActiveLeases(devices, events, sessions, table, self._writes, self.policy, clock, wall, requests.apply)
+        self.requests, self.active, self._clock = requests, active, clock
+        self._allocator = requests.allocator
+        self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in devices.views():
-            self._grants.device_changed(view, forgotten=False)
+            self.requests.device_changed(view, forgotten=False)
 
     async def close(self) -> None:
         """End every lease but those that go on after a restart, write the ends down, stop following the devices.
 
-        Wishes stay unanswered.
+        Requests stay unanswered.
         """
         self._unsubscribe()
-        self._grants.close(STOPPING)
-        self._holdings.stop(STOPPING)
-        await self._book.flush()
+        self.requests.close(STOPPING)
+        self.active.stop(STOPPING)
+        await self._writes.flush()
 
     def store_problem(self, failing: bool) -> None:
         """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
-        self._book.store_problem(failing)
+        self._writes.store_problem(failing)
         self._failing = failing
         self._pause_or_go_on()
 
@@ -107,19 +104,19 @@ class Leasing:
 
     def _pause_or_go_on(self) -> None:
         if reason := NOT_WRITABLE if self._failing else self.drained:
-            self._grants.pause(reason)
+            self.requests.pause(reason)
         else:
-            self._grants.resume()
+            self.requests.resume()
 
     def clock_jumped(self) -> None:
         """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
-        self._holdings.clock_jumped()
+        self.active.clock_jumped()
 
     def use_policy(self, policy: LeasePolicy) -> None:
         """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
         self.policy = policy
-        self._holdings.use_policy(policy)
-        self._grants.use_shares(policy)
+        self.active.use_policy(policy)
+        self.requests.use_shares(policy)
 
     def limits_of(self, user: str) -> UserConfig:
         """What this user may have."""
@@ -127,20 +124,20 @@ class Leasing:
 
     def use(self, event: Standing) -> None:
         """Let the allocator know what users may have, have had, or have reserved."""
-        self._grants.apply(event)
+        self.requests.apply(event)
 
-    # --- the job door ---------------------------------------------------------------------------------------------
+    # --- for jobs -------------------------------------------------------------------------------------------------
 
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
-        """Wish for a device; returns the request's id.
+        """PendingRequest for a device; returns the request's id.
 
         `granted` is called once, later, when the lease is kept; never after `withdraw`. It must not block.
         """
-        return self._grants.ask(request, granted)
+        return self.requests.ask(request, granted)
 
     def withdraw(self, request_id: str) -> None:
-        """Nobody waits for this request any more. Harmless when it was granted or withdrawn before."""
-        self._grants.withdraw(request_id)
+        """The requester does not wait any more. Harmless when it was granted or withdrawn before."""
+        self.requests.withdraw(request_id)
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
@@ -154,9 +151,9 @@ class Leasing:
                 if future.done() and not future.cancelled():
                     self.release(future.result().id, "the requester left")
                 raise
-            if lease.id in self._holdings.leases:
+            if lease.id in self.active.leases:
                 return lease
-            # The device was lost between the grant and this line: the wish is as old as ever.
+            # The device was lost between the grant and this line: the request is as old as ever.
 
     def restore(self, lease: Lease) -> None:
         """Take up a lease of the time before a restart: same id, fence and end; its row is open in the store.
@@ -167,40 +164,31 @@ class Leasing:
         Args:
             lease: as it was; `granted_at` by today's clock, `longest_s` of its request is what is left.
         """
-        self._holdings.restore(lease)
-        self._grants.apply(LeaseRestored(lease.device, self._grants.new_request_id(), lease.request))
+        self.active.restore(lease)
+        self.requests.apply(LeaseRestored(lease.device, self.requests.new_request_id(), lease.request))
         view = self._allocator.devices.get(lease.device)
         if view is not None:
-            self._holdings.device_changed(view)
+            self.active.device_changed(view)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
-        """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is kept.
+        """Let the lease's holder have the device until `longest_s` from now; returns that moment once it is stored.
 
-        Who ends the lease then is the one who holds it: leasing only plans by it.
+        The holder ends the lease then: leasing only plans by it.
 
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        kept: asyncio.Future[bool] = self._loop.create_future()
-
-        def done(lasts: bool) -> None:
-            if not kept.done():
-                kept.set_result(lasts)
-
-        expires_at = self._holdings.extend(self._holdings.current(lease_id), longest_s, done)
-        if not await kept:
-            raise no_lease(lease_id)
-        return expires_at
+        return await self.active.extend(self.active.current(lease_id), longest_s)
 
     def release(self, lease_id: str, reason: str = "given back", *, dirty: bool = False) -> None:
         """Give a device back. An open session is cut first, and the device is free once that has ended.
 
         `dirty`: somebody had the phone in hands, so it is cleaned and checked before the next holder gets it.
         """
-        held = self._holdings.leases.get(lease_id)
-        if held is not None:
-            held.dirty = held.dirty or dirty
-            self._holdings.release(held, reason)
+        active = self.active.leases.get(lease_id)
+        if active is not None:
+            active.dirty = active.dirty or dirty
+            self.active.release(active, reason)
 
     async def lend(self, lease_id: str) -> str:
         """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
@@ -209,26 +197,26 @@ class Leasing:
             NoSuchLeaseError: the lease has ended.
             MatchKeyBusyError: a session is open under it, and stays so.
         """
-        return await self._holdings.lend(lease_id)
+        return await self.active.lend(lease_id)
 
     def changed_phone(self, lease_id: str, *, changed: bool) -> bool:
         """Note whether the holder has the phone otherwise than it was; returns whether the lease is still current.
 
         A lease that ends so, in whatever way, has its phone cleaned and checked before the next holder gets it.
         """
-        held = self._holdings.leases.get(lease_id)
-        if held is None or held.ending:
+        active = self.active.leases.get(lease_id)
+        if active is None or active.ending:
             return False
-        held.changed = changed
+        active.changed = changed
         return True
 
     def keep_place(self, lease_id: str) -> None:
         """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
-        self._grants.apply(PlaceKept(self._holdings.current(lease_id).lease.device, lease_id))
+        self.requests.apply(PlaceKept(self.active.current(lease_id).lease.device, lease_id))
 
     def free_place(self, lease_id: str) -> None:
         """The worker place that came with this lease is needed no more. Harmless when repeated."""
-        self._grants.apply(PlaceFreed(lease_id))
+        self.requests.apply(PlaceFreed(lease_id))
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
@@ -239,26 +227,26 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease is over already.
         """
-        held = self._holdings.leases.get(lease_id)
-        if held is None:
+        active = self.active.leases.get(lease_id)
+        if active is None:
             raise no_lease(lease_id)
-        return asyncio.shield(held.taken)
+        return asyncio.shield(active.taken)
 
     def abort(self, lease_id: str, reason: str) -> None:
         """A holder says that its session went wrong: the session is cut, the phone cleaned and checked.
 
         Nothing happens when the lease has ended: its phone is looked after already.
         """
-        held = self._holdings.leases.get(lease_id)
-        if held is not None and not held.ending:
-            self._devices.report_broken_session(held.lease.device, reason)
+        active = self.active.leases.get(lease_id)
+        if active is not None and not active.ending:
+            self._devices.report_broken_session(active.lease.device, reason)
 
     async def ended_by_phone(self, lease_id: str) -> bool:
         """Whether the phone's side ended the lease's last session, which is waited for; False when nobody knows."""
-        held = self._holdings.leases.get(lease_id)
-        if held is not None and held.session is not None:
-            await held.session.over.wait()
-        return held is not None and held.phone_closed
+        active = self.active.leases.get(lease_id)
+        if active is not None and active.session is not None:
+            await active.session.over.wait()
+        return active is not None and active.phone_closed
 
     async def revoke(self, target: str, reason: str) -> None:
         """Take a device away from its holder; returns when its session has ended.
@@ -271,12 +259,12 @@ class Leasing:
             NoSuchLeaseError: nobody holds it.
             SessionStuckError: its session does not end.
         """
-        held = self._holdings.leases.get(target) or self._holdings.by_device.get(target)
-        if held is None:
+        active = self.active.leases.get(target) or self.active.by_device.get(target)
+        if active is None:
             raise no_lease(target)
-        session = held.session
-        self._holdings.revoke(
-            held, LeaseEndedError(f"the lease on {held.lease.device} was taken back: {reason}"), reason
+        session = active.session
+        self.active.revoke(
+            active, LeaseEndedError(f"the lease on {active.lease.device} was taken back: {reason}"), reason
         )
         if session is not None:
             try:
@@ -284,8 +272,8 @@ class Leasing:
                     await session.over.wait()
             except TimeoutError as error:
                 raise SessionStuckError(
-                    f"session {session.id} on {held.lease.device} was cut but has not ended in {REVOKE_LIMIT_S:g} s",
-                    hint=f"farm explain device {held.lease.device} shows what becomes of it",
+                    f"session {session.id} on {active.lease.device} was cut but has not ended in {REVOKE_LIMIT_S:g} s",
+                    hint=f"farm explain device {active.lease.device} shows what becomes of it",
                 ) from error
 
     def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
@@ -294,9 +282,9 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        held = self._holdings.current(lease_id)
-        request = held.lease.request
-        return self._holdings.sessions.new_key(held, request.key or held.lease.device, single_use=single_use)
+        active = self.active.current(lease_id)
+        request = active.lease.request
+        return self.active.sessions.new_key(active, request.key or active.lease.device, single_use=single_use)
 
     def adopt_match_key(self, lease_id: str, sha256: str) -> None:
         """Let the match key whose `farm.leasing.sessions.digest` is `sha256` open a restored lease's device again.
@@ -304,7 +292,7 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        self._holdings.sessions.adopt_key(self._holdings.current(lease_id), sha256)
+        self.active.sessions.adopt_key(self.active.current(lease_id), sha256)
 
     def checking_key(self, device: str) -> str:
         """A key to a device that is being checked; it ends the previous one and dies when the check is over.
@@ -315,11 +303,11 @@ class Leasing:
         view = self._allocator.devices.get(device)
         if view is None or view.life is not Life.CHECKING:
             raise NotCheckingError(f"{device} is not being checked")
-        request = LeaseRequest(Selector.of_alias(device), "farm", Door.JOB, device=device)
-        held = self._holdings.check(self._grants.new_lease(device, request))
-        return self._holdings.sessions.new_key(held, device, single_use=False)
+        request = LeaseRequest(Selector.of_alias(device), "farm", LeaseSource.JOB, device=device)
+        active = self.active.check(self.requests.new_lease(device, request))
+        return self.active.sessions.new_key(active, device, single_use=False)
 
-    # --- who has what ---------------------------------------------------------------------------------------------
+    # --- leases ---------------------------------------------------------------------------------------------------
 
     def place_wanted(self, lease_id: str) -> bool:
         """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
@@ -328,8 +316,8 @@ class Leasing:
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
-        held = self._holdings.leases.get(lease_id)
-        return held is not None and bool(self._allocator.held[held.lease.device].asked)
+        active = self.active.leases.get(lease_id)
+        return active is not None and bool(self._allocator.held[active.lease.device].asked)
 
     def expires_at(self, lease_id: str) -> datetime | None:
         """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.
@@ -337,7 +325,7 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
-        return self._holdings.expires_at(self._holdings.current(lease_id))
+        return self.active.expires_at(self.active.current(lease_id))
 
     def holds(self, device: str) -> bool:
         """Whether anybody has the device."""
@@ -345,44 +333,15 @@ class Leasing:
 
     def turn(self, device: str) -> str:
         """The request that the device was granted to, which no other lease has; "" when nobody has it."""
-        held = self._allocator.held.get(device)
-        return held.request_id if held is not None else ""
+        active = self._allocator.held.get(device)
+        return active.request_id if active is not None else ""
 
     def in_session(self, device: str) -> bool:
         """Whether a session is open on the device under somebody's lease, and nobody has ended it."""
-        held = self._holdings.by_device.get(device)
-        return held is not None and not held.ending and held.session is not None and not held.session.waits
+        active = self.active.by_device.get(device)
+        return active is not None and not active.ending and active.session is not None and not active.session.waits
 
-    def holders(self) -> tuple[Holder, ...]:
-        """Current leases, by device name."""
-        return self._holdings.holders()
-
-    def holder(self, device: str) -> Holder | None:
-        """Who has the device; None: nobody."""
-        return self._holdings.holder(device)
-
-    # --- who waits ------------------------------------------------------------------------------------------------
-
-    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
-        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
-        return self._grants.waiting(limit)
-
-    def behind_s(self) -> float:
-        """For how many seconds the allocator has missed a look at the clock; 0 while all is well (for the watchdog)."""
-        return self._grants.behind_s()
-
-    @property
-    def waiting_count(self) -> int:
-        """How many requests have no device."""
-        return self._grants.pending.total()
-
-    def depth(self) -> Mapping[LeaseClass, int]:
-        """How many requests of each class have no device."""
-        return self._grants.depth
-
-    def longest_s(self) -> Mapping[LeaseClass, float]:
-        """For how many seconds the oldest waiting request of each class has waited."""
-        return self._grants.longest_s()
+    # --- requests -------------------------------------------------------------------------------------------------
 
     def servable(self) -> int:
         """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
@@ -391,33 +350,28 @@ class Leasing:
         """
         return self._allocator.overlooked(LINES_LOOKED_AT)
 
-    @property
-    def decisions(self) -> Histogram:
-        """How long the allocator took for each event, in seconds."""
-        return self._grants.decisions
-
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
 
         Raises:
             UserError: `subject` is no selector.
         """
-        foremost = self._grants.waiting(SEARCHED)
-        return explain(self._allocator, subject, foremost, self._grants.wanted, self._clock())
+        foremost = self.requests.waiting(SEARCHED)
+        return explain(self._allocator, subject, foremost, self.requests.wanted, self._clock())
 
     def explain_request(self, request_id: str) -> Explanation | None:
         """Why this request waits; None: it does not."""
-        waiting = self._grants.wish(request_id)
+        waiting = self.requests.waiting_request(request_id)
         return explain_waiting(self._allocator, waiting, self._clock()) if waiting else None
 
     def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
         """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
-        return why(self._allocator, {each: self._grants.wish(each) for each in request_ids}, self._clock())
+        return why(self._allocator, {each: self.requests.waiting_request(each) for each in request_ids}, self._clock())
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def _delivered(self, lease: Lease, granted_at: datetime) -> None:
-        self._holdings.deliver(lease, granted_at)
+        self.active.deliver(lease, granted_at)
 
     def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:
         if future.done():  # cancelled in this very turn of the loop
@@ -428,5 +382,5 @@ class Leasing:
     def _device_changed(self, view: DeviceView) -> None:
         gone = view.life is Life.GONE and all(each.name != view.name for each in self._devices.views())
         # First the allocator: a lease that ends because of this change must not be followed by one of a lost device.
-        self._grants.device_changed(view, forgotten=gone)
-        self._holdings.device_changed(view)
+        self.requests.device_changed(view, forgotten=gone)
+        self.active.device_changed(view)

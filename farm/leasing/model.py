@@ -1,22 +1,19 @@
-"""What leasing needs of others, and what it tells them: protocols, policy, errors and status rows."""
+"""What leasing shows others: policy, errors and rows of status; and waiting until a phone is in some state."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
-from farm.config import UserConfig
-from farm.core import device_news
-from farm.core.allocator_events import AllocatorPolicy, DeviceReason
-from farm.core.device import DeviceView
-from farm.core.errors import ExitCode, FarmError, PhoneError, UserError
-from farm.core.events import Event
-from farm.core.requests import Lease, LeaseClass, LeaseRequest
-from farm.core.shares import Share
-from farm.store.records import LeaseRecord
+from farm.common.errors import ExitCode, FarmError, PhoneError, UserError
+from farm.devices.fleet import Fleet
+from farm.leasing.allocator.events import AllocatorPolicy, DeviceReason
+from farm.leasing.config import UserConfig
+from farm.model.device import DeviceView, Life
+from farm.model.requests import Lease, LeaseClass, LeaseRequest
 
 
 class NoSuchLeaseError(UserError):
@@ -61,47 +58,14 @@ class NotCheckingError(PhoneError):
     code = "not_checking"
 
 
-class Devices(device_news.Devices, Protocol):
-    """What leasing needs of the fleet (farm.fleet.fleet.Fleet)."""
-
-    async def dial(self, name: str, timeout_s: float) -> tuple[socket.socket, str]:
-        """A non-blocking socket to the phone's RPC server, and that server's key."""
-
-    def report_broken_session(self, name: str, reason: str) -> None:
-        """A session ended such that the phone must be cleaned and checked; it leaves READY at once."""
-
-    def clean_and_check(self, name: str, reason: str) -> None:
-        """Somebody had the phone in hands and has left it; it leaves READY at once."""
-
-    def own_bundle(self, name: str) -> None:
-        """Its holder, who may have had another bundle on it, has left it; if it has one, it leaves READY at once."""
-
-
-class LeaseKeeper(Protocol):
-    """What leasing needs of the store (farm.store.leases.LeaseTable). Each returns after the commit.
-
-    Every method raises StoreWriteError when nothing can be written now, and StoreConflictError when a rule of the
-    schema refuses the change.
-    """
-
-    async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
-        """Keep a grant."""
-
-    async def end(
-        self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
-    ) -> bool:
-        """Keep a lease's end; False when it had ended before."""
-
-    async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
-        """Keep another expiry; False when the lease has ended."""
-
-
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
     """How long leasing waits, and what users may have."""
 
-    unused_s: float = 5.0  # a TVM grant that nobody dials (DESIGN §5)
-    recovery_s: float = 60.0  # a job's phone that mends: cleaning and checking take a second, a reboot ends the lease
+    unused_s: float = 5.0  # a TVM grant that nobody dials
+    recovery_s: float = (
+        60.0  # a job's phone that recovers: cleaning and checking take a second, a reboot ends the lease
+    )
     allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
     quota: UserConfig = field(default_factory=UserConfig)  # of everybody who is not in `users`
     users: Mapping[str, UserConfig] = field(default_factory=dict)
@@ -110,11 +74,6 @@ class LeasePolicy:
     def of(self, user: str) -> UserConfig:
         """What this user may have."""
         return self.users.get(user, self.quota)
-
-
-def share_of(user: UserConfig) -> Share:
-    """The part of a user's configuration that the allocator decides by."""
-    return Share(user.weight, user.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +99,7 @@ class Holder:
     @property
     def who(self) -> str:
         """What people call the holder: the user, else where they come from."""
-        return self.lease.request.user or self.peer or self.lease.request.door.value
+        return self.lease.request.user or self.peer or self.lease.request.source.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +112,21 @@ class Explanation:
     estimate_s: float | None = None
     waiting_more: int = 0  # concerned too, further behind
     limits: tuple[str, ...] = ()  # why it gets no device at all, whatever each of them does
+
+
+@contextlib.contextmanager
+def seen(devices: Fleet, name: str, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
+    """A future that is done as soon as the life of the phone `name` is one that fits."""
+    found: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
+
+    def look(view: DeviceView) -> None:
+        if view.name == name and fits(view.life) and not found.done():
+            found.set_result(view)
+
+    unsubscribe = devices.subscribe(look)
+    try:
+        for view in devices.views():
+            look(view)
+        yield found
+    finally:
+        unsubscribe()

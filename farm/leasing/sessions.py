@@ -1,4 +1,4 @@
-"""Match keys and the sessions they open: at most one session per lease, and every end is told once."""
+"""Match keys and the sessions they open: at most one session per lease, and every end is reported once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from farm.core.allocator_explain import unleasable_reason
-from farm.core.device import DeviceView, Life
-from farm.core.device_news import seen
-from farm.core.errors import FarmError, PhoneError
-from farm.core.events import EventLog
-from farm.core.requests import Lease
-from farm.core.sessions import (
+from farm.common.errors import FarmError, PhoneError
+from farm.common.events import EventLog
+from farm.devices.fleet import Fleet
+from farm.leasing.allocator.explain import unleasable_reason
+from farm.leasing.model import seen
+from farm.model.device import DeviceView, Life
+from farm.model.requests import Lease
+from farm.model.sessions import (
     ABNORMAL_OUTCOMES,
-    Leg,
     MatchKeyBusyError,
+    OrphanedSession,
     Peer,
     PhoneStream,
     SessionEnd,
     SessionOutcome,
-    Survivor,
     UnknownMatchKeyError,
+    UpstreamSession,
 )
-from farm.leasing.model import Devices
-from farm.store.records import LeaseRecord
+from farm.store.leases import LeaseRecord
 
 MATCH_KEY_BYTES = 16  # 128 random bits
 # A client that closes a session and opens the next is sometimes quicker than the end of the first is here.
@@ -38,7 +38,7 @@ _FARM_ENDED = frozenset({SessionOutcome.CUT, SessionOutcome.IDLE, SessionOutcome
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class LeaseSession:
     """One connection at the gate."""
 
     id: str
@@ -49,15 +49,15 @@ class Session:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """A lease and what hangs on it."""
+class ActiveLease:
+    """A delivered lease with its session, keys and timers."""
 
     lease: Lease
     granted_at: datetime
     internal: bool = False  # the checker's; unknown to the allocator and the store
     ends_s: float | None = None  # monotonic; it is given back by then
     keys: dict[str, bool] = field(default_factory=dict)  # digest of a match key -> single use
-    session: Session | None = None
+    session: LeaseSession | None = None
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
     lent: bool = False  # its holder may have another bundle on the phone than its own
@@ -65,12 +65,12 @@ class Held:
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     phone_closed: bool = False  # its last session was ended by the phone's side
     left: bool = False  # its session goes on while the farm stops: the next daemon takes both up
-    told_hot: bool = False  # its holder knows that the phone is above a hard limit
-    awaited: bool = False  # of the time before a restart, its phone not seen ready yet
+    reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
+    awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    timer: asyncio.TimerHandle | None = None  # unused grant, or mending phone
+    timer: asyncio.TimerHandle | None = None  # unused grant, or recovering phone
 
     def stop_timer(self) -> None:
         """Nothing is waited for any more."""
@@ -79,14 +79,14 @@ class Held:
             self.timer = None
 
 
-class Sessions:
-    """The key table of a host and what is open under it."""
+class LeaseSessions:
+    """The key table of a host and the sessions open under it."""
 
-    def __init__(self, devices: Devices, events: EventLog, prefix: str, over: Callable[[Held], None]) -> None:
+    def __init__(self, devices: Fleet, events: EventLog, prefix: str, over: Callable[[ActiveLease], None]) -> None:
         """Start empty.
 
         Args:
-            devices: dialled, and told of broken sessions.
+            devices: dialled; broken sessions are reported to it.
             events: gets session.opened, session.cut, session.ended.
             prefix: of session ids.
             over: called after a lease's session has ended or could not begin.
@@ -95,28 +95,28 @@ class Sessions:
         self._events = events
         self._prefix = prefix
         self._over = over
-        self._keys: dict[str, Held] = {}
+        self._keys: dict[str, ActiveLease] = {}
         self._counter = 0
 
-    def new_key(self, held: Held, name: str, *, single_use: bool) -> str:
+    def new_key(self, active: ActiveLease, name: str, *, single_use: bool) -> str:
         """A match key `<name>:<random>` to the held device."""
         match_key = f"{name}:{secrets.token_hex(MATCH_KEY_BYTES)}"
-        self._add(held, digest(match_key), single_use=single_use)
+        self._add(active, digest(match_key), single_use=single_use)
         return match_key
 
-    def adopt_key(self, held: Held, sha256: str) -> None:
+    def adopt_key(self, active: ActiveLease, sha256: str) -> None:
         """Let a match key of the time before a restart, known by its digest, open the held device again."""
-        self._add(held, sha256, single_use=False)
+        self._add(active, sha256, single_use=False)
 
-    def _add(self, held: Held, key_digest: str, *, single_use: bool) -> None:
-        held.keys[key_digest] = single_use
-        self._keys[key_digest] = held
+    def _add(self, active: ActiveLease, key_digest: str, *, single_use: bool) -> None:
+        active.keys[key_digest] = single_use
+        self._keys[key_digest] = active
 
-    def drop_keys(self, held: Held) -> None:
+    def drop_keys(self, active: ActiveLease) -> None:
         """No key of this lease opens anything any more."""
-        for key_digest in held.keys:
+        for key_digest in active.keys:
             del self._keys[key_digest]
-        held.keys.clear()
+        active.keys.clear()
 
     async def open(
         self,
@@ -125,80 +125,84 @@ class Sessions:
         timeout_s: float,
         cut: Callable[[str], None],
         view: Callable[[str], DeviceView | None],
-    ) -> Leg:
+    ) -> UpstreamSession:
         """See `Leasing.open`; `view` gives the device as the allocator knows it, if it does."""
         key_digest = digest(match_key)
         if (before := self._current(key_digest).session) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(TURN_S, timeout_s)):
                     await before.over.wait()
-        held = self._current(key_digest)
-        if held.session is not None:
-            raise MatchKeyBusyError(f"session {held.session.id} is open under this lease")
+        active = self._current(key_digest)
+        if active.session is not None:
+            raise MatchKeyBusyError(f"session {active.session.id} is open under this lease")
         self._counter += 1
-        session = Session(f"{self._prefix}-{self._counter}", peer, cut)
-        held.session = session
-        device = held.lease.device
-        if not held.internal and not _is_ready(view(device)):
+        session = LeaseSession(f"{self._prefix}-{self._counter}", peer, cut)
+        active.session = session
+        device = active.lease.device
+        if not active.internal and not _is_ready(view(device)):
             session.waits = True
             try:
                 await self._until_ready(device, timeout_s, view)
             except BaseException:
-                self._close(held, session)
+                self._close(active, session)
                 raise
             session.waits = False
-        if held.keys[key_digest]:
-            del held.keys[key_digest], self._keys[key_digest]
-        held.stop_timer()
+        if active.keys[key_digest]:
+            del active.keys[key_digest], self._keys[key_digest]
+        active.stop_timer()
 
         async def dial(limit_s: float) -> PhoneStream:
             sock, secret = await self._devices.dial(device, limit_s)
             return PhoneStream(sock, secret)
 
-        return self._leg(held, session, match_key.rpartition(":")[0], dial)
+        return self._upstream(active, session, match_key.rpartition(":")[0], dial)
 
-    def adopt(self, held: Held, survivor: Survivor, cut: Callable[[str], None]) -> Leg:
+    def adopt(self, active: ActiveLease, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession:
         """A session that was open under this lease before the farm's restart goes on, or has ended meanwhile."""
-        session = held.session = Session(survivor.session, survivor.peer, cut)
-        return self._leg(held, session, survivor.key, _no_dial)
+        session = active.session = LeaseSession(orphan.session, orphan.peer, cut)
+        return self._upstream(active, session, orphan.key, _no_dial)
 
-    def _leg(self, held: Held, session: Session, key: str, dial: Callable[[float], Awaitable[PhoneStream]]) -> Leg:
-        return Leg(
-            held.lease.device,
+    def _upstream(
+        self, active: ActiveLease, session: LeaseSession, key: str, dial: Callable[[float], Awaitable[PhoneStream]]
+    ) -> UpstreamSession:
+        return UpstreamSession(
+            active.lease.device,
             session.id,
             key,
             dial,
-            lambda: self._opened(held, session),
-            lambda end: self._ended(held, session, end),
-            held.lease.fence,
-            lambda: _leave(held),
+            lambda: self._opened(active, session),
+            lambda end: self._ended(active, session, end),
+            active.lease.fence,
+            lambda: _leave(active),
         )
 
-    def orphan(self, record: LeaseRecord, survivor: Survivor) -> Leg:
-        """A session whose lease ended with the daemon before this one: its end is told all the same."""
+    def report_orphan(self, record: LeaseRecord, orphan: OrphanedSession) -> UpstreamSession:
+        """A session whose lease ended with the daemon before this one: its end is reported all the same."""
 
-        def told_end(end: SessionEnd) -> None:
+        def report_end(end: SessionEnd) -> None:
             self._events.publish(
-                "session.ended", record.id, device=record.device, user=record.user, session=survivor.session,
+                "session.ended", record.id, device=record.device, user=record.user, session=orphan.session,
                 fence=record.fence, **_facts(end),
             )  # fmt: skip
 
-        return Leg(record.device, survivor.session, survivor.key, _no_dial, lambda: None, told_end, record.fence)
+        return UpstreamSession(
+            record.device, orphan.session, orphan.key, _no_dial, lambda: None, report_end, record.fence
+        )
 
     async def turn(self, match_key: str) -> bool:
         """Whether this is a key for more than one session; returns when no session is open under its lease."""
         key_digest = digest(match_key)
-        while (held := self._keys.get(key_digest)) is not None and not held.keys[key_digest]:
-            if held.session is None:
-                return not held.ending
-            await held.session.over.wait()
+        while (active := self._keys.get(key_digest)) is not None and not active.keys[key_digest]:
+            if active.session is None:
+                return not active.ending
+            await active.session.over.wait()
         return False
 
-    def _current(self, key_digest: str) -> Held:
-        held = self._keys.get(key_digest)
-        if held is None or held.ending:
+    def _current(self, key_digest: str) -> ActiveLease:
+        active = self._keys.get(key_digest)
+        if active is None or active.ending:
             raise UnknownMatchKeyError("no current lease has this match key")
-        return held
+        return active
 
     async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:
         with seen(self._devices, device, lambda life: life is Life.READY) as ready:
@@ -210,29 +214,29 @@ class Sessions:
                 why = "it has not come back yet" if now is None else unleasable_reason(now)
                 raise PhoneError(f"{device} is not ready: {why}") from error
 
-    def _opened(self, held: Held, session: Session) -> None:
-        self._publish("session.opened", held, session, peer=str(session.peer))
+    def _opened(self, active: ActiveLease, session: LeaseSession) -> None:
+        self._publish("session.opened", active, session, peer=str(session.peer))
 
-    def _ended(self, held: Held, session: Session, end: SessionEnd) -> None:
+    def _ended(self, active: ActiveLease, session: LeaseSession, end: SessionEnd) -> None:
         if end.outcome in _FARM_ENDED:
-            self._publish("session.cut", held, session, reason=end.detail)
-        self._publish("session.ended", held, session, **_facts(end))
-        held.phone_closed = end.outcome is SessionOutcome.PHONE_CLOSED
+            self._publish("session.cut", active, session, reason=end.detail)
+        self._publish("session.ended", active, session, **_facts(end))
+        active.phone_closed = end.outcome is SessionOutcome.PHONE_CLOSED
         # Before the lease ends: the next client must not get a phone that is still busy with this one.
-        if not held.internal and end.outcome in ABNORMAL_OUTCOMES:
+        if not active.internal and end.outcome in ABNORMAL_OUTCOMES:
             reason = end.detail or end.outcome.value
-            if held.ends_with_session and not held.ending:
-                held.ending = reason
-            self._devices.report_broken_session(held.lease.device, reason)
-        self._close(held, session)
+            if active.ends_with_session and not active.ending:
+                active.ending = reason
+            self._devices.report_broken_session(active.lease.device, reason)
+        self._close(active, session)
 
-    def _close(self, held: Held, session: Session) -> None:
-        held.session = None
+    def _close(self, active: ActiveLease, session: LeaseSession) -> None:
+        active.session = None
         session.over.set()
-        self._over(held)
+        self._over(active)
 
-    def _publish(self, kind: str, held: Held, session: Session, **data: object) -> None:
-        lease = held.lease
+    def _publish(self, kind: str, active: ActiveLease, session: LeaseSession, **data: object) -> None:
+        lease = active.lease
         self._events.publish(
             kind, lease.id, device=lease.device, user=lease.request.user, session=session.id, fence=lease.fence, **data
         )
@@ -248,10 +252,12 @@ def _facts(end: SessionEnd) -> dict[str, object]:
     }
 
 
-def _leave(held: Held) -> bool:
+def _leave(active: ActiveLease) -> bool:
     """The farm stops: a stock client's lease and a person's go on with their session."""
-    held.left = not held.internal and not held.ending and (held.ends_with_session or held.lease.request.personal)
-    return held.left
+    active.left = (
+        not active.internal and not active.ending and (active.ends_with_session or active.lease.request.personal)
+    )
+    return active.left
 
 
 async def _no_dial(_limit_s: float) -> PhoneStream:
@@ -259,7 +265,7 @@ async def _no_dial(_limit_s: float) -> PhoneStream:
 
 
 def digest(match_key: str) -> str:
-    """What is kept of a match key, in memory and in the store: whoever reads it cannot open anything with it."""
+    """What is kept of a match key, in memory and in the store: a reader of it cannot open anything."""
     return hashlib.sha256(match_key.encode(errors="backslashreplace")).hexdigest()
 
 

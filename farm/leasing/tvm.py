@@ -1,7 +1,7 @@
-"""Leasing for the TVM door: the tracker's backend, the gate's route, and sessions that outlive a daemon.
+"""Leasing for the TVM server: the tracker's backend, the gate's route, and sessions that outlive a daemon.
 
-A gate apart carries sessions through a restart of the daemon, and each is attached to its lease again: first `take_up`,
-then people's leases are restored by their jobs, then each session is adopted.
+A separate gate carries sessions through a restart of the daemon, and each is attached to its lease again: first
+`restore_leases`, then people's leases are restored by their jobs, then each session is adopted.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from farm.core.labels import normalise
-from farm.core.requests import Door, Lease, LeaseClass, LeaseRequest
-from farm.core.selector import Selector
-from farm.core.sessions import FleetSummary, Leg, Peer, Survivor, UnknownMatchKeyError
-from farm.leasing.grants import Grants
-from farm.leasing.holdings import Holdings
-from farm.leasing.status import summarise
-from farm.store.records import LeaseRecord
+from farm.common.selector import Selector, normalise
+from farm.leasing.reports import summarise
+from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
+from farm.model.sessions import FleetSummary, OrphanedSession, Peer, UnknownMatchKeyError, UpstreamSession
+from farm.store.leases import LeaseRecord
 
 if TYPE_CHECKING:
     from farm.leasing.leases import Leasing
@@ -29,17 +26,10 @@ log = logging.getLogger(__name__)
 class TvmLeases:
     """A part of `Leasing`, over its leases. Nothing here waits for a phone except `open`'s dial."""
 
-    def __init__(
-        self,
-        leasing: Leasing,
-        grants: Grants,
-        holdings: Holdings,
-        clock: Callable[[], float],
-        wall: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, leasing: Leasing, clock: Callable[[], float], wall: Callable[[], datetime]) -> None:
         self._leasing = leasing
-        self._grants = grants
-        self._holdings = holdings
+        self._requests = leasing.requests
+        self._active = leasing.active
         self._clock = clock
         self._wall = wall
         self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
@@ -57,7 +47,7 @@ class TvmLeases:
         Raises:
             UserError: `key` is no selector, or the key of a lease that has ended.
         """
-        if await self._holdings.sessions.turn(key):
+        if await self._active.sessions.turn(key):
             return key
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
             raise UnknownMatchKeyError("no current lease has this match key")
@@ -65,68 +55,72 @@ class TvmLeases:
         priority = min(priority, self._leasing.limits_of(user).priority)
         lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
         lease = await self._leasing.acquire(
-            LeaseRequest(Selector.parse(key), user, Door.TVM, priority, lease_class, key=key)
+            LeaseRequest(Selector.parse(key), user, LeaseSource.TVM, priority, lease_class, key=key)
         )
-        self._holdings.give_back_unused(self._holdings.leases[lease.id])
+        self._active.give_back_unused(self._active.leases[lease.id])
         return self._leasing.new_match_key(lease.id, single_use=True)
 
     def serves(self, key: str) -> bool:
         """Whether a farm device answers to `key`."""
-        return self._grants.allocator.answers_to(normalise(key))
+        return self._requests.allocator.answers_to(normalise(key))
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self._grants.allocator, self._grants.pending)
+        return summarise(self._requests.allocator, self._requests.waiting_by_key)
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 
-    async def open(self, match_key: str, peer: Peer, timeout_s: float, cut: Callable[[str], None]) -> Leg:
-        """The device that `match_key` allows. A job's phone that is mending is waited for, `timeout_s` at most.
+    async def open(self, match_key: str, peer: Peer, timeout_s: float, cut: Callable[[str], None]) -> UpstreamSession:
+        """The device that `match_key` allows. A job's phone that is recovering is waited for, `timeout_s` at most.
 
         Raises:
             UnknownMatchKeyError: no current lease has this key.
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        return await self._holdings.sessions.open(match_key, peer, timeout_s, cut, self._grants.allocator.devices.get)
+        return await self._active.sessions.open(match_key, peer, timeout_s, cut, self._requests.allocator.devices.get)
 
-    def take_up(self, records: Iterable[LeaseRecord], survivors: Iterable[Survivor]) -> frozenset[str]:
+    def restore_leases(self, records: Iterable[LeaseRecord], orphans: Iterable[OrphanedSession]) -> frozenset[str]:
         """Restore the leases of stock clients with such a session; returns their ids.
 
-        Any other lease with one is the business of whoever restores it (people's), or over.
+        Any other lease with one is restored elsewhere (people's), or over.
 
         Args:
             records: every open lease in the store.
-            survivors: what the gate carries.
+            orphans: what the gate carries.
         """
-        fences = {each.fence for each in survivors}
+        fences = {each.fence for each in orphans}
         kept = set()
         for record in records:
             if record.fence not in fences:
                 continue
-            if record.door is not Door.TVM:
+            if record.source is not LeaseSource.TVM:
                 self._orphans[record.fence] = record
                 continue
             request = LeaseRequest(
-                Selector.parse(record.selector), record.user, Door.TVM, lease_class=record.lease_class, key=record.key
+                Selector.parse(record.selector),
+                record.user,
+                LeaseSource.TVM,
+                lease_class=record.lease_class,
+                key=record.key,
             )
             held_s = max(0.0, (self._wall() - record.granted_at).total_seconds())
             self._leasing.restore(Lease(record.id, record.device, record.fence, request, self._clock() - held_s))
-            self._holdings.leases[record.id].ends_with_session = True
+            self._active.leases[record.id].ends_with_session = True
             kept.add(record.id)
         return frozenset(kept)
 
-    def adopt(self, survivor: Survivor, cut: Callable[[str], None]) -> Leg | None:
+    def adopt(self, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession | None:
         """A session goes on under its lease, found by the fence, or has ended meanwhile.
 
-        None: no lease goes on for it, and nobody needs to be told of its end.
+        None: no lease goes on for it, and its end need not be reported.
         """
-        held = next((each for each in self._holdings.leases.values() if each.lease.fence == survivor.fence), None)
-        if held is not None and held.session is None and not held.ending:
-            return self._holdings.sessions.adopt(held, survivor, cut)
-        record = self._orphans.pop(survivor.fence, None)
+        active = next((each for each in self._active.leases.values() if each.lease.fence == orphan.fence), None)
+        if active is not None and active.session is None and not active.ending:
+            return self._active.sessions.adopt(active, orphan, cut)
+        record = self._orphans.pop(orphan.fence, None)
         if record is None:
             return None
-        if not survivor.ended:
+        if not orphan.ended:
             cut("the lease ended with the daemon that had granted it")
-        return self._holdings.sessions.orphan(record, survivor)
+        return self._active.sessions.report_orphan(record, orphan)

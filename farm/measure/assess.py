@@ -1,25 +1,38 @@
-"""What a run of samples says: the median at nominal speed, how sure, and whether it may be relied on."""
+"""What a run of samples says: the median at nominal speed, how sure, and whether it may be relied on.
+
+Also how many more samples a run needs, and whether it is worth another run: the caller takes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, worst
-from farm.measure.drift import correct, detrended, filled
-from farm.measure.interval import Estimate, median_interval
-from farm.measure.modes import Modes, find_modes
-from farm.measure.outliers import Outliers, find_outliers
-from farm.measure.series import FloatArray, Series
-from farm.measure.steps import Step, Trend, find_step, find_trend
-from farm.measure.warmup import warmup
+from farm.measure.interval import MedianEstimate, median_interval
+from farm.measure.patterns import (
+    LevelStep,
+    Modes,
+    Outliers,
+    Trend,
+    find_modes,
+    find_outliers,
+    find_step,
+    find_trend,
+    find_warmup,
+)
+from farm.measure.series import FloatArray, SampleSeries, correct, detrended, filled
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
-FEWEST_EFFECTIVE = 12.0  # likewise, of independent samples
+FEWEST_EFFECTIVE = 50.0  # likewise, of independent samples
+LEAST_EFFECTIVE_PART = 0.25  # of few samples: whether they resemble their neighbours shows badly
+AIM_EFFECTIVE = 100.0  # where samples resemble their neighbours: a likeness found too small would end the run
+LEAST_SPAN_S, LEAST_SPAN_SAMPLES = 1.0, 60  # a run that is shorter and has fewer samples sees no slow noise
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
 MOST_LOST = 0.1  # of the time, to outliers: few and long ones hardly move the median, and yet the phone was held up
@@ -29,6 +42,7 @@ MOST_DRIFT = 0.15  # the model need not slow down as the reference kernel does; 
 # roughly (what waits for memory does not at all), so the correction is trusted near 1 alone, however constant it is.
 MOST_OFFSET = 0.15
 REJECTED_OFFSET = 0.5
+REJECTED_WIDTH = 0.5  # relative half width: an interval so wide says hardly more than the order of magnitude
 REJECTED_CHANGE = 0.05  # relative: levels this far apart are not one number
 
 
@@ -37,16 +51,17 @@ class Assessment:
     """The certificate's part that the samples tell, and the verdict on all of it. Times in seconds."""
 
     count: int  # samples taken
+    span_s: float  # from the first sample's start to the last one's
     warmup: int  # of these, at the start, left out of the estimate
-    estimate: Estimate  # at the reference kernel's nominal speed, where there was one
+    estimate: MedianEstimate  # at the reference kernel's nominal speed, where there was one
     raw_median_s: float  # as measured, warm-up left out
     nominal_s: float | None  # the reference kernel's; None: there was no reference
     reference_median_s: float | None
     reference_offset: float | None  # of that median from the nominal, relative; above 0: slower
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
     trend: Trend | None  # in the corrected samples
-    step: Step | None  # in the corrected samples, or as measured
-    reference_step: Step | None
+    step: LevelStep | None  # in the corrected samples, or as measured
+    reference_step: LevelStep | None
     modes: Modes | None  # likewise
     reference_modes: Modes | None
     outliers: Outliers
@@ -78,7 +93,7 @@ class Assessment:
 
 
 def assess(
-    samples: Series,
+    samples: SampleSeries,
     nominal_s: float | None = None,
     *,
     conditions: Conditions | None = None,
@@ -95,9 +110,9 @@ def assess(
     known = conditions or Conditions()
     whole = correct(samples, nominal_s)
     has_reference = whole.nominal_s is not None
-    cut = warmup(whole.log_s)
+    cut = find_warmup(whole.log_s)
     if has_reference:
-        cut = max(cut, warmup(detrended(np.log(filled(samples)))))
+        cut = max(cut, find_warmup(detrended(np.log(filled(samples)))))
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
@@ -105,6 +120,7 @@ def assess(
     reference_s = float(np.median(settled.reference_s[settled.readings])) if has_reference else None
     found = Assessment(
         count=samples.count,
+        span_s=float(samples.start_s[-1] - samples.start_s[0]),
         warmup=cut,
         estimate=median_interval(
             corrected.log_s, corrected.residual if has_reference else None, beside=corrected.beside
@@ -127,7 +143,7 @@ def assess(
     return replace(found, reasons=(*_reasons(found, half_width), *judge_conditions(known)))
 
 
-def _step(log_values: FloatArray, cut: int) -> Step | None:
+def _step(log_values: FloatArray, cut: int) -> LevelStep | None:
     """A step after the warm-up, or one that the warm-up would hide: it never makes samples slower."""
     hidden = find_step(log_values) if cut else None
     if hidden is not None and hidden.change > 0:
@@ -136,18 +152,18 @@ def _step(log_values: FloatArray, cut: int) -> Step | None:
     return None if step is None else replace(step, index=step.index + cut)
 
 
-def _reference_step(samples: Series, cut: int) -> Step | None:
+def _reference_step(samples: SampleSeries, cut: int) -> LevelStep | None:
     readings = samples.readings
     step = _step(np.log(samples.reference_s[readings]), int((readings < cut).sum()))
     return None if step is None else replace(step, index=int(readings[step.index]))
 
 
-def _reference_modes(settled: Series) -> Modes | None:
+def _reference_modes(settled: SampleSeries) -> Modes | None:
     log_readings = np.log(settled.reference_s[settled.readings])
     return find_modes(detrended(log_readings)) or find_modes(log_readings)
 
 
-def _reference_outliers(settled: Series, cut: int) -> Outliers:
+def _reference_outliers(settled: SampleSeries, cut: int) -> Outliers:
     readings = settled.readings
     found = find_outliers(detrended(np.log(settled.reference_s[readings])))
     return replace(found, indices=tuple(int(readings[index]) + cut for index in found.indices))
@@ -157,8 +173,8 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
     return [
         *_too_little(found, half_width),
         *_reference(found),
-        *_levels("step", found.step, found.reference_step, _step_said),
-        *_levels("modes", found.modes, found.reference_modes, _modes_said),
+        *_levels("step", found.step, found.reference_step, _describe_step),
+        *_levels("modes", found.modes, found.reference_modes, _describe_modes),
         *_outliers("", found.outliers),
         *_outliers("reference_", found.reference_outliers),
     ]
@@ -170,28 +186,32 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
         yield Reason("few_samples", Verdict.REJECTED, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
     elif found.used < FEWEST_TRUSTED:
         yield Reason("few_samples", Verdict.SUSPECT, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
-    elif estimate.effective_count < FEWEST_EFFECTIVE:
-        said = (
+    elif estimate.effective_count < (needed := min(FEWEST_EFFECTIVE, LEAST_EFFECTIVE_PART * found.used)):
+        sentence = (
             f"samples resemble their neighbours: {found.used} say as much as {estimate.effective_count:.0f} "
-            f"independent ones; {FEWEST_EFFECTIVE:.0f} are needed"
+            f"independent ones; {needed:.0f} are needed"
         )
-        yield Reason("few_effective", Verdict.SUSPECT, said)
+        yield Reason("few_effective", Verdict.SUSPECT, sentence)
     if estimate.half_width > half_width:
-        said = f"the median is known to +-{estimate.half_width:.2%}, not to the +-{half_width:.2%} asked for"
-        yield Reason("wide", Verdict.SUSPECT, said)
+        sentence = f"the median is known to +-{estimate.half_width:.2%}, not to the +-{half_width:.2%} asked for"
+        far = estimate.half_width > max(REJECTED_WIDTH, half_width)
+        yield Reason("wide", Verdict.REJECTED if far else Verdict.SUSPECT, sentence)
+    if estimate.cut:
+        sentence = "the interval is cut at the fastest or slowest sample: so few independent samples do not bound it"
+        yield Reason("beyond_samples", Verdict.SUSPECT, sentence)
     if found.warmup > MOST_WARMUP * found.count:
         yield Reason("warming_up", Verdict.SUSPECT, f"warmed up for {found.warmup} of {found.count} samples")
     if found.trend is not None:
-        said = f"the samples changed by {found.trend.change:+.1%} from the first to the last"
-        yield Reason("trend", Verdict.SUSPECT, said)
+        sentence = f"the samples changed by {found.trend.change:+.1%} from the first to the last"
+        yield Reason("trend", Verdict.SUSPECT, sentence)
 
 
 def _reference(found: Assessment) -> Iterator[Reason]:
     if found.nominal_s is None:
         yield Reason("no_reference", Verdict.SUSPECT, "no reference kernel ran beside it: the clock has no witness")
     elif found.drift > MOST_DRIFT:
-        said = f"the reference kernel's speed changed by {found.drift:.1%} within the run"
-        yield Reason("drift", Verdict.SUSPECT, said)
+        sentence = f"the reference kernel's speed changed by {found.drift:.1%} within the run"
+        yield Reason("drift", Verdict.SUSPECT, sentence)
     if found.reference_offset is not None:
         yield from _offset(found.reference_offset)
 
@@ -201,33 +221,33 @@ def _offset(offset: float) -> Iterator[Reason]:
     times = max(share, 1 / share)
     if times > 1 + MOST_OFFSET:
         far = times > 1 + REJECTED_OFFSET
-        said = (
+        sentence = (
             f"the reference kernel ran {times:.2f} times {'slower' if offset > 0 else 'faster'} than its nominal, and "
             f"the median was corrected by as much: up to {1 + MOST_OFFSET:g} times that is trusted"
         )
         if far:
-            said += f", beyond {1 + REJECTED_OFFSET:g} times the result is rejected"
-        yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, said)
+            sentence += f", beyond {1 + REJECTED_OFFSET:g} times the result is rejected"
+        yield Reason("reference_offset", Verdict.REJECTED if far else Verdict.SUSPECT, sentence)
 
 
-_Level = TypeVar("_Level", Step, Modes)
+_Level = TypeVar("_Level", LevelStep, Modes)
 
 
 def _levels(
-    code: str, own: _Level | None, reference: _Level | None, said: Callable[[_Level], tuple[float, str]]
+    code: str, own: _Level | None, reference: _Level | None, describe: Callable[[_Level], tuple[float, str]]
 ) -> Iterator[Reason]:
     for where, what, level in (("", "the samples", own), ("reference_", "the reference kernel", reference)):
         if level is not None:
-            size, sentence = said(level)
+            size, sentence = describe(level)
             verdict = Verdict.REJECTED if abs(size) > REJECTED_CHANGE else Verdict.SUSPECT
             yield Reason(where + code, verdict, f"{what} {sentence}")
 
 
-def _step_said(step: Step) -> tuple[float, str]:
+def _describe_step(step: LevelStep) -> tuple[float, str]:
     return step.change, f"changed by {step.change:+.1%} at sample {step.index} and stayed so"
 
 
-def _modes_said(modes: Modes) -> tuple[float, str]:
+def _describe_modes(modes: Modes) -> tuple[float, str]:
     return modes.distance, f"went between two levels {modes.distance:.1%} apart, {modes.low_share:.0%} at the lower"
 
 
@@ -236,11 +256,64 @@ def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
         return
     whose = "samples of the reference kernel" if where else "samples"
     if outliers.share > MOST_OUTLIERS:
-        said = f"{outliers.count} {whose} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
-        yield Reason(where + "outliers", Verdict.SUSPECT, said)
+        sentence = f"{outliers.count} {whose} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
+        yield Reason(where + "outliers", Verdict.SUSPECT, sentence)
     if outliers.lost > MOST_LOST:
-        said = f"outliers took {outliers.lost:.0%} of the time of the {whose}: what ran here was held up"
-        yield Reason(where + "held_up", Verdict.SUSPECT, said)
+        sentence = f"outliers took {outliers.lost:.0%} of the time of the {whose}: what ran here was held up"
+        yield Reason(where + "held_up", Verdict.SUSPECT, sentence)
     if outliers.longest_run > LONGEST_RUN:
-        said = f"{outliers.longest_run} {whose} in a row are outliers: something else ran"
-        yield Reason(where + "burst", Verdict.SUSPECT, said)
+        sentence = f"{outliers.longest_run} {whose} in a row are outliers: something else ran"
+        yield Reason(where + "burst", Verdict.SUSPECT, sentence)
+
+
+FIRST_SAMPLES = FEWEST_TRUSTED + 10  # what warm-up takes is not missing then
+LEAST_GROWTH = 0.5  # each look at the data is a chance to stop too early: few looks, far apart
+MOST_GROWTH = 1.0
+MARGIN = 1.1  # aim a little further: the width itself is only estimated
+UNSETTLED = frozenset({"warming_up", "trend"})  # what more samples may leave behind
+HOPELESS = frozenset({"throttled", "battery"})  # what another run at once would meet again
+
+
+def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> int:
+    """How many more to take before looking again; 0: enough, or `most` are taken.
+
+    The width of an interval falls with the square root of the samples. Never fewer than half as many, never more than
+    as many again. Samples that resemble their neighbours need so many that they say as much as 100 independent ones: a
+    likeness found too small would both narrow the interval and end the run. A run below a second has 60.
+    """
+    used = max(found.used, 1)
+    needed = float(FEWEST_TRUSTED)
+    if found.estimate.half_width > half_width:
+        needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
+    if found.span_s < LEAST_SPAN_S:
+        needed = max(needed, LEAST_SPAN_SAMPLES)
+    if found.estimate.effective_count < min(used, AIM_EFFECTIVE):
+        needed = max(needed, MARGIN * used * AIM_EFFECTIVE / found.estimate.effective_count)
+    if any(reason.code in UNSETTLED for reason in found.reasons):
+        needed = max(needed, 1.5 * used)
+    if needed <= used:
+        return 0
+    more = min(max(needed - used, LEAST_GROWTH * found.count), MOST_GROWTH * found.count)
+    return max(0, min(math.ceil(more), most - found.count))
+
+
+def measure_again(runs: Sequence[Assessment], remeasure: int) -> bool:
+    """Whether to take another run: none is trusted yet, and of `remeasure` more some are left.
+
+    What the last run met and the next would meet at once (a throttled phone, a low battery) is no reason to try again.
+    """
+    if len(runs) > remeasure or any(run.verdict is Verdict.TRUSTED for run in runs):
+        return False
+    return not runs or not any(reason.code in HOPELESS for reason in runs[-1].reasons)
+
+
+def best(runs: Sequence[Assessment]) -> Assessment:
+    """The run to report: the best verdict, of equal ones the last; never chosen by how fast it says the model is.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not runs:
+        raise ValueError("there is no run")
+    order = (Verdict.TRUSTED, Verdict.SUSPECT, Verdict.REJECTED)
+    return min(reversed(runs), key=lambda run: order.index(run.verdict))

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions
-from farm.measure.drift import pulled_in
-from farm.measure.interval import Estimate, median_interval, student
-from farm.measure.modes import find_modes
-from farm.measure.series import FloatArray, series
-from farm.measure.steps import find_step
+from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, ratio_words
+from farm.measure.interval import MedianEstimate, median_interval, student
+from farm.measure.patterns import find_modes, find_step
+from farm.measure.series import FloatArray, pulled_in, series
 
 CONFIDENCE = 0.99
 POWER = 0.95
@@ -24,6 +22,8 @@ MIN_EFFECT = 0.01  # relative, as all effects: smaller differences are none
 FIND_EFFECT = 0.03  # pairs are taken to find such a difference, at the least
 MOST_EFFECT = 0.9
 FEWEST_ROUNDS = 20  # with fewer, the 99 % interval of a median is too narrow (bench statistics)
+FEWEST_FOR_ANSWER = 3  # with fewer, one pair that was interrupted decides
+DOUBT = 1.5  # times; a suspect result may be wrong by so much (farm.measure.assess rejects what is further off)
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
 # Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
@@ -33,7 +33,7 @@ MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds st
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
 
 
-class Answer(StrEnum):
+class ComparisonAnswer(StrEnum):
     """What B is, seen from A."""
 
     FASTER = "faster"
@@ -46,7 +46,7 @@ class Answer(StrEnum):
 class Comparison:
     """B against A. Ratios are B's time over A's: below 1, B is faster."""
 
-    answer: Answer
+    answer: ComparisonAnswer
     ratio: float
     low: float
     high: float
@@ -58,9 +58,15 @@ class Comparison:
     needed_same: int  # two equal builds would be called the same by so many, with 95 % power
     reasons: tuple[Reason, ...]  # what makes it less than certain, and always why it is `cannot tell`
 
+    @property
+    def known_to(self) -> float:
+        """How well the size is known: the true ratio is within so many times of `ratio`, at least 1."""
+        return max(self.high / self.ratio, self.ratio / self.low)
+
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {**asdict(self), "answer": str(self.answer), "reasons": [reason.to_wire() for reason in self.reasons]}
+        reasons = [reason.to_wire() for reason in self.reasons]
+        return {**asdict(self), "answer": str(self.answer), "known_to": self.known_to, "reasons": reasons}
 
 
 def compare(
@@ -77,19 +83,26 @@ def compare(
     the median of rounds.
 
     `faster` and `slower` need an interval without 1 and a ratio at least `min_effect` from it; `same` an interval that
-    lies within `min_effect` of 1 on both sides; all else is `cannot tell`.
+    lies within `min_effect` of 1 on both sides; all else is `cannot tell`. Fewer than 40 pairs have a wider interval,
+    Student's t of their mean, and are `faster` or `slower` only when all of it lies beyond `min_effect`.
 
     Raises:
         ValueError: the lengths differ or are odd or 0, a time is beyond 1e-12 to 1e9 s, or `min_effect` is not within
             0 and 0.9.
     """
     rounds = _rounds(a_s, b_s)
-    found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
     few = rounds.size < FEWEST_ROUNDS
-    answer = Answer.CANNOT_TELL if few else _answer(found, min_effect)
     pairs = 2 * int(rounds.size)
+    if few:
+        found = _of_few(rounds)
+        answer = _sure_answer(found, min_effect) if rounds.size >= FEWEST_FOR_ANSWER else ComparisonAnswer.CANNOT_TELL
+    else:
+        found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
+        answer = _answer(found, min_effect)
+    undecided = [_few_pairs(pairs)] if few else _undecided(answer, found, min_effect)
     reasons = (
-        *([_few_pairs(pairs)] if few else _undecided(answer, found, min_effect)),
+        *(undecided if answer is ComparisonAnswer.CANNOT_TELL else ()),
+        *_beyond_rounds(found, rounds),
         *_unsteady(rounds),
         *judge_conditions(conditions or Conditions()),
     )
@@ -125,7 +138,7 @@ def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
     if found.pairs == 0:
         return 0
     aim = found.needed_pairs
-    if aim <= found.pairs and found.answer is Answer.CANNOT_TELL:
+    if aim <= found.pairs and found.answer is ComparisonAnswer.CANNOT_TELL:
         aim = found.needed_same
     if aim <= found.pairs:
         return 0
@@ -135,8 +148,8 @@ def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
 
 
 def compare_results(
-    a: Estimate,
-    b: Estimate,
+    a: MedianEstimate,
+    b: MedianEstimate,
     *,
     min_effect: float = MIN_EFFECT,
     doubts: Sequence[Reason] = (),
@@ -150,14 +163,15 @@ def compare_results(
         a: the result that is known.
         b: the other.
         min_effect: smaller differences are none.
-        doubts: why one of them is not to be relied on; with any, the answer is `cannot tell`.
+        doubts: why one of them is not to be relied on; with any, only an interval that lies 1.5 times beyond
+            `min_effect` tells which is faster.
 
     Raises:
         ValueError: `min_effect` is not within 0 and 0.9.
     """
     middle = math.log(b.median_s) - math.log(a.median_s)
     half = math.hypot(_log_half(a), _log_half(b))
-    found = Estimate(
+    found = MedianEstimate(
         math.exp(middle),
         math.exp(middle - half),
         math.exp(middle + half),
@@ -167,9 +181,10 @@ def compare_results(
         1,
     )
     scatter = half * math.sqrt(max(found.effective_count, 1.0) / 2)
-    said = "the two were not measured in turns: what differs between runs is not in the interval"
-    answer = Answer.CANNOT_TELL if doubts else _answer(found, min_effect)
-    reasons = (*(doubts or _undecided(answer, found, min_effect)), Reason("not_in_turns", Verdict.SUSPECT, said))
+    sentence = "the two were not measured in turns: what differs between runs is not in the interval"
+    answer = _sure_answer(found, min_effect, DOUBT) if doubts else _answer(found, min_effect)
+    undecided = () if doubts or answer is not ComparisonAnswer.CANNOT_TELL else _undecided(answer, found, min_effect)
+    reasons = (*doubts, *undecided, Reason("not_in_turns", Verdict.SUSPECT, sentence))
     return _comparison(answer, found, 0, scatter, min_effect, reasons)
 
 
@@ -184,11 +199,11 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
     answers = {each.answer for each in comparisons}
     reasons = list(dict.fromkeys(reason for each in comparisons for reason in each.reasons))
     if len(answers) > 1:
-        said = "the phones disagree: " + ", ".join(f"{each.answer} ({each.ratio:.3f})" for each in comparisons)
-        reasons.append(Reason("phones_disagree", Verdict.SUSPECT, said))
+        sentence = "the phones disagree: " + ", ".join(f"{each.answer} ({each.ratio:.3f})" for each in comparisons)
+        reasons.append(Reason("phones_disagree", Verdict.SUSPECT, sentence))
     return replace(
         comparisons[0],
-        answer=answers.pop() if len(answers) == 1 else Answer.CANNOT_TELL,
+        answer=answers.pop() if len(answers) == 1 else ComparisonAnswer.CANNOT_TELL,
         ratio=math.exp(sum(math.log(each.ratio) for each in comparisons) / len(comparisons)),
         low=min(each.low for each in comparisons),
         high=max(each.high for each in comparisons),
@@ -200,7 +215,12 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def _comparison(
-    answer: Answer, found: Estimate, pairs: int, scatter: float, min_effect: float, reasons: Iterable[Reason]
+    answer: ComparisonAnswer,
+    found: MedianEstimate,
+    pairs: int,
+    scatter: float,
+    min_effect: float,
+    reasons: Iterable[Reason],
 ) -> Comparison:
     find_effect = _find_effect(min_effect)
     return Comparison(
@@ -225,34 +245,54 @@ def _find_effect(min_effect: float) -> float:
     return min(MOST_EFFECT, max(FIND_EFFECT, 3 * min_effect))
 
 
-def _answer(found: Estimate, min_effect: float) -> Answer:
+def _answer(found: MedianEstimate, min_effect: float) -> ComparisonAnswer:
     if 1 - min_effect < found.low_s and found.high_s < 1 + min_effect:
-        return Answer.SAME
+        return ComparisonAnswer.SAME
     if found.high_s < 1 and found.median_s <= 1 - min_effect:
-        return Answer.FASTER
+        return ComparisonAnswer.FASTER
     if found.low_s > 1 and found.median_s >= 1 + min_effect:
-        return Answer.SLOWER
-    return Answer.CANNOT_TELL
+        return ComparisonAnswer.SLOWER
+    return ComparisonAnswer.CANNOT_TELL
 
 
-def _undecided(answer: Answer, found: Estimate, min_effect: float) -> Iterator[Reason]:
+def _sure_answer(found: MedianEstimate, min_effect: float, beyond: float = 1.0) -> ComparisonAnswer:
+    """Which is faster, when the whole interval lies beyond the minimum effect, and `beyond` times further."""
+    if found.high_s * beyond < 1 - min_effect:
+        return ComparisonAnswer.FASTER
+    if found.low_s > beyond * (1 + min_effect):
+        return ComparisonAnswer.SLOWER
+    return ComparisonAnswer.CANNOT_TELL
+
+
+def _undecided(answer: ComparisonAnswer, found: MedianEstimate, min_effect: float) -> Iterator[Reason]:
     """Which rule left it open."""
-    if answer is not Answer.CANNOT_TELL:
+    if answer is not ComparisonAnswer.CANNOT_TELL:
         return
     interval = f"the interval, {found.low_s:.4f} to {found.high_s:.4f},"
     if found.low_s <= 1 <= found.high_s:
-        said = f"{interval} includes 1 and reaches further than the minimum effect of {min_effect:.2%}"
-        yield Reason("includes_1", Verdict.SUSPECT, said)
+        sentence = f"{interval} includes 1 and reaches further than the minimum effect of {min_effect:.2%}"
+        yield Reason("includes_1", Verdict.SUSPECT, sentence)
     else:
-        said = (
+        sentence = (
             f"{interval} excludes 1 and reaches further than the minimum effect of {min_effect:.2%}, "
             f"but the difference itself, {found.median_s - 1:+.2%}, is smaller than that"
         )
-        yield Reason("below_min_effect", Verdict.SUSPECT, said)
+        yield Reason("below_min_effect", Verdict.SUSPECT, sentence)
 
 
 def _few_pairs(pairs: int) -> Reason:
     return Reason("few_pairs", Verdict.SUSPECT, f"only {pairs} pairs were taken; {FIRST_PAIRS} are needed to tell")
+
+
+def _beyond_rounds(found: MedianEstimate, rounds: FloatArray) -> Iterator[Reason]:
+    """Why an interval is wider than what was seen."""
+    least, most = math.exp(float(rounds.min())), math.exp(float(rounds.max()))
+    if (found.low_s < least or found.high_s > most) and least < most:
+        sentence = (
+            f"the size is known roughly: the interval reaches beyond the ratios seen, {ratio_words(least)} to "
+            f"{ratio_words(most)}, as {rounds.size} rounds of two pairs say little of how they scatter"
+        )
+        yield Reason("beyond_samples", Verdict.SUSPECT, sentence)
 
 
 def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray) -> FloatArray:
@@ -266,15 +306,27 @@ def _unsteady(rounds: FloatArray) -> list[Reason]:
     reasons = []
     step, modes = find_step(rounds), find_modes(rounds)
     if step is not None:
-        said = f"the ratio changed by {step.change:+.1%} from pair {2 * step.index} on"
-        reasons.append(Reason("step", Verdict.SUSPECT, said))
+        sentence = f"the ratio changed by {step.change:+.1%} from pair {2 * step.index} on"
+        reasons.append(Reason("step", Verdict.SUSPECT, sentence))
     if modes is not None:
-        said = f"the ratio went between two levels {modes.distance:.1%} apart"
-        reasons.append(Reason("modes", Verdict.SUSPECT, said))
+        sentence = f"the ratio went between two levels {modes.distance:.1%} apart"
+        reasons.append(Reason("modes", Verdict.SUSPECT, sentence))
     return reasons
 
 
-def _for_all_looks(found: Estimate, rounds: FloatArray) -> Estimate:
+def _of_few(rounds: FloatArray) -> MedianEstimate:
+    """The median of few rounds, and the interval of one look by Student's t around it; no wild one is pulled in."""
+    count = int(rounds.size)
+    middle = float(np.median(rounds))
+    half = math.log(MOST_RATIO)
+    if count > 1:
+        error = math.sqrt(math.pi / 2) * float(np.std(rounds, ddof=1)) / math.sqrt(count)
+        half = min(half, student(_quantile(), count - 1) * error)
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    return MedianEstimate(math.exp(middle), low, high, CONFIDENCE, count, count, 1)
+
+
+def _for_all_looks(found: MedianEstimate, rounds: FloatArray) -> MedianEstimate:
     """An interval so much wider that its confidence is that of all looks together (Bonferroni).
 
     On either side it reaches as far as the bootstrap's, and as the standard deviation says if that is further: of few
@@ -293,7 +345,7 @@ def _normal(rounds: FloatArray, quantile: float) -> float:
     return quantile * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
 
 
-def _scatter(found: Estimate, rounds: FloatArray) -> float:
+def _scatter(found: MedianEstimate, rounds: FloatArray) -> float:
     """The half width that one round's interval would have, on the log scale; an upper bound, as few tell it badly."""
     half = (math.log(found.high_s) - math.log(found.low_s)) / 2
     return max(half * math.sqrt(rounds.size), _normal(rounds, _z())) * (1 + SCATTER_MARGIN / math.sqrt(rounds.size))
@@ -303,7 +355,7 @@ def _pairs(scatter: float, half: float) -> int:
     return 2 * max(FEWEST_ROUNDS, math.ceil(min(scatter / half, MOST_RATIO) ** 2))
 
 
-def _log_half(estimate: Estimate) -> float:
+def _log_half(estimate: MedianEstimate) -> float:
     """Half the width of an estimate's interval, on the log scale, at this module's confidence."""
     half = (math.log(estimate.high_s) - math.log(estimate.low_s)) / 2
     return half * _z() / NormalDist().inv_cdf(0.5 + estimate.confidence / 2)

@@ -1,10 +1,15 @@
-"""Under what conditions something was measured, as far as they are known, and what of them speaks against a result."""
+"""Under what conditions something was measured, as far as they are known, and what of them speaks against a result.
+
+No numpy is imported: commands and the web page use `common_estimate` and `moved_nominal`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 
 class Verdict(StrEnum):
@@ -12,7 +17,7 @@ class Verdict(StrEnum):
 
     TRUSTED = "trusted"  # nothing speaks against it
     SUSPECT = "suspect"  # the number is shown with its reasons; it is not compared silently
-    REJECTED = "rejected"  # the samples do not tell one number
+    REJECTED = "rejected"  # the samples do not give one number
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PhoneCondition:
     """A phone's condition at one time. None: unknown, which is never a reason to trust."""
 
     temperature_c: float | None = None  # the battery's or the skin's, always the same one of a phone
@@ -45,20 +50,20 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Before, during (as often as it was looked) and after."""
+    """Before, during (each time they were read) and after."""
 
-    before: Moment = Moment()
-    during: tuple[Moment, ...] = ()
-    after: Moment = Moment()
+    before: PhoneCondition = PhoneCondition()
+    during: tuple[PhoneCondition, ...] = ()
+    after: PhoneCondition = PhoneCondition()
 
     @property
-    def moments(self) -> tuple[Moment, ...]:
+    def moments(self) -> tuple[PhoneCondition, ...]:
         """All of them, in the order of time."""
         return (self.before, *self.during, self.after)
 
     def unknown(self) -> tuple[str, ...]:
         """Names of what was not known at any moment."""
-        names = (each.name for each in fields(Moment))
+        names = (each.name for each in fields(PhoneCondition))
         return tuple(name for name in names if all(getattr(moment, name) is None for moment in self.moments))
 
 
@@ -66,6 +71,7 @@ LIGHT_THROTTLING = 1
 SEVERE_THROTTLING = 3  # THERMAL_STATUS_SEVERE: clocks are held down for all apps
 MOST_WARMING_C = 8.0  # more, and the chip has other clocks and leakage at the end than at the beginning
 LOW_BATTERY_PERCENT = 15.0  # vendors' battery savers begin here
+MOST_SHOWN = 1000  # times: a ratio beyond is told as that
 MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 
 
@@ -79,28 +85,35 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
         reasons.append(Reason("throttled", verdict, f"the phone reported thermal status {highest} (0 is none)"))
     temperatures = _known(conditions, "temperature_c")
     if temperatures and max(temperatures) - min(temperatures) > MOST_WARMING_C:
-        said = f"the phone's temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
-        reasons.append(Reason("temperature", Verdict.SUSPECT, said))
+        sentence = f"the phone's temperature went from {temperatures[0]:.0f} to {temperatures[-1]:.0f} °C"
+        reasons.append(Reason("temperature", Verdict.SUSPECT, sentence))
     low = [
         moment.battery_percent
         for moment in conditions.moments
         if moment.battery_percent is not None and moment.battery_percent < LOW_BATTERY_PERCENT and not moment.charging
     ]
     if low:
-        said = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
-        reasons.append(Reason("battery", Verdict.SUSPECT, said))
+        sentence = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
+        reasons.append(Reason("battery", Verdict.SUSPECT, sentence))
     for code, whose in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
         clocks = _known(conditions, f"{code}_hz")
         if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
-            said = f"{whose} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
-            reasons.append(Reason(code, Verdict.SUSPECT, said))
+            sentence = f"{whose} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
+            reasons.append(Reason(code, Verdict.SUSPECT, sentence))
     disturbed = dict.fromkeys(each.disturbed for each in conditions.moments if each.disturbed)
-    reasons += [Reason("disturbed", Verdict.SUSPECT, said) for said in disturbed]
+    reasons += [Reason("disturbed", Verdict.SUSPECT, sentence) for sentence in disturbed]
     governors = dict.fromkeys(each.governors for each in conditions.moments if each.governors)
     if len(governors) > 1:
-        said = f"the clocks' governors changed: {' -> '.join(governors)}"
-        reasons.append(Reason("governor", Verdict.SUSPECT, said))
+        sentence = f"the clocks' governors changed: {' -> '.join(governors)}"
+        reasons.append(Reason("governor", Verdict.SUSPECT, sentence))
     return tuple(reasons)
+
+
+def ratio_words(ratio: float) -> str:
+    """A ratio with three digits behind the point, or four in all; out of bounds it is said so, not printed."""
+    if not 1 / MOST_SHOWN <= ratio <= MOST_SHOWN:
+        return f"over {MOST_SHOWN}" if ratio > 1 else f"under {1 / MOST_SHOWN:g}"
+    return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.4g}"
 
 
 def worst(reasons: Iterable[Reason]) -> Verdict:
@@ -112,3 +125,20 @@ def worst(reasons: Iterable[Reason]) -> Verdict:
 def _known(conditions: Conditions, name: str) -> list[float]:
     values = (getattr(moment, name) for moment in conditions.moments)
     return [value for value in values if value is not None]
+
+
+def common_estimate(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The times of a row of `history.list` at today's nominal, which all rows of a phone share; else as reported."""
+    return row.get("today") or row.get("estimate") or {}
+
+
+def moved_nominal(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence about rows of `history.list`; "" when today's nominal is that of all results."""
+    pairs = [((row.get("today") or {}).get("nominal_s"), (row.get("reference") or {}).get("nominal_s")) for row in rows]
+    moved = sum(1 for now, then in pairs if now and then and not math.isclose(now, then, rel_tol=1e-3))
+    return (
+        f"{moved} of {len(rows)} results were reported at another nominal speed than today's; changes are searched for "
+        "and plots are drawn at today's nominal"
+        if moved
+        else ""
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -10,13 +11,15 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from farm.measure.drift import pulled_in
-from farm.measure.series import FloatArray
+from farm.measure.series import CLIP, FloatArray, spread
 
 RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
 SEED = 20260801  # fixed: the same samples always give the same interval
 NO_SPREAD = 1e-9  # relative: rounding, not timing
-MOST_LIKENESS = 0.95  # beyond, samples say next to nothing
+MOST_LIKENESS = 0.998  # beyond, samples say next to nothing
+SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and longer means, scatter beyond chance
+SHORT_MEMORY = 1.6  # what means of an eighth scatter over those of a 64th, where 60 memories fit into the run
+MOST_GROWN = 8.0
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: medians of few samples take few values
 # Degrees of freedom are the blocks less so many, and the least: such that AR(1) is covered (bench statistics).
@@ -26,7 +29,7 @@ _DRAWN_AT_ONCE = 4_000_000  # values: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MedianEstimate:
     """A median and its interval, in seconds (or a ratio, where ratios were given)."""
 
     median_s: float
@@ -36,39 +39,74 @@ class Estimate:
     count: int
     effective_count: float  # how many independent samples would say as much
     block: int  # neighbouring samples drawn together
+    cut: bool = False  # at the fastest or the slowest sample: what the interval would be beyond says too little
 
     @property
     def half_width(self) -> float:
         """The interval's half width relative to the median."""
         return (self.high_s - self.low_s) / 2 / self.median_s
 
-    @property
-    def cautious_count(self) -> float:
-        """`effective_count`, should samples resemble their neighbours by a standard error more than it seems."""
-        inflation = self.count / self.effective_count
-        seems = (inflation - 1) / (inflation + 1)
-        likeness_of = min(seems + math.sqrt((1 - seems**2) / self.count), MOST_LIKENESS)
-        return min(self.count / variance_inflation(likeness_of, self.count), self.effective_count)
-
 
 def likeness(values: FloatArray) -> float:
-    """The lag-1 autocorrelation of samples, corrected for its bias at small counts; 0 below its own standard error.
+    """How much samples resemble their neighbours: the AR(1) coefficient that explains means of neighbours; 0: not.
 
-    The usual estimator is too small by about 3 rho / n (Kendall 1954; the part of its bias that does not grow with rho
-    is left, as correcting it widens intervals of samples that do not resemble each other). Single wild values, which
+    Means of 2, 3, 5 ... up to a fifth of the samples in a row scatter more than those of independent ones would. Each
+    length gives a coefficient, the largest counts: noise that is partly independent, or has several time scales, shows
+    at the longer ones. A length counts where its excess is beyond chance (Lo and MacKinlay 1988). Far values, which
     would hide the likeness of the others, are pulled in before.
     """
     count = values.size
     if count < 4:
         return 0.0
-    centred = pulled_in(values)
-    centred = centred - centred.mean()
-    power = float(centred @ centred)
-    if power <= count * NO_SPREAD**2:
+    sums = _sums(values)
+    if sums is None:
         return 0.0
-    raw = float(centred[1:] @ centred[:-1]) / power
-    found = min(raw * count / max(count - 3, 1), MOST_LIKENESS)
-    return found if found > 1 / math.sqrt(count) else 0.0
+    found, window = 0.0, 2
+    while window <= max(count // FEWEST_BLOCKS, 2):
+        excess = _scatter_of_means(sums, window) - 1
+        chance = math.sqrt(2 * (2 * window - 1) * (window - 1) / (3 * window * count))
+        if excess > (SURE_OF_NEXT if window == 2 else SURE_OF_MEANS) * chance:
+            coefficients, inflations = _inflations(window)
+            found = max(found, float(np.interp(1 + excess, inflations, coefficients)))
+        window = math.ceil(1.5 * window)
+    return min(found, MOST_LIKENESS)
+
+
+def long_memory(values: FloatArray) -> float:
+    """By how much the likeness of samples still grows with time, at least 1: noise without an end of its memory.
+
+    Means of an eighth of the samples scatter hardly more, beside their length, than means of a 64th, when the run is
+    long beside the memory of its noise. Of 1/f noise they scatter several times more, however long the run is.
+    """
+    count = values.size
+    sums = _sums(values) if count >= FEWEST_BLOCKS else None
+    if sums is None:
+        return 1.0
+    grown = _scatter_of_means(sums, max(count // 8, 2)) / max(_scatter_of_means(sums, max(count // 64, 1)), NO_SPREAD)
+    return min(max(grown / SHORT_MEMORY, 1.0), MOST_GROWN)
+
+
+def _sums(values: FloatArray) -> FloatArray | None:
+    """Running sums of the values at unit variance, median's surroundings only; None where nothing varies."""
+    middle, far = float(np.median(values)), CLIP * spread(values)
+    tame = np.clip(values, middle - far, middle + far)
+    sigma = float(np.std(tame))
+    if sigma <= NO_SPREAD:
+        return None
+    return np.concatenate([[0.0], np.cumsum((tame - tame.mean()) / sigma)])
+
+
+def _scatter_of_means(sums: FloatArray, window: int) -> float:
+    """The variance of means of so many in a row, over that of independent ones; 1 in the mean where they are."""
+    means = sums[window:] - sums[:-window]
+    return float(means @ means) / means.size / window / (1 - window / (sums.size - 1))
+
+
+@lru_cache(maxsize=256)
+def _inflations(window: int) -> tuple[FloatArray, FloatArray]:
+    """AR(1) coefficients, and what `_scatter_of_means` is for each."""
+    coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MOST_LIKENESS, 60)[1:]])
+    return coefficients, np.array([_inflation(float(each), window, window) for each in coefficients])
 
 
 def variance_inflation(likeness_of: float, count: int) -> float:
@@ -91,13 +129,13 @@ def median_interval(
     *,
     beside: int = 1,
     confidence: float = 0.95,
-) -> Estimate:
+) -> MedianEstimate:
     """The median of `exp(log_values)` and its interval by the circular block bootstrap (Politis and Romano 1992).
 
     Blocks of neighbouring samples are drawn with replacement until there are as many as before; the middle 95 % of the
     medians of many such draws is the interval. Its ends are then moved away from the median, by what blocks of this
     length miss of an AR(1) process's variance, and by Student's t in place of the normal quantile, with as many degrees
-    of freedom as the blocks have.
+    of freedom as the blocks have. They are cut where no sample is, allowing for the reference's noise.
 
     Args:
         log_values: logarithms of samples, in the order they were taken.
@@ -109,16 +147,21 @@ def median_interval(
     middle = float(np.median(log_values))
     likeness_of = likeness(log_values)
     block = block_length(likeness_of, count)
-    inflation = variance_inflation(likeness_of, count)
+    inflation = variance_inflation(likeness_of, count) * (long_memory(log_values) if likeness_of else 1.0)
     tail = (1 - confidence) / 2
     together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
     drawn = _medians(log_values - middle, residual, together)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     wider = _widening(likeness_of, block, together, count, confidence)
-    return Estimate(
+    below, above = min(wider * float(low), 0.0), max(wider * float(high), 0.0)
+    noise = np.zeros(1) if residual is None else residual
+    least = min(float(log_values.min() - noise.max()) - middle, 0.0)
+    most = max(float(log_values.max() - noise.min()) - middle, 0.0)
+    return MedianEstimate(
         median_s=math.exp(middle),
-        low_s=math.exp(middle + min(wider * float(low), 0.0)),
-        high_s=math.exp(middle + max(wider * float(high), 0.0)),
+        low_s=math.exp(middle + max(below, least)),
+        high_s=math.exp(middle + min(above, most)),
+        cut=below < least or above > most,
         confidence=confidence,
         count=int(count),
         effective_count=count / inflation,
@@ -127,15 +170,28 @@ def median_interval(
 
 
 def student(probability: float, freedom: float) -> float:
-    """Student's t quantile (Cornish-Fisher expansion; Abramowitz and Stegun 26.7.5): within 1 % from 4 degrees up."""
-    z = NormalDist().inv_cdf(probability)
-    f = max(freedom, 2.0)
-    return (
-        z
-        + (z**3 + z) / 4 / f
-        + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / f**2
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384 / f**3
-    )
+    """Student's t quantile above the median, within 1 % from 1 degree of freedom up (Hill 1970, algorithm 396)."""
+    both = 2 * (1 - probability)  # tails
+    if freedom <= 1:
+        return 1 / math.tan(both * math.pi / 2)
+    if freedom <= 2:
+        return math.sqrt(2 / (both * (2 - both)) - 2)
+    a = 1 / (freedom - 0.5)
+    b = 48 / a**2
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * freedom
+    y = (d * both) ** (2 / freedom)
+    if y > 0.05 + a:
+        z = NormalDist().inv_cdf(both / 2)
+        y = z * z
+        if freedom < 5:
+            c += 0.3 * (freedom - 4.5) * (z + 0.6)
+        c += (((0.05 * d * z - 5) * z - 7) * z - 2) * z + b
+        y = math.expm1(a * ((((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * z) ** 2)
+    else:
+        far = ((freedom + 6) / (freedom * y) - 0.089 * d - 0.822) * (freedom + 2) * 3
+        y = ((1 / far + 0.5 / (freedom + 4)) * y - 1) * (freedom + 1) / (freedom + 2) + 1 / y
+    return math.sqrt(freedom * y)
 
 
 def _medians(values: FloatArray, residual: FloatArray | None, block: int) -> FloatArray:
@@ -191,3 +247,62 @@ def _inflation(likeness_of: float, window: int, count: int) -> float:
     """1 + 2 sum over lags k < window of (1 - k / count) rho^k."""
     lags = np.arange(1, window)
     return float(1 + 2 * np.sum((1 - lags / count) * likeness_of**lags)) if window > 1 else 1.0
+
+
+SUMMARY_RESAMPLES = 4000  # the interval's ends then scatter by about 1 % of its width between seeds
+SUMMARY_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSummary:
+    """Statistics of samples in seconds. `low_s` to `high_s` is the interval of the median."""
+
+    count: int
+    min_s: float
+    median_s: float
+    mean_s: float
+    max_s: float
+    std_s: float  # of the samples (n - 1); 0 for a single one
+    low_s: float
+    high_s: float
+
+
+def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES) -> SampleSummary:
+    """Summarise samples in seconds, with the 95 % percentile-bootstrap interval of the median.
+
+    The percentile bootstrap (Efron 1979): draw the same number of samples with replacement, take the median, again and
+    again; the middle 95 % of those medians is the interval. It assumes nothing about the distribution, which for
+    latencies is skewed.
+
+    Raises:
+        ValueError: there is no sample, or one is not a finite number.
+    """
+    values = np.asarray(samples_s, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError("there is no sample to summarise")
+    if not np.all(np.isfinite(values)):
+        raise ValueError("a sample is not a finite number")
+    low_s, high_s = _median_interval(values, resamples)
+    return SampleSummary(
+        count=int(values.size),
+        min_s=float(values.min()),
+        median_s=float(np.median(values)),
+        mean_s=float(values.mean()),
+        max_s=float(values.max()),
+        std_s=float(values.std(ddof=1)) if values.size > 1 else 0.0,
+        low_s=low_s,
+        high_s=high_s,
+    )
+
+
+def _median_interval(values: np.ndarray, resamples: int) -> tuple[float, float]:
+    generator = np.random.default_rng(SEED)
+    medians = np.empty(resamples)
+    block = max(1, _DRAWN_AT_ONCE // values.size)
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        drawn = generator.integers(0, values.size, size=(rows, values.size))
+        medians[start : start + rows] = np.median(values[drawn], axis=1)
+    tail = (1 - SUMMARY_CONFIDENCE) / 2
+    low, high = np.quantile(medians, [tail, 1 - tail])
+    return float(low), float(high)

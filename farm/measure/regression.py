@@ -9,12 +9,13 @@ from itertools import groupby
 
 import numpy as np
 
-from farm.measure.drift import MAD_TO_SIGMA
-from farm.measure.series import FloatArray
+from farm.measure.interval import likeness, variance_inflation
+from farm.measure.series import MAD_TO_SIGMA, FloatArray
 
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
 FEWEST_BEFORE = 3
 FEWEST_AFTER = 2  # a single slow result is no regression
+SURE_OF_WANDERING = 6.0  # standard errors, of results that resemble their neighbours
 SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
 LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
 MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
@@ -58,11 +59,11 @@ class Change:
         return self.after_s > self.before_s
 
 
-def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple[Change, ...]:
+def changes(points: Sequence[Point]) -> tuple[Change, ...]:
     """Changes of level within each epoch, in the order of time.
 
     A history is split where results lie nearest to the medians of both sides (least absolute deviations), then each
-    part again. The split counts when the medians differ by `min_effect` and by 6 standard errors of what results of one
+    part again. The split counts when the medians differ by MIN_EFFECT and by 6 standard errors of what results of one
     level scatter (robustly estimated, and at least what their own intervals say), with at least 3 results before and 2
     after it. One outlier among the results, even the last, is no change. Nor are results that go back and forth between
     levels: while more than a tenth of them (and more than one) lie far from their level, the least change is none.
@@ -79,11 +80,11 @@ def changes(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> tuple
     found: list[Change] = []
     for _, members in groupby(sorted(usable), key=lambda each: each[0]):
         indices = [index for _, _, index in members]
-        found += _settled(points, indices, _split(points, indices, min_effect))
+        found += _settled(points, indices, _split(points, indices))
     return tuple(sorted(found, key=lambda change: (change.at_s, change.index)))
 
 
-def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> list[Change]:
+def _split(points: Sequence[Point], indices: list[int]) -> list[Change]:
     levels = np.log([points[index].median_s for index in indices])
     places = range(FEWEST_BEFORE, len(indices) - FEWEST_AFTER + 1)
     if not places:
@@ -93,7 +94,7 @@ def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> li
     own = float(np.median([_sigma(points[index]) for index in indices]))
     scatter = max(_scatter(levels), own, LEAST_SIGMA)
     errors = effect / (MEDIAN_ERROR * scatter * math.sqrt(1 / place + 1 / (len(indices) - place)))
-    if errors < SURE or effect < math.log1p(min_effect):
+    if errors < SURE or effect < math.log1p(MIN_EFFECT):
         return []
     first = points[indices[place]]
     change = Change(
@@ -106,9 +107,9 @@ def _split(points: Sequence[Point], indices: list[int], min_effect: float) -> li
         errors=errors,
     )
     return [
-        *_split(points, indices[:place], min_effect),
+        *_split(points, indices[:place]),
         change,
-        *_split(points, indices[place:], min_effect),
+        *_split(points, indices[place:]),
     ]
 
 
@@ -119,11 +120,21 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
     while kept:
         effects = [abs(math.log(change.ratio)) for change in kept]
         starts = [indices.index(change.index) for change in kept]
-        away = np.concatenate([np.abs(part - np.median(part)) for part in np.split(levels, starts)])
+        parts = np.split(levels, starts)
+        sides = np.concatenate([part - np.median(part) for part in parts])
         far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), LEAST_SIGMA))
-        if int((away > far).sum()) <= max(1, MOST_ASTRAY * levels.size):
+        astray = int((np.abs(sides) > far).sum())
+        least = effects.index(min(effects))
+        sizes = parts[least].size, parts[least + 1].size
+        error = MEDIAN_ERROR * _scatter_within(sides) * math.sqrt(1 / sizes[0] + 1 / sizes[1])
+        enough = FEWEST_AFTER + bool(astray)  # where single results lie astray, two in a row are no level
+        if (
+            astray <= max(1, MOST_ASTRAY * levels.size)
+            and min(effects) >= SURE_OF_WANDERING * error
+            and min(sizes) >= enough
+        ):
             break
-        del kept[effects.index(min(effects))]
+        del kept[least]
     return kept
 
 
@@ -148,6 +159,18 @@ def _scatter(levels: FloatArray) -> float:
     """
     steps = np.abs(np.diff(levels))
     return float(MAD_TO_SIGMA * np.median(steps) / math.sqrt(2) * math.sqrt(levels.size / (levels.size - 2)))
+
+
+def _scatter_within(sides: FloatArray) -> float:
+    """The standard deviation of results around their side's median, so much higher as they resemble their neighbours.
+
+    Results that wander (a phone ages, a room warms) differ little from one to the next, and far in the long run. One
+    outlier among them does not count.
+    """
+    alike = likeness(sides)
+    away = np.sort(np.abs(sides))[:-1]
+    sigma = math.sqrt(float(away @ away) / max(sides.size - 3, 1))
+    return sigma * math.sqrt(variance_inflation(alike, sides.size))
 
 
 def _sigma(point: Point) -> float:

@@ -1,7 +1,6 @@
-"""Metrics for Prometheus: what the farm is doing, read from its state at each scrape (docs/metrics.md)."""
+"""Metrics for Prometheus: what the farm is doing, read from its state at each scrape (docs/metrics.md).
 
-from farm.metrics.collector import FarmCollector
-from farm.metrics.exposition import exposition
-from farm.metrics.sources import Sources
-
-__all__ = ["FarmCollector", "Sources", "exposition"]
+`catalogue` declares every metric once; docs/metrics.md, the alert rules and the dashboards are held to it. At a scrape
+`FarmCollector.read` fills a `Page` from the daemon's memory (`Sources`, and what `ledger` counted from events), and
+`exposition.rendered` has prometheus_client write it.
+"""

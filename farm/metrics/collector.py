@@ -1,28 +1,76 @@
-"""The one collector: reads the farm's state when it is asked, and what events have told until then."""
+"""The one collector: reads the farm's state at each scrape, and the counts of events until then."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
-from farm.core.device import DeviceView
-from farm.core.events import Event, EventLog
-from farm.core.health import Health
-from farm.core.recovery import Ailment
-from farm.core.requests import Door, LeaseClass
-from farm.core.sessions import SessionOutcome
-from farm.metrics.device_time import DeviceTime, word_of
-from farm.metrics.devices import SensorNames, tell_device
+from farm.common.events import Event, EventLog
+from farm.common.histogram import QUICK_S, Histogram
+from farm.common.systemd import ProgressCheck
+from farm.leasing.model import Holder
+from farm.metrics.devices import DeviceTime, SensorNames, add_device, state_of
+from farm.metrics.exposition import Page
 from farm.metrics.ledger import Ledger
-from farm.metrics.page import Page
-from farm.metrics.sources import Sources
+from farm.model.device import DeviceView, Life, Service
+from farm.model.health import DeviceFault
+from farm.model.requests import LeaseClass, LeaseSource
+from farm.model.sessions import SessionOutcome
 from farm.store.writer import write_ahead_log
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The state that the collector reads, from the daemon's parts. No function of it waits or asks the store."""
+
+    version: str
+    epoch: int
+    state_dir: Path
+    database: Path | None = None  # the SQLite file; None on a server
+    started_at: float = field(default_factory=time.time)  # seconds since 1970
+
+    views: Callable[[], tuple[DeviceView, ...]]
+    quarantined: Callable[[], Mapping[str, str]] = dict  # serial -> fault
+    probe_failures: Mapping[str, int] = field(default_factory=Counter)  # by device
+    away_limit_s: Callable[[str], float] = lambda _: math.inf  # by pool
+    adb_up: Callable[[], bool] = lambda: True
+    round_trips: Mapping[str, Histogram] = field(default_factory=dict)  # "server" or "phone"
+
+    holders: Callable[[], Iterable[Holder]] = tuple
+    depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
+    longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
+    servable: Callable[[], int] = lambda: 0  # waiting requests that nothing keeps from an idle device
+    draining: Callable[[], bool] = lambda: False  # an operator wants no phone to be handed out
+    decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
+    sessions: Callable[[], int] = lambda: 0
+
+    bundles: Callable[[], Mapping[str, int]] = dict  # by state
+    jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
+    toolchains: Callable[[], Mapping[str, tuple[bool, int]]] = dict  # is it up, attempts under way
+    zygote_starts: Mapping[str, int] = field(default_factory=Counter)
+    worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
+
+    store_problem: Callable[[], str] = str
+    commits: Histogram = field(default_factory=partial(Histogram, QUICK_S))
+    calls: Mapping[str, int] = field(default_factory=Counter)  # by outcome
+    auth_failures: Callable[[], int] = lambda: 0
+    progress: Sequence[ProgressCheck] = ()  # of the watchdog
+    loop_delay: Histogram = field(default_factory=partial(Histogram, QUICK_S))
+
+
+LOOP_PROBE_S = 0.25  # between two observations of the event loop's delay
 # Counters that begin at 0: Prometheus does not see the first of a series that was not there before.
-AILMENTS = tuple(each.value for each in Ailment)
+FAULTS = tuple(each.value for each in DeviceFault)
+_AT_HAND = frozenset({Life.READY, Life.QUARANTINED})  # a quarantine has an alert of its own
 OUTCOMES = tuple(each.value for each in SessionOutcome)
 WORKER_ENDS = ("done", "failed", "cancelled", "timeout", "silent", "died")
 
@@ -30,25 +78,32 @@ WORKER_ENDS = ("done", "failed", "cancelled", "timeout", "silent", "died")
 class FarmCollector:
     """Used from the event loop's thread: it waits for nothing, and what it costs does not grow with history."""
 
-    def __init__(self, sources: Sources, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._sources = sources
         self._monotonic = monotonic
+        self._clock = clock
         self.ledger = Ledger()
         self._time = DeviceTime()
-        self._probed: dict[str, tuple[Health, float]] = {}  # device -> its latest probe, when that came
         self._leased: set[str] = set()  # devices
+        self._away_since_s: dict[str, float] = {}  # by serial, monotonic
         self._sensors = SensorNames()
         self._took_s = 0.0
 
     def follow(self, events: EventLog, views: Callable[[Callable[[DeviceView], None]], Callable[[], None]]) -> None:
-        """Hear of what happens from now on. `views`: as `Fleet.subscribe`."""
-        events.subscribe(self.heard)
-        views(self.seen)
+        """Count events and follow devices from now on. `views`: as `Fleet.subscribe`."""
+        events.subscribe(self.on_event)
+        views(self.on_view)
         for view in self._sources.views():
-            self.seen(view)
+            self.on_view(view)
 
-    def heard(self, event: Event) -> None:
-        """Count one event; what leases take of a device's time is told by it, most are shorter than a scrape's wait."""
+    def on_event(self, event: Event) -> None:
+        """Count one event. Leased time follows the events of leases: most leases are shorter than a scrape interval."""
         self.ledger.take(event)
         device = str(event.data.get("device"))
         if event.kind == "lease.granted":
@@ -59,57 +114,57 @@ class FarmCollector:
             return
         for view in self._sources.views():
             if view.name == device:
-                self.seen(view)
+                self.on_view(view)
 
-    def seen(self, view: DeviceView) -> None:
-        """A device is like this from now on."""
+    def on_view(self, view: DeviceView) -> None:
+        """Count a device's time by this view from now on."""
         self._note(view, self._sources.quarantined(), self._monotonic())
 
     def _note(self, view: DeviceView, quarantined: Mapping[str, str], now_s: float) -> str:
-        """The same; returns its state."""
+        """Count a device's time by this view from now on; returns its state, "" if it is not adopted."""
+        if not view.adopted or view.service is Service.MAINTENANCE or view.life in _AT_HAND:
+            self._away_since_s.pop(view.serial, None)
+        else:
+            self._away_since_s.setdefault(view.serial, now_s)
         if not view.adopted:
             self._time.forget(view.serial)
-            self._probed.pop(view.name, None)
             return ""
-        ailment = quarantined.get(view.serial) or self.ledger.ailments.get(view.name, "")
-        word = word_of(
-            view, leased=view.name in self._leased, ailment=ailment, lost_with=self.ledger.lost_with(view.name)
+        fault = quarantined.get(view.serial) or self.ledger.faults.get(view.name, "")
+        state = state_of(
+            view, leased=view.name in self._leased, fault=fault, lost_with=self.ledger.lost_with(view.name)
         )
-        self._time.is_now(view.serial, view.name, word, now_s)
-        known = self._probed.get(view.name)
-        if view.health is not None and (known is None or known[0] is not view.health):
-            self._probed[view.name] = (view.health, now_s)
-        return word[0]
+        self._time.enter_state(view.serial, view.name, state, now_s)
+        return state[0]
 
     def read(self) -> Page:
         """Everything, as it is now."""
         begun_s = time.perf_counter()
         page = Page()
-        self._tell_daemon(page)
-        self._tell_store(page)
-        self._tell_leases(page)
-        self._tell_devices(page)
-        self._tell_ledger(page)
-        self._tell_jobs(page)
+        self._add_daemon(page)
+        self._add_store(page)
+        self._add_leases(page)
+        self._add_devices(page)
+        self._add_ledger(page)
+        self._add_jobs(page)
         self._took_s = time.perf_counter() - begun_s
         return page
 
-    def _tell_daemon(self, page: Page) -> None:
+    def _add_daemon(self, page: Page) -> None:
         sources = self._sources
         page.set("farm_build", 1.0, sources.version)
         page.set("farm_daemon_start_time_seconds", sources.started_at)
         page.set("farm_daemon_epoch", sources.epoch)
         page.distributed("farm_event_loop_delay_seconds", {(): sources.loop_delay})
-        for part, silent_s, limit_s in sources.pulses():
-            page.set("farm_watchdog_silence_seconds", silent_s, part)
-            page.set("farm_watchdog_limit_seconds", limit_s, part)
+        for each in sources.progress:
+            page.set("farm_watchdog_silence_seconds", each.silent_s(), each.component)
+            page.set("farm_watchdog_limit_seconds", each.limit_s, each.component)
         page.counted("farm_calls", {"ok": 0, "refused": 0, "failed": 0, **sources.calls})
         page.set("farm_auth_failures", sources.auth_failures())
         page.set("farm_scrape_duration_seconds", self._took_s)
         page.set("farm_adb_server_up", float(sources.adb_up()))
         page.distributed("farm_adb_round_trip_seconds", sources.round_trips)
 
-    def _tell_store(self, page: Page) -> None:
+    def _add_store(self, page: Page) -> None:
         sources = self._sources
         page.set("farm_store_writable", float(not sources.store_problem()))
         page.distributed("farm_store_commit_seconds", {(): sources.commits})
@@ -124,14 +179,14 @@ class FarmCollector:
             page.set("farm_disk_free_bytes", disk.f_bavail * disk.f_frsize)
             page.set("farm_disk_size_bytes", disk.f_blocks * disk.f_frsize)
 
-    def _tell_leases(self, page: Page) -> None:
+    def _add_leases(self, page: Page) -> None:
         sources, ledger = self._sources, self.ledger
         holders = tuple(sources.holders())
         self._leased = {holder.lease.device for holder in holders}
         leases, by_user = Counter[tuple[str, ...]](), Counter[str]()
         for holder in holders:
             request = holder.lease.request
-            leases[request.lease_class.value, request.door.value] += 1
+            leases[request.lease_class.value, request.source.value] += 1
             by_user[ledger.user_label(request.user)] += 1
             ledger.bill(holder.lease.id, request.user, holder.held_s)
         ledger.billed_are({holder.lease.id for holder in holders})
@@ -139,8 +194,8 @@ class FarmCollector:
         for lease_class in LeaseClass:
             page.set("farm_requests_waiting", waiting.get(lease_class, 0), lease_class.value)
             page.set("farm_requests_oldest_wait_seconds", longest_s.get(lease_class, 0.0), lease_class.value)
-            for door in Door:
-                page.set("farm_leases", leases[lease_class.value, door.value], lease_class.value, door.value)
+            for source in LeaseSource:
+                page.set("farm_leases", leases[lease_class.value, source.value], lease_class.value, source.value)
         page.counted("farm_user_leases", by_user)
         page.distributed("farm_allocator_decision_seconds", {(): sources.decisions})
         page.set("farm_requests_servable", sources.servable())
@@ -148,29 +203,32 @@ class FarmCollector:
         page.set("farm_gate_up", float(not ledger.gate_lost))
         page.set("farm_sessions_open", sources.sessions())
 
-    def _tell_devices(self, page: Page) -> None:
-        now_s, quarantined = self._monotonic(), self._sources.quarantined()
+    def _add_devices(self, page: Page) -> None:
+        now_s, now, quarantined = self._monotonic(), self._clock(), self._sources.quarantined()
         adopted = {view.name: view for view in self._sources.views() if view.adopted}
         page.set("farm_devices_unadopted", sum(not view.adopted for view in self._sources.views()))
         states = Counter(idle=0, leased=0, quarantined=0)
         for name, view in adopted.items():
             states[self._note(view, quarantined, now_s)] += 1
-            probed = self._probed.get(name)
-            tell_device(
+            add_device(
                 page,
                 view,
                 self._sensors,
                 leased=name in self._leased,
-                probe_age_s=None if probed is None else now_s - probed[1],
-                ailment=quarantined.get(view.serial, ""),
+                probe_age_s=None if view.read_at is None else max(0.0, (now - view.read_at).total_seconds()),
+                fault=quarantined.get(view.serial, ""),
             )
             page.set("farm_device_probe_failures", self._sources.probe_failures.get(name, 0), name)
+            page.set("farm_device_away_seconds", now_s - self._away_since_s.get(view.serial, now_s), name)
+            page.set("farm_device_away_limit_seconds", self._sources.away_limit_s(view.pool), name)
         self._sensors.keep_only(adopted)
-        self._time.keep_only({view.serial for view in adopted.values()})
+        known = {view.serial for view in adopted.values()}
+        self._away_since_s = {serial: at for serial, at in self._away_since_s.items() if serial in known}
+        self._time.keep_only(known)
         page.counted("farm_devices", states)
         page.counted("farm_device_state_seconds", self._time.read(now_s))
 
-    def _tell_ledger(self, page: Page) -> None:
+    def _add_ledger(self, page: Page) -> None:
         ledger = self.ledger
         page.counted("farm_events", ledger.events)
         page.set("farm_clock_jumps", ledger.clock_jumps)
@@ -178,10 +236,10 @@ class FarmCollector:
         page.set("farm_adb_server_hangs", float(ledger.adb_hangs))
         page.set("farm_adb_server_losses", ledger.adb_losses)
         page.counted("farm_usb_fault", dict.fromkeys(ledger.usb_faults, 1.0))
-        page.counted("farm_recovery_rungs", ledger.rungs)
+        page.counted("farm_recovery_actions", ledger.actions)
         page.distributed("farm_recovery_duration_seconds", ledger.recoveries)
         page.distributed("farm_repair_duration_seconds", ledger.repairs)
-        page.counted("farm_quarantines", {**dict.fromkeys(AILMENTS, 0), **ledger.quarantines})
+        page.counted("farm_quarantines", {**dict.fromkeys(FAULTS, 0), **ledger.quarantines})
         page.distributed("farm_time_to_device_seconds", ledger.waits)
         page.distributed("farm_lease_duration_seconds", {(): ledger.held})
         page.set("farm_lease_revocations", ledger.revoked)
@@ -195,9 +253,10 @@ class FarmCollector:
         page.set("farm_tuning_trials", ledger.trials)
         page.set("farm_poisons", ledger.poisons)
 
-    def _tell_jobs(self, page: Page) -> None:
+    def _add_jobs(self, page: Page) -> None:
         sources = self._sources
         page.counted("farm_jobs", sources.jobs())
+        page.counted("farm_bundles", sources.bundles())
         for name, (up, busy) in sources.toolchains().items():
             page.set("farm_toolchain_up", float(up), name)
             page.set("farm_workers_running", busy, name)
@@ -205,3 +264,12 @@ class FarmCollector:
                 page.set("farm_workers_ended", 0, name, outcome)
         page.counted("farm_toolchain_starts", sources.zygote_starts)
         page.counted("farm_workers_ended", sources.worker_ends)
+
+
+async def measure_loop_delay(delays: Histogram) -> None:
+    """Observe how late the event loop's timers are, until cancelled: what blocks it delays every phone and session."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + LOOP_PROBE_S
+        await asyncio.sleep(LOOP_PROBE_S)
+        delays.observe(max(0.0, loop.time() - due_s))

@@ -1,13 +1,87 @@
-"""What a scrape tells of each adopted device."""
+"""Adopted devices: their samples of a scrape, and the time that each spends in each state."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
-from farm.core.device import DeviceView, Life
-from farm.core.health import Battery, Health, SensorGroup, Temperature
-from farm.core.sensors import one_temperature
-from farm.metrics.page import Page
+from farm.devices.health.probe.thermal import one_temperature
+from farm.devices.lifecycle.state import LINK_DOWN
+from farm.metrics.exposition import Page
+from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.health import Battery, Health, SensorGroup, Temperature
+from farm.model.requests import LeaseClass
+
+StateAndCause = tuple[str, str]
+# States between READY and READY in which a fault is recovered, if there is one.
+_RECOVERING_IN = frozenset(
+    {Life.RECOVERING, Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.QUARANTINED}
+)
+
+
+def state_of(view: DeviceView, *, leased: bool, fault: str = "", lost_with: str = "") -> StateAndCause:
+    """What an adopted device is doing, and the cause.
+
+    Args:
+        view: the device.
+        leased: whether a lease has it.
+        fault: the fault under recovery, or of its quarantine.
+        lost_with: "hub" or "host" while it is lost together with others.
+    """
+    if leased and view.life is Life.READY:
+        return "leased", ""
+    if view.service is Service.MAINTENANCE:
+        return "maintenance", ""
+    if view.life in LINK_DOWN:
+        return view.life.value, lost_with or "link"
+    if view.life is not Life.READY:
+        return view.life.value, fault if view.life in _RECOVERING_IN else ""
+    if view.service is Service.DRAINING:
+        return "draining", ""
+    if view.heat is Heat.COOLING:
+        return "cooling", "heat"
+    if len(view.closed) == len(LeaseClass):
+        hot = any(closed.heat for closed in view.closed.values())
+        return ("cooling", "heat") if hot else ("closed", "hub")
+    return "idle", ""
+
+
+class DeviceTime:
+    """Seconds by device, state and cause. Times are monotonic seconds, passed in."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, tuple[str, StateAndCause, float]] = {}  # by serial: name, state, since when
+        self._seconds: dict[str, defaultdict[StateAndCause, float]] = {}
+
+    def enter_state(self, serial: str, name: str, state: StateAndCause, now_s: float) -> None:
+        """The device is in this state from now on (or still). Its time is kept by serial: names change."""
+        # Both begin at 0: Prometheus does not see the first of a series that was not there before.
+        spent = self._seconds.setdefault(serial, defaultdict(float, {("idle", ""): 0.0, ("leased", ""): 0.0}))
+        if (before := self._now.get(serial)) is not None:
+            _, was, since_s = before
+            spent[was] += max(0.0, now_s - since_s)
+        self._now[serial] = (name, state, now_s)
+
+    def forget(self, serial: str) -> None:
+        """Drop a device that is not adopted any more."""
+        self._now.pop(serial, None)
+        self._seconds.pop(serial, None)
+
+    def keep_only(self, serials: Collection[str]) -> None:
+        """Forget all others."""
+        for serial in self._now.keys() - set(serials):
+            self.forget(serial)
+
+    def read(self, now_s: float) -> Mapping[tuple[str, str, str], float]:
+        """Seconds until now, by name, state and cause."""
+        for serial, (name, state, _) in tuple(self._now.items()):
+            self.enter_state(serial, name, state, now_s)
+        return {
+            (name, *state): seconds
+            for serial, (name, _, _) in self._now.items()
+            for state, seconds in self._seconds[serial].items()
+        }
+
 
 MOST_SENSORS = 12  # of a device: some phones have 90, most of them one per core
 MOST_NAMES = 48  # of a device's sensors since it was adopted: the hottest core is one now and another then
@@ -16,27 +90,27 @@ OTHER = "other"
 _FIRST = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.GPU, SensorGroup.CPU, SensorGroup.OTHER)
 
 
-def tell_device(
-    page: Page, view: DeviceView, sensors: SensorNames, *, leased: bool, probe_age_s: float | None, ailment: str
+def add_device(
+    page: Page, view: DeviceView, sensors: SensorNames, *, leased: bool, probe_age_s: float | None, fault: str
 ) -> None:
-    """Add one adopted device. `ailment`: why it is in quarantine; "" it is not."""
+    """Add one adopted device. `fault`: why it is in quarantine; "": it is not."""
     name = view.name
     labels = view.labels
     page.set("farm_device", 1.0, name, labels.get("model", ""), labels.get("soc", ""), labels.get("gpu", ""), view.pool)
     page.set("farm_device_up", float(view.life is Life.READY), name)
     page.set("farm_device_leased", float(leased), name)
-    if ailment:
-        page.set("farm_device_quarantined", 1.0, name, ailment)
+    if fault:
+        page.set("farm_device_quarantined", 1.0, name, fault)
     for finding in view.findings:
         page.set("farm_device_finding", 1.0, name, finding.kind.value)
     page.set("farm_device_shown_temperature_celsius", view.temperature_c, name)
     page.set("farm_device_probe_age_seconds", probe_age_s, name)
     if view.health is not None:
-        _tell_health(page, name, view.health, sensors)
+        _add_health(page, name, view.health, sensors)
 
 
 def shown_sensors(health: Health) -> list[Temperature]:
-    """The one temperature, the hottest of each group, then others by name, so that most series go on."""
+    """The phone's shown temperature, the hottest of each group, then others by name, so that most series go on."""
     shown = one_temperature(health)
     hottest = {each.group: each for each in sorted(health.temperatures, key=lambda each: each.celsius)}
     found: dict[tuple[SensorGroup, str], Temperature] = {}
@@ -69,12 +143,12 @@ def _rank(each: Temperature) -> tuple[int, str, float]:
     return _FIRST.index(each.group), each.sensor, -each.celsius
 
 
-def _tell_health(page: Page, name: str, health: Health, sensors: SensorNames) -> None:
+def _add_health(page: Page, name: str, health: Health, sensors: SensorNames) -> None:
     for each in sorted(shown_sensors(health), key=lambda each: each.celsius):  # of several "other" the hottest stays
         label = sensors.label(name, each.sensor)
         page.set("farm_device_temperature_celsius", each.celsius, name, each.group.value, label)
     page.set("farm_device_throttle_status", health.throttle, name)
-    _tell_battery(page, name, health.battery)
+    _add_battery(page, name, health.battery)
     page.set("farm_device_gpu_clock_hertz", health.gpu.clock_hz, name)
     page.set("farm_device_gpu_clock_limit_hertz", health.gpu.max_hz, name)
     for cluster in health.cpu:
@@ -89,7 +163,7 @@ def _tell_health(page: Page, name: str, health: Health, sensors: SensorNames) ->
     page.set("farm_device_uptime_seconds", health.uptime_s, name)
 
 
-def _tell_battery(page: Page, name: str, battery: Battery) -> None:
+def _add_battery(page: Page, name: str, battery: Battery) -> None:
     page.set("farm_device_battery_level_ratio", _times(battery.percent, 0.01), name)
     page.set("farm_device_battery_temperature_celsius", battery.celsius, name)
     page.set("farm_device_battery_volts", _times(battery.voltage_mv, 0.001), name)

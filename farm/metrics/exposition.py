@@ -1,82 +1,113 @@
-"""/metrics as text: Prometheus's own format 0.0.4, or OpenMetrics 1.0 for whoever asks for it.
+"""The samples of one scrape, and their text: prometheus_client's own format, or OpenMetrics for a client that asks.
 
-prometheus_client renders the same in four times the time (`make bench NAME=scrape`), and the event loop waits for it: a
-test holds this to its output. What prometheus_client collects itself (process, garbage collection) it renders itself.
+A page with 200 devices takes prometheus_client some 100 ms (`make bench NAME=scrape`), so a scrape is read from the
+daemon's state on the event loop and rendered in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.exposition import generate_latest as generate_plain
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open
+from prometheus_client.registry import Collector
 
-from farm.metrics.catalogue import METRICS, Kind, Metric
-from farm.metrics.collector import FarmCollector
-from farm.metrics.page import Page
+from farm.common.histogram import Histogram
+from farm.metrics.catalogue import METRICS, Kind
 
-PLAIN = "text/plain; version=0.0.4; charset=utf-8"
-OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_EOF = b"# EOF\n"
+Labels = tuple[str, ...]
+L = TypeVar("L", bound=str | Labels)
 
 
-def exposition(
-    collector: FarmCollector, accept: str = "", *, process: CollectorRegistry | None = None
-) -> tuple[bytes, str]:
+class Page:
+    """Values by metric and label values, as the catalogue has them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
+        # Upper bounds with how many were at most that, and the sum.
+        self.histograms: dict[str, dict[Labels, tuple[list[tuple[float, int]], float]]] = {
+            name: {} for name, metric in METRICS.items() if metric.kind is Kind.HISTOGRAM
+        }
+
+    def set(self, name: str, value: float | None, *labels: str) -> None:
+        """Add one sample; None adds none."""
+        if value is not None:
+            self.values[name][labels] = value
+
+    def counted(self, name: str, counts: Mapping[L, float]) -> None:
+        """Add a sample for each; one label value needs no tuple."""
+        into = self.values[name]
+        for labels, value in counts.items():
+            into[_tuple(labels)] = value
+
+    def distributed(self, name: str, histograms: Mapping[L, Histogram]) -> None:
+        """Add a histogram for each."""
+        into = self.histograms[name]
+        for labels, histogram in histograms.items():
+            into[_tuple(labels)] = histogram.cumulative(), histogram.total
+
+
+def _tuple(labels: str | Labels) -> Labels:
+    return (labels,) if isinstance(labels, str) else labels
+
+
+PLAIN, OPEN = CONTENT_TYPE_PLAIN_0_0_4, CONTENT_TYPE_LATEST
+
+
+class PageCollector(Collector):
+    """A page for a registry of prometheus_client."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue, also those without a sample."""
+        for name, metric in METRICS.items():
+            values = self._page.values[name]
+            match metric.kind:
+                case Kind.HISTOGRAM:
+                    spread = HistogramMetricFamily(name, metric.meaning, labels=metric.labels)
+                    for labels, (rows, total) in self._page.histograms[name].items():
+                        buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in rows]
+                        spread.add_metric(labels, buckets, total)
+                    yield spread
+                case Kind.INFO:
+                    info = InfoMetricFamily(name, metric.meaning)
+                    for labels in values:
+                        info.add_metric((), dict(zip(metric.labels, labels, strict=True)))
+                    yield info
+                case kind:
+                    family = CounterMetricFamily if kind is Kind.COUNTER else GaugeMetricFamily
+                    plain = family(name, metric.meaning, labels=metric.labels)
+                    for labels, value in values.items():
+                        plain.add_metric(labels, value)
+                    yield plain
+
+
+def rendered(page: Page, accept: str = "", *, process: Collector | None = None) -> tuple[bytes, str]:
     """The answer to a scrape and its content type.
 
     Args:
-        collector: the farm's.
+        page: what was read of the farm.
         accept: the request's Accept header.
-        process: what else to tell, as prometheus_client renders it.
+        process: further metrics, of the process.
     """
+    registry = CollectorRegistry()
+    registry.register(PageCollector(page))
+    if process is not None:
+        registry.register(process)
     if "application/openmetrics-text" not in accept:
-        return rendered(collector.read(), openly=False) + (bytes(generate_plain(process)) if process else b""), PLAIN
-    end = bytes(generate_open(process)) if process else _EOF  # type: ignore[no-untyped-call]
-    return rendered(collector.read(), openly=True) + end, OPEN
-
-
-def rendered(page: Page, *, openly: bool) -> bytes:
-    """A page's families; without OpenMetrics's end mark."""
-    lines: list[str] = []
-    for metric in METRICS.values():
-        name, kind = (metric.name, metric.kind.value) if openly else (metric.shown, _plain_kind(metric))
-        lines.append(f"# HELP {name} {metric.meaning}")
-        lines.append(f"# TYPE {name} {kind}")
-        if metric.kind is Kind.HISTOGRAM:
-            lines += _spread(metric, page)
-        else:
-            sample = metric.shown
-            for labels, value in page.values[metric.name].items():
-                lines.append(f"{sample}{_labels(metric.labels, labels)} {float(value)!r}")
-    lines.append("")
-    return "\n".join(lines).encode()
-
-
-def _spread(metric: Metric, page: Page) -> Iterable[str]:
-    for labels, histogram in page.histograms[metric.name].items():
-        rows = histogram.cumulative()
-        for bound, count in rows:
-            text = "+Inf" if bound == float("inf") else repr(bound)
-            yield f"{metric.name}_bucket{_labels((*metric.labels, 'le'), (*labels, text))} {float(count)!r}"
-        own = _labels(metric.labels, labels)
-        yield f"{metric.name}_count{own} {float(rows[-1][1])!r}"
-        yield f"{metric.name}_sum{own} {histogram.total!r}"
-
-
-def _plain_kind(metric: Metric) -> str:
-    return "gauge" if metric.kind is Kind.INFO else metric.kind.value
-
-
-@lru_cache(maxsize=50_000)  # the same in every scrape: 500 devices have some 20,000
-def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    if not names:
-        return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        return bytes(generate_plain(registry)), PLAIN
+    generate: Callable[[CollectorRegistry], bytes] = generate_open
+    return generate(registry), OPEN

@@ -8,15 +8,15 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
-from farm.core.events import Event
-from farm.core.histogram import MEND_S, WAIT_S, Histogram
-from farm.core.job import FINAL, JobState
-from farm.core.lifecycle_state import LINK_DOWN
-from farm.core.recovery import Rung
+from farm.common.events import Event
+from farm.common.histogram import MEND_S, WAIT_S, Histogram
+from farm.devices.lifecycle.recovery import RecoveryAction
+from farm.devices.lifecycle.state import LINK_DOWN
+from farm.model.job import FINAL, JobState
 
-# What was wrong with a device that no rung was taken for.
+# The faults of devices that needed no recovery action.
 LINK, CLEANING = "link", "cleaning"
-# A fresh start of a ready device is a repair when a rung asked for it, else another bundle is put on.
+# A fresh start of a ready device is a repair when a recovery action asked for it; else it brings another bundle.
 _OTHERWISE = {
     **{f"device.{life}": LINK for life in LINK_DOWN},
     "device.recovering": CLEANING,
@@ -29,22 +29,22 @@ _ENDED = {f"job.{state}": state.value for state in JobState if state in FINAL}
 
 
 class Ledger:
-    """What has happened since the daemon started, in numbers."""
+    """Counts of events since the daemon started."""
 
     def __init__(self) -> None:
-        self.events: Counter[str] = Counter()  # by room
+        self.events: Counter[str] = Counter()  # by topic, the first word of their kind
         self.outages = 0  # of the store
         self.clock_jumps = 0
         self.adb_losses = 0
         self.adb_hangs = False
         self.gate_lost = False
         self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
-        self.rungs: Counter[tuple[str, str]] = Counter()  # by ailment and rung
-        self.recoveries = defaultdict[tuple[str, str], Histogram](partial(Histogram, MEND_S))  # by rung and outcome
-        self.repairs = defaultdict[str, Histogram](partial(Histogram, MEND_S))  # by ailment
-        self.quarantines: Counter[str] = Counter()  # by ailment
-        self.ailments: dict[str, str] = {}  # of devices that are being mended
-        self.waits = defaultdict[tuple[str, str], Histogram](partial(Histogram, WAIT_S))  # by class and door
+        self.actions: Counter[tuple[str, str]] = Counter()  # by fault and action
+        self.recoveries = defaultdict[tuple[str, str], Histogram](partial(Histogram, MEND_S))  # by action and outcome
+        self.repairs = defaultdict[str, Histogram](partial(Histogram, MEND_S))  # by fault
+        self.quarantines: Counter[str] = Counter()  # by fault
+        self.faults: dict[str, str] = {}  # of devices under recovery
+        self.waits = defaultdict[tuple[str, str], Histogram](partial(Histogram, WAIT_S))  # by class and source
         self.held = Histogram(WAIT_S)
         self.revoked = 0
         self.sessions: Counter[str] = Counter()  # by outcome
@@ -56,20 +56,20 @@ class Ledger:
         self.attempts: Counter[tuple[str, str, str]] = Counter()  # by kind, state and fault
         self.trials = 0
         self.poisons = 0
-        self._users: set[str] = set()  # who have labels of their own
+        self._users: set[str] = set()  # with a label of their own
         self._ready: set[str] = set()
-        # By device that was ready and is not: since when (since 1970), what if nothing else.
+        # By device that was ready and is not: since when (seconds since 1970), and the fault if no event names one.
         self._down: dict[str, tuple[float, str]] = {}
-        self._trials: dict[str, int] = {}  # by job that has not ended: told so far
+        self._trials: dict[str, int] = {}  # by job that has not ended: counted so far
         self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
         self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that nobody held at the latest scrape
 
     def take(self, event: Event) -> None:
         """Count one event."""
-        room, _, what = event.kind.partition(".")
-        self.events[room] += 1
+        topic, _, what = event.kind.partition(".")
+        self.events[topic] += 1
         data: Mapping[str, Any] = event.data
-        match room:
+        match topic:
             case "device":
                 self._device(event)
             case "recovery":
@@ -129,27 +129,27 @@ class Ledger:
         name, at_s = event.subject, event.at.timestamp()
         if event.kind == "device.ready":
             self._ready.add(name)
-            ailment, down = self.ailments.pop(name, ""), self._down.pop(name, None)
-            if down is not None and (wrong := ailment or down[1]):
+            fault, down = self.faults.pop(name, ""), self._down.pop(name, None)
+            if down is not None and (wrong := fault or down[1]):
                 self.repairs[wrong].observe(max(0.0, at_s - down[0]))
         elif event.kind in _OTHERWISE and name in self._ready:
             self._ready.discard(name)
             self._down[name] = (at_s, _OTHERWISE[event.kind])
 
     def _recovery(self, event: Event, data: Mapping[str, Any]) -> None:
-        if event.kind == "recovery.rung":
-            ailment, rung = data["ailment"], data["rung"]
-            self.rungs[ailment, rung] += 1
-            self.ailments.setdefault(event.subject, ailment)
-            if rung == Rung.QUARANTINE:
-                self.quarantines[ailment] += 1
+        if event.kind == "recovery.action":
+            fault, action = data["fault"], data["action"]
+            self.actions[fault, action] += 1
+            self.faults.setdefault(event.subject, fault)
+            if action == RecoveryAction.QUARANTINE:
+                self.quarantines[fault] += 1
         elif event.kind == "recovery.ended":
-            self.recoveries[data["rung"], data["outcome"]].observe(data["took_s"])
+            self.recoveries[data["action"], data["outcome"]].observe(data["took_s"])
 
     def _lease(self, event: Event, data: Mapping[str, Any]) -> None:
         match event.kind:
             case "lease.granted":
-                self.waits[data["lease_class"], data["door"]].observe(data["waited_s"])
+                self.waits[data["lease_class"], data["source"]].observe(data["waited_s"])
                 self._billed[event.subject] = 0.0
             case "lease.released":
                 self.held.observe(data["held_s"])

@@ -1,1 +1,1 @@
-"""Floor 4. Virtual phones: adbd's side of the adb transport. Imported by farm demo and tests only."""
+"""Virtual phones: adbd's side of the adb transport. Imported by farm demo and tests only."""

@@ -7,16 +7,23 @@ Rules (measured against adb 29 and 36, see docs/facts.md):
 - A service that does not exist is refused with CLSE(0, remote), never with an OKAY first.
 
 Read into `writable()`, tell `wrote(count)`, call `next_event()` until it returns None; send what `take_output()` gives.
+
+A host offers its public key as base64 of: u32 words (64), u32 n0inv, 256 bytes modulus, 256 bytes R squared, u32
+exponent (all little-endian), then a space and a comment. Its signature is PKCS#1 v1.5 over a SHA-1 DigestInfo whose
+digest is the 20-byte token itself (it is not hashed again).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import secrets
+import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.packets import (
     HANDSHAKE,
     HANDSHAKE_PAYLOAD_BYTES,
@@ -39,6 +46,9 @@ TOKEN_BYTES = 20
 _UINT32 = 0xFFFFFFFF
 
 # --- events: what the host did -------------------------------------------------------------------------------------
+_MODULUS_BYTES = 256
+_KEY = struct.Struct(f"<II{_MODULUS_BYTES}s{_MODULUS_BYTES}sI")
+_SHA1_DIGEST_INFO = bytes.fromhex("3021300906052b0e03021a05000414")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class StreamClosed:
 Event = WentOnline | KeyOffered | StreamRequested | DataReceived | WriteAllowed | StreamClosed
 
 
-class Phase(Enum):
+class HandshakePhase(Enum):
     """How far the handshake is."""
 
     WAITING = "waiting for the host's CNXN"
@@ -122,7 +132,7 @@ class DeviceConnection:
         verify: Callable[[bytes, bytes], bool] | None = None,
         new_token: Callable[[], bytes] = _random_token,
     ) -> None:
-        self.phase = Phase.WAITING
+        self.phase = HandshakePhase.WAITING
         self.max_payload = MAX_PAYLOAD_BYTES
         self._decoder = PacketDecoder()
         self._banner = banner.encode()
@@ -172,7 +182,7 @@ class DeviceConnection:
             return self._on_connect(packet)
         if command is Command.AUTH:
             return self._on_auth(packet)
-        if self.phase is not Phase.ONLINE:
+        if self.phase is not HandshakePhase.ONLINE:
             return None  # adbd drops whatever comes before the handshake is complete
         if command is Command.WRTE:
             return self._on_write(packet)
@@ -192,14 +202,14 @@ class DeviceConnection:
         self.max_payload = min(MAX_PAYLOAD_BYTES, packet.arg1)
         self._decoder.max_payload = self.max_payload
         self._decoder.check_sums = packet.arg0 < VERSION_SKIP_CHECKSUM
-        self.phase = Phase.WAITING
+        self.phase = HandshakePhase.WAITING
         if self._verify is None:
             return self.accept_host()
         self._challenge()
         return None
 
     def _on_auth(self, packet: Packet) -> Event | None:
-        if self.phase is not Phase.AUTHORIZING or self._verify is None:
+        if self.phase is not HandshakePhase.AUTHORIZING or self._verify is None:
             return None
         if packet.arg0 == AuthKind.SIGNATURE:
             if self._verify(self._token, bytes(packet.payload)):
@@ -252,7 +262,7 @@ class DeviceConnection:
         """Complete the handshake: the host is trusted (its key was accepted, or no key is asked for)."""
         dropped = tuple(self._streams)
         self._streams.clear()
-        self.phase = Phase.ONLINE
+        self.phase = HandshakePhase.ONLINE
         self._send(Command.CNXN, VERSION_SKIP_CHECKSUM, MAX_PAYLOAD_BYTES, self._banner)
         return WentOnline(dropped)
 
@@ -308,7 +318,7 @@ class DeviceConnection:
         return output
 
     def _challenge(self) -> None:
-        self.phase = Phase.AUTHORIZING
+        self.phase = HandshakePhase.AUTHORIZING
         self._token = self._new_token()
         self._send(Command.AUTH, AuthKind.TOKEN, 0, self._token)
 
@@ -324,3 +334,40 @@ class DeviceConnection:
             if self._last_stream not in self._streams:
                 self._streams[self._last_stream] = _Stream(remote)
                 return self._last_stream
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A 2048-bit RSA key of an adb host."""
+
+    modulus: int
+    exponent: int
+
+    def verifies(self, token: bytes, signature: bytes) -> bool:
+        """Whether `signature` is this key's over `token`."""
+        if len(signature) != _MODULUS_BYTES:
+            return False
+        tail = b"\x00" + _SHA1_DIGEST_INFO + token
+        expected = b"\x00\x01" + b"\xff" * (_MODULUS_BYTES - 2 - len(tail)) + tail
+        number = pow(int.from_bytes(signature, "big"), self.exponent, self.modulus)
+        return number.to_bytes(_MODULUS_BYTES, "big") == expected
+
+
+def parse_public_key(text: bytes) -> PublicKey:
+    """Read what a host offers in AUTH(3), without its closing NUL.
+
+    Raises:
+        ProtocolError: it is not an adb key.
+    """
+    encoded, _, _user_at_host = text.partition(b" ")
+    try:
+        blob = base64.b64decode(encoded, validate=True)
+        words, _n0inv, modulus, _rr, exponent = _KEY.unpack(blob)
+    except (binascii.Error, struct.error) as error:
+        raise ProtocolError("the host's public key cannot be read", evidence=text[:80].hex()) from error
+    if words * 4 != _MODULUS_BYTES:
+        raise ProtocolError(f"the host's public key has {words} words, 64 expected")
+    number = int.from_bytes(modulus, "little")
+    if number == 0:
+        raise ProtocolError("the host's public key has a modulus of 0")
+    return PublicKey(number, exponent)

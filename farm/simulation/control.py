@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from farm.core.errors import ExitCode, FarmError, Fault, HostError, PhoneError, UserError
-from farm.simulation.phone_status import PhoneOffError, PhoneStatus
+from farm.common.errors import ExitCode, FarmError, Fault, HostError, PhoneError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -295,3 +295,29 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()  # the kernel ends its phones with it
             process.wait(STOP_TIMEOUT_S)
+
+
+class PhoneOffError(PhoneError):
+    """The virtual phone is off, or went down before it had done what was asked."""
+
+    code = "phone_off"
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneStatus:
+    """What the lab knows of a phone."""
+
+    name: str
+    profile: str
+    serial: str  # as adb lists it when the lab plugs it in
+    hardware_serial: str  # ro.serialno
+    address: str  # host:port its adbd listens on, for `adb connect`
+    directory: str
+    isolation: str
+    pid: int  # of the phone's init on this host; 0 when it is off
+    powered: bool
+    plugged: bool
+    online: bool  # an adb server completed the handshake
+    boots: int
+    key_shown: str  # the key a person at the phone is asked to accept
+    fault: str  # the link's mode, `normal` when nothing is wrong with it

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.core.errors import UserError
-from farm.core.selector import did_you_mean
+from farm.common.errors import UserError
+from farm.common.selector import did_you_mean
 from farm.simulation.state import BatteryHealth
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PhoneFault:
     """One thing that can be done to a phone."""
 
     meaning: str
@@ -41,65 +41,67 @@ _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: 
 OFFLINE_MODES = ("offline", "silent", "refuse")
 _SWITCH = {"on": Argument(bool, True)}
 
-FAULTS: Mapping[str, Fault] = {
-    "unplug": Fault("the cable is pulled; the phone runs on", {}),
-    "plug": Fault("the cable is back, and the link works", {}),
-    "offline": Fault(
+FAULTS: Mapping[str, PhoneFault] = {
+    "unplug": PhoneFault("the cable is pulled; the phone runs on", {}),
+    "plug": PhoneFault("the cable is back, and the link works", {}),
+    "offline": PhoneFault(
         "the link is up and dead: `offline` never finishes the handshake, `silent` stays `device` and answers nothing,"
         " `refuse` closes whatever is opened",
         {"mode": Argument(str, "offline", words=OFFLINE_MODES)},
     ),
-    "unauthorized": Fault("the phone forgets all keys and asks for acceptance", {}),
-    "accept": Fault("the person at the phone accepts the key it shows, now and from then on", {}),
-    "slow": Fault(
+    "unauthorized": PhoneFault("the phone forgets all keys and asks for acceptance", {}),
+    "accept": PhoneFault("the person at the phone accepts the key it shows, now and from then on", {}),
+    "slow": PhoneFault(
         "the link moves that many bytes per second and takes that long, each way",
         {"bytes_per_s": Argument(float), "latency_s": Argument(float, 0.0)},
     ),
-    "fast": Fault("the link is as fast as it can be again", {}),
-    "cut_push": Fault(
+    "fast": PhoneFault("the link is as fast as it can be again", {}),
+    "cut_push": PhoneFault(
         "the cable is pulled after that many bytes of pushed file contents",
         {"after_bytes": Argument(int), "replug_after_s": Argument(float, optional=True)},
     ),
-    "full_disk": Fault("/data has that many bytes left", {"free_bytes": Argument(int, 0)}),
-    "free_disk": Fault("/data has room again", {}),
-    "server_crash": Fault("every tvm_rpc process dies of SIGKILL", {}),
-    "server_hang": Fault("every tvm_rpc process is stopped by SIGSTOP", {}),
-    "server_resume": Fault("stopped tvm_rpc processes go on", {}),
-    "segfault": Fault("kernels die of SIGSEGV", {}),
-    "ignore_sigterm": Fault("kernels spin for ever and ignore SIGTERM", {}),
-    "wrong_numbers": Fault("kernels return nonsense", {}),
-    "good_kernels": Fault("kernels work again", {}),
-    "reboot": Fault(
+    "full_disk": PhoneFault("/data has that many bytes left", {"free_bytes": Argument(int, 0)}),
+    "free_disk": PhoneFault("/data has room again", {}),
+    "server_crash": PhoneFault("every tvm_rpc process dies of SIGKILL", {}),
+    "server_hang": PhoneFault("every tvm_rpc process is stopped by SIGSTOP", {}),
+    "server_resume": PhoneFault("stopped tvm_rpc processes go on", {}),
+    "segfault": PhoneFault("kernels die of SIGSEGV", {}),
+    "ignore_sigterm": PhoneFault("kernels spin for ever and ignore SIGTERM", {}),
+    "wrong_numbers": PhoneFault("kernels return nonsense", {}),
+    "good_kernels": PhoneFault("kernels work again", {}),
+    "reboot": PhoneFault(
         "everything on the phone dies; it is back after that long", {"down_s": Argument(float, optional=True)}
     ),
-    "power_cut": Fault("everything on the phone dies and stays dead until `boot`", {}),
-    "boot": Fault("a dead phone starts", {}),
-    "boot_hang": Fault(
+    "power_cut": PhoneFault("everything on the phone dies and stays dead until `boot`", {}),
+    "boot": PhoneFault("a dead phone starts", {}),
+    "boot_hang": PhoneFault(
         "that many of the next boots hang: the phone is on and adb never sees it", {"boots": Argument(int, 1)}
     ),
-    "boot_loop": Fault(
+    "boot_loop": PhoneFault(
         "the phone reboots now, and by itself after each of that many boots",
         {"boots": Argument(int, 3), "up_s": Argument(float, 1.0)},
     ),
-    "port_off": Fault("the USB port gives no current: as unplugged, and the cable stays in", {}),
-    "port_on": Fault("the USB port gives current again", {}),
-    "dead_battery": Fault("the battery holds nothing: without current from the cable the phone is off", _SWITCH),
-    "slow_shell": Fault("every shell begins that much later; 0 ends it", {"delay_s": Argument(float, 0.0)}),
-    "dumpsys_hangs": Fault("services do not answer dumpsys, which gives up after 10 s", _SWITCH),
-    "unkillable": Fault(
+    "port_off": PhoneFault("the USB port gives no current: as unplugged, and the cable stays in", {}),
+    "port_on": PhoneFault("the USB port gives current again", {}),
+    "dead_battery": PhoneFault("the battery holds nothing: without current from the cable the phone is off", _SWITCH),
+    "slow_shell": PhoneFault("every shell begins that much later; 0 ends it", {"delay_s": Argument(float, 0.0)}),
+    "dumpsys_hangs": PhoneFault("services do not answer dumpsys, which gives up after 10 s", _SWITCH),
+    "unkillable": PhoneFault(
         "kernels hang, and for that long a child of theirs cannot be killed, as one in a driver (isolation `full`)",
         {"seconds": Argument(float, 20.0)},
     ),
-    "gpu_fault": Fault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),
-    "gpu_load": Fault("the GPU is that busy, 0 to 1 (nothing on a virtual phone uses it)", {"busy": Argument(float)}),
-    "cpu_load": Fault(
+    "gpu_fault": PhoneFault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),
+    "gpu_load": PhoneFault(
+        "the GPU is that busy, 0 to 1 (nothing on a virtual phone uses it)", {"busy": Argument(float)}
+    ),
+    "cpu_load": PhoneFault(
         "the load averages say that (who is busy on a virtual phone does not count by itself, without `physics`)",
         {"load": Argument(float)},
     ),
-    "clock_stuck": Fault("the clocks stay at that share of their highest; 1 ends it", {"share": Argument(float)}),
-    "network": Fault("adb reaches the phone over its radio: airplane mode cuts the link", _SWITCH),
-    "airplane": Fault("the person at the phone switches airplane mode", _SWITCH),
-    "heat": Fault(
+    "clock_stuck": PhoneFault("the clocks stay at that share of their highest; 1 ends it", {"share": Argument(float)}),
+    "network": PhoneFault("adb reaches the phone over its radio: airplane mode cuts the link", _SWITCH),
+    "airplane": PhoneFault("the person at the phone switches airplane mode", _SWITCH),
+    "heat": PhoneFault(
         "the temperatures go there, in that time; `skin_c` decides about throttling",
         {
             "skin_c": Argument(float, signed=True),
@@ -109,8 +111,8 @@ FAULTS: Mapping[str, Fault] = {
             "ramp_s": Argument(float, 0.0),
         },
     ),
-    "cool": Fault("the temperatures of an idle phone, in that time", {"ramp_s": Argument(float, 0.0)}),
-    "battery": Fault(
+    "cool": PhoneFault("the temperatures of an idle phone, in that time", {"ramp_s": Argument(float, 0.0)}),
+    "battery": PhoneFault(
         "the battery has that charge",
         {
             "level": Argument(int),
@@ -118,7 +120,7 @@ FAULTS: Mapping[str, Fault] = {
             "temp_c": Argument(float, optional=True, signed=True),
         },
     ),
-    "wear": Fault(
+    "wear": PhoneFault(
         "the battery is that old: cycles, what it still holds of its design, and Android's verdict",
         {
             "cycles": Argument(int, 900),
@@ -127,11 +129,11 @@ FAULTS: Mapping[str, Fault] = {
             "voltage_mv": Argument(int, optional=True),
         },
     ),
-    "charge": Fault(
+    "charge": PhoneFault(
         "`stop`: the cable feeds the phone but not the battery; `suspend`: it feeds nothing; `start`: as usual",
         {"mode": Argument(str, words=("start", "stop", "suspend"))},
     ),
-    "physics": Fault(
+    "physics": PhoneFault(
         "heat, throttling and battery follow what the phone does, that many times as fast as a phone's",
         {
             "speed": Argument(float, 1.0),
@@ -139,16 +141,16 @@ FAULTS: Mapping[str, Fault] = {
             "watts_per_core": Argument(float, 3.0),
         },
     ),
-    "physics_off": Fault("sensors stay where they are, and nothing is slowed down", {}),
-    "replay": Fault(
+    "physics_off": PhoneFault("sensors stay where they are, and nothing is slowed down", {}),
+    "replay": PhoneFault(
         "the phone's files say what the trace says, that many times as fast, once or for ever",
         {"path": Argument(str), "speed": Argument(float, 1.0), "repeat": Argument(bool, False)},
     ),
-    "capture": Fault(
+    "capture": PhoneFault(
         "a file of the phone (`dumpsys/battery`, `sys/class/...`) says what a file of the host holds",
         {"file": Argument(str), "path": Argument(str)},
     ),
-    "replay_end": Fault("ends `replay` and every `capture`", {}),
+    "replay_end": PhoneFault("ends `replay` and every `capture`", {}),
 }
 
 

@@ -26,16 +26,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.adb.client import AdbClient
-from farm.core.errors import ExitCode, FarmError, HostError, UserError
+from farm.common.errors import ExitCode, FarmError, HostError, UserError
+from farm.simulation.adb_port import swap_ports
 from farm.simulation.control import CONTROL_SOCKET, EVERY_PHONE, READY_LINE
-from farm.simulation.door import trade_doors
-from farm.simulation.host_programs import write_host_programs
-from farm.simulation.inotify import Watcher
-from farm.simulation.isolation import Isolation
-from farm.simulation.lab_faults import Saboteur
+from farm.simulation.lab_faults import FaultInjector
 from farm.simulation.lab_phone import LabPhone
+from farm.simulation.lab_userland import Watcher
+from farm.simulation.namespaces import Isolation
 from farm.simulation.profiles import choose, load_profile
-from farm.simulation.usb_hubs import Hubs, Said, parent_of
+from farm.simulation.usb_hubs import Hubs, Said, parent_of, write_host_programs
 from farm.simulation.world import WorldSpec
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Lab:
         self._watcher = Watcher()
         self.hubs = Hubs(directory / USB)
         write_host_programs(directory)
-        self._phones: dict[str, tuple[LabPhone, Saboteur]] = {}
+        self._phones: dict[str, tuple[LabPhone, FaultInjector]] = {}
 
     def add(self, name: str, profile: str, place: str = "") -> LabPhone:
         """Boot one more phone, on that USB place if any.
@@ -116,7 +115,7 @@ class Lab:
             self.hubs.add(phone, place)
             phone.on_change = self.hubs.refresh
         phone.start()
-        self._phones[name] = (phone, Saboteur(phone))
+        self._phones[name] = (phone, FaultInjector(phone))
         return phone
 
     async def close(self) -> None:
@@ -161,7 +160,7 @@ class Lab:
             (one, _), (other, _) = (*self._select(message.get("phone")), *self._select(message.get("other")))
             if one.plugged or other.plugged:
                 raise UserError("phones swap their serials while they are unplugged", hint="fault unplug, for both")
-            trade_doors(one, other)
+            swap_ports(one, other)
             return None
         if action == "hub":
             await self.hubs.set_plugged(str(message.get("hub")), plugged=message.get("plugged") is True)
@@ -198,7 +197,7 @@ class Lab:
             raise HostError(f"not {name} within {timeout_s:g} s: {', '.join(late)}") from error
         return None
 
-    def _select(self, name: object) -> list[tuple[LabPhone, Saboteur]]:
+    def _select(self, name: object) -> list[tuple[LabPhone, FaultInjector]]:
         if name == EVERY_PHONE:
             return list(self._phones.values())
         pair = self._phones.get(str(name))

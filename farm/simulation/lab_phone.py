@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.core.errors import FarmError, PhoneError
-from farm.simulation.door import LOOPBACK, Door
-from farm.simulation.isolation import Isolation
+from farm.common.errors import FarmError, PhoneError
+from farm.simulation.adb_port import LOOPBACK, AdbPort
+from farm.simulation.control import PhoneOffError, PhoneStatus
 from farm.simulation.lab_physics import LivePhysics
-from farm.simulation.lab_userland import Userland
+from farm.simulation.lab_userland import PhoneUserland
+from farm.simulation.namespaces import Isolation
 from farm.simulation.phone import LinkConfig, PhoneSettings, run_phone
-from farm.simulation.phone_status import PhoneOffError, PhoneStatus
 from farm.simulation.profiles import load_profile
 from farm.simulation.sensors import apply_state
 from farm.simulation.state import PhoneState, read_state, state_folder, write_state
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from farm.adb.client import AdbClient
-    from farm.simulation.inotify import Watcher
+    from farm.simulation.lab_userland import Watcher
 
 REBOOT_S = 0.3  # a real phone takes 20 s and more; tests that need that say so
 _FIRST_RETRY_S = 0.03  # the server forgets a lost emulator after 0.25 s (measured); before, it refuses it
@@ -51,7 +51,7 @@ class LabPhone:
         self.on_change: Callable[[], None] = lambda: None
         self.captured: dict[str, str] = {}  # files that say what a capture says, by path under the phone's directory
         self.physics = LivePhysics(self)
-        self.userland = Userland(self, watcher)
+        self.userland = PhoneUserland(self, watcher)
         self.config = LinkConfig()
         self.online = False
         self.boots = 0
@@ -59,8 +59,8 @@ class LabPhone:
         self.replug_after_s: float | None = None  # after a cut; None: somebody has to plug it in
         self._adb = adb
         self._profile = load_profile(spec.profile)
-        self.door = Door(self._on_connection)
-        self.port = self.door.port
+        self.adb_port = AdbPort(self._on_connection)
+        self.port = self.adb_port.port
         self._booted: Booted | None = None
         self._links = 0
         self._changed = asyncio.Event()
@@ -104,7 +104,7 @@ class LabPhone:
         self.userland.close()
         if self._booted is not None:
             self._booted.close()
-        self.door.close()
+        self.adb_port.close()
 
     @property
     def title(self) -> str:
@@ -391,8 +391,8 @@ class LabPhone:
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Something changed: open or close the door, and let `until` look again."""
-        self.door.set_open(wanted=self._wants_link)
+        """Something changed: open or close the port, and let `until` look again."""
+        self.adb_port.set_open(wanted=self._wants_link)
         self.on_change()
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,27 +1,39 @@
-"""What programs on a phone did that the lab must know: the screen, the radios, and what root wrote below /sys."""
+"""What programs on a phone did that the lab must know: the screen, the radios, and what root wrote below /sys.
+
+`Watcher` reports files that are written (inotify(7)): one descriptor for a whole lab, no cost while nothing happens.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import os
+import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
-from farm.simulation.battery import CHARGING_ENABLED, INPUT_SUSPEND
+from farm.common.errors import HostError
 from farm.simulation.clocks import clock_files, is_settable
-from farm.simulation.phone_plan import RUN
+from farm.simulation.phone_processes import RUN
 from farm.simulation.profiles import load_profile
+from farm.simulation.sensors import CHARGING_ENABLED, INPUT_SUSPEND
 from farm.simulation.state import PhoneState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+    from pathlib import Path
 
-    from farm.simulation.inotify import Watcher
     from farm.simulation.lab_phone import LabPhone
 
 AWAKE = "Awake"
 _SWITCHES = {CHARGING_ENABLED: "charging_enabled", INPUT_SUSPEND: "input_suspended"}
+_CLOSE_WRITE = 0x8
+_MOVED_TO = 0x80
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 64 * 1024
 
 
-class Userland:
+class PhoneUserland:
     """Of one phone. Radios stay as they were over a reboot; the screen does not."""
 
     def __init__(self, phone: LabPhone, watcher: Watcher) -> None:
@@ -116,3 +128,50 @@ class Userland:
         self._phone.set_state(**changes)
         self._phone.refresh()  # when nothing changed, too
         self._hearing = ""
+
+
+class Watcher:
+    """Watches folders; needs a running event loop."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise HostError("the host has no inotify left", evidence=os.strerror(ctypes.get_errno()))
+        self._watched: dict[int, Callable[[str], None]] = {}
+        asyncio.get_running_loop().add_reader(self._descriptor, self._on_event)
+
+    def watch(self, folder: Path, written: Callable[[str], None], *, moved: bool = False) -> int:
+        """Call `written(name)` when a file of the folder was written, or `moved` there; returns what `unwatch` takes.
+
+        Raises:
+            HostError: it cannot be watched.
+        """
+        mask = _CLOSE_WRITE | (_MOVED_TO if moved else 0)
+        number: int = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), mask)
+        if number < 0:
+            raise HostError(f"cannot watch {folder}", evidence=os.strerror(ctypes.get_errno()))
+        self._watched[number] = written
+        return number
+
+    def unwatch(self, number: int) -> None:
+        """Stop watching a folder."""
+        if self._watched.pop(number, None) is not None:
+            self._libc.inotify_rm_watch(self._descriptor, number)
+
+    def close(self) -> None:
+        """Stop watching everything."""
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+    def _on_event(self) -> None:
+        data = os.read(self._descriptor, _READ_BYTES)
+        offset = 0
+        while offset < len(data):
+            number, _, _, length = _EVENT.unpack_from(data, offset)
+            offset += _EVENT.size
+            name = data[offset : offset + length].rstrip(b"\0")
+            offset += length
+            written = self._watched.get(number)
+            if written is not None and name and not name.startswith(b"."):
+                written(os.fsdecode(name))

@@ -49,25 +49,25 @@ class Options:
         return Path("/data/local/tmp/rpc") if Path("/data/local/tmp").is_dir() else Path.cwd() / "rpc"
 
 
-class Log:
+class LauncherLog:
     """Lines on stderr, each in one write."""
 
     def __init__(self, *, silent: bool) -> None:
         self.silent = silent
 
     def line(self, text: str) -> None:
-        """Log unless silent."""
+        """Write a line, unless silent."""
         if not self.silent:
             self.always(text)
 
     def always(self, text: str) -> None:
-        """Log always."""
+        """Write a line, silent or not."""
         line = f"[{time.strftime('%H:%M:%S')}] tvm_rpc.py: {text}\n"
         with contextlib.suppress(OSError):  # nobody reads the log any more: serve on
             os.write(2, line.encode())
 
 
-def parse_options(arguments: list[str], log: Log) -> Options:
+def parse_options(arguments: list[str], log: LauncherLog) -> Options:
     """Read `--name=value` options; unknown ones are ignored, a wrong value ends the process with 1."""
     values: dict[str, str] = {}
     for argument in arguments:
@@ -106,7 +106,7 @@ def parse_options(arguments: list[str], log: Log) -> Options:
     )
 
 
-def bind(options: Options, log: Log) -> socket.socket | None:
+def bind(options: Options, log: LauncherLog) -> socket.socket | None:
     """The first free port of the range; None when there is none."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     for port in range(options.port, options.port_end):
@@ -153,7 +153,7 @@ def handshake(connection: socket.socket, key: str) -> float | None:
     return limit_s if math.isfinite(limit_s) and limit_s > 0 else 0.0
 
 
-def serve(options: Options, listener: socket.socket, log: Log) -> NoReturn:
+def serve(options: Options, listener: socket.socket, log: LauncherLog) -> NoReturn:
     """One session after the other, for ever."""
     while True:
         connection, address = listener.accept()
@@ -178,7 +178,7 @@ def serve(options: Options, listener: socket.socket, log: Log) -> NoReturn:
 
 def main() -> int:
     """Run the server."""
-    log = Log(silent=False)
+    log = LauncherLog(silent=False)
     if sys.argv[1:2] != ["server"]:
         log.line(_USAGE)
         return 0
@@ -206,7 +206,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _wait(child: int, limit_s: float, log: Log) -> None:
+def _wait(child: int, limit_s: float, log: LauncherLog) -> None:
     descriptor = os.pidfd_open(child)
     ended, _, _ = select.select([descriptor], [], [], limit_s or None)
     os.close(descriptor)
@@ -228,7 +228,7 @@ def _load_runtime() -> None:
     ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_extra.so"), mode=ctypes.RTLD_GLOBAL)
 
 
-def _run_session(options: Options, connection: socket.socket, peer: str, log: Log) -> int:
+def _run_session(options: Options, connection: socket.socket, peer: str, log: LauncherLog) -> int:
     import tvm
     import tvm_ffi
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError, UserError
+from farm.common.errors import ProtocolError, UserError
 from farm.simulation.packets import pieces
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _MAX_PORTION_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LinkPace:
     """How slow a link is, in each direction: `bytes_per_s`, and `latency_s` one way."""
 
     bytes_per_s: float
@@ -43,7 +43,7 @@ class Pace:
         return max(1, min(_MAX_PORTION_BYTES, int(self.bytes_per_s * _PACE_STEP_S)))
 
 
-class Link:
+class PhoneLink:
     """Moves bytes between a connected socket and a `DeviceConnection`; calls back with events and, once, with its end.
 
     `on_lost(reason)` is called at most once, and not when `close` was called.
@@ -77,7 +77,7 @@ class Link:
         self.deaf = False  # a wedged adbd: what arrives is thrown away, for good
         loop.add_reader(sock, self._on_readable)
 
-    def set_pace(self, pace: Pace | None) -> None:
+    def set_pace(self, pace: LinkPace | None) -> None:
         """Slow the link down, or (None) let everything that was held back through at once."""
         if self.closed:
             return
@@ -239,7 +239,7 @@ class Link:
 class _DelayLine:
     """Holds bytes back until a slow link would have delivered them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pace: Pace, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pace: LinkPace, deliver: Callable[[bytes], None]) -> None:
         self.pace = pace
         self._loop = loop
         self._deliver = deliver

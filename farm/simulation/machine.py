@@ -1,9 +1,13 @@
-"""The machine adbd runs on, as its services see it: how to start a shell, where a path is, what faults are armed."""
+"""The machine adbd runs on, as its services see it: how to start a shell, where a path is, what faults are armed.
+
+`LabLine` connects it to the lab: whole messages, each with at most one socket (SCM_RIGHTS).
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +17,10 @@ if TYPE_CHECKING:
 # Of arm64 phones (farm.simulation.arm64): what starts their programs, and where that reads which folder is /data.
 ARM64_PRELOAD = "arm64_exec.so"
 ARM64_DATA = "FARM_ARM64_DATA"
+MESSAGE_LIMIT_BYTES = 64 * 1024
+CONNECTION_MESSAGE = b"adb"  # goes with every connection
+
+Received = tuple[bytes, socket.socket | None]
 
 
 def _same_path(path: bytes) -> bytes:
@@ -92,3 +100,60 @@ class PushFuse:
         self.left_bytes = None
         self.blown()
         return True
+
+
+class LabLine:
+    """One end of the line. It never blocks."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+
+    def fileno(self) -> int:
+        """For an event loop: readable when `receive` has something."""
+        return self._end.fileno()
+
+    def receive(self) -> Received | None:
+        """The next message and the socket that came along, if any; None when the other end is gone.
+
+        Raises:
+            BlockingIOError: nothing is waiting.
+            OSError: the other end died with messages of ours unread.
+        """
+        data, descriptors, _, _ = socket.recv_fds(self._end, MESSAGE_LIMIT_BYTES, 1)
+        connection = socket.socket(fileno=descriptors[0]) if descriptors else None
+        if not data and connection is None:
+            return None
+        return data, connection
+
+    def send(self, message: bytes, connection: socket.socket | None = None) -> None:
+        """Send a message of 1 byte to 64 KiB; the caller's copy of the socket may be closed afterwards.
+
+        Raises:
+            ValueError: the message is empty or too long for the receiver.
+            BlockingIOError: the other end does not read.
+            OSError: it is gone.
+        """
+        if not 0 < len(message) <= MESSAGE_LIMIT_BYTES:
+            raise ValueError(f"a message of {len(message)} bytes; 1 to {MESSAGE_LIMIT_BYTES} go through")
+        if connection is None:
+            self._end.send(message)
+        else:
+            socket.send_fds(self._end, [message], [connection.fileno()])
+
+    def close(self) -> None:
+        """Hang up."""
+        self._end.close()
+
+
+class ConnectionSource(LabLine):
+    """The phone's end, given to its adbd; `machine` tells how to run commands there."""
+
+    def __init__(self, end: socket.socket, machine: Machine) -> None:
+        super().__init__(end)
+        self.machine = machine
+
+
+def line_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends, to be wrapped where they are used."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

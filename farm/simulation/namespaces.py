@@ -2,6 +2,8 @@
 
 Everything mounted here lives in the phone's own mount namespace, so the kernel unmounts it when the phone's last
 process ends, however it ends.
+
+`Isolation` is how far a virtual phone is separated from its host; `detect_isolation` finds what this host allows.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ import signal
 import socket
 import stat
 import struct
+import tempfile
 import time
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import IntFlag, StrEnum
+from functools import cache
 from pathlib import Path
+
+from farm.simulation.system_image import find_userland
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,6 +41,7 @@ _MNT_DETACH = 2
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
+_PHONE_NAMESPACES = CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC
 
 
 class Mount(IntFlag):
@@ -247,3 +254,78 @@ def _check(result: int, call: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")
+
+
+class Isolation(StrEnum):
+    """What a phone has of its own."""
+
+    FULL = "full"  # root on the host: all namespaces; the shell is uid 2000
+    USER = "user"  # no root: the same inside a user namespace; the shell's uid shows 0
+    NONE = "none"  # no namespaces: a folder, the host's shell and network; paths in commands are rewritten
+
+
+@cache
+def detect_isolation() -> Isolation:
+    """The best level this host allows; tries it in a child process once, which takes some milliseconds."""
+    if find_userland() is None:
+        return Isolation.NONE
+    wished = Isolation.FULL if os.geteuid() == 0 else Isolation.USER
+    for level in (wished, Isolation.USER):
+        if _works(level):
+            return level
+    return Isolation.NONE
+
+
+def enter_machine(isolation: Isolation) -> None:
+    """Give this process mounts of its own that the host never sees, and the right to make more.
+
+    Raises:
+        OSError: the host does not allow it.
+    """
+    if isolation is Isolation.USER:
+        become_root_of_user_namespace(os.getuid(), os.getgid())
+    unshare(CLONE_NEWNS)
+    mount("none", "/", flags=Mount.RECURSIVE | Mount.PRIVATE)
+
+
+def enter_phone() -> None:
+    """Let the *next* child be pid 1 of a phone: no processes, an empty network, its own names and uptime.
+
+    Raises:
+        OSError: the host does not allow it.
+    """
+    unshare(_PHONE_NAMESPACES)
+    restart_boot_clock()
+
+
+def _works(level: Isolation) -> bool:
+    """Whether a child can do what a phone's boot does (containers often forbid the mount of /proc)."""
+    with tempfile.TemporaryDirectory(prefix="farm-isolation-") as folder:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                enter_machine(level)
+                enter_phone()
+                init = os.fork()
+                if init == 0:
+                    _try_mounts(Path(folder))
+                    os._exit(0)
+                status = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+            except OSError:
+                status = 1
+            finally:
+                os._exit(status if 0 <= status < 128 else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _try_mounts(folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        unshare(CLONE_NEWNS)
+        mount("tmpfs", folder, "tmpfs", 0, "size=1m")
+        (folder / "proc").mkdir()
+        mount("proc", folder / "proc", "proc")
+        raise_loopback()
+    except OSError:
+        os._exit(1)

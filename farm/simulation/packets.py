@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,23 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.core.errors import FarmError, ProtocolError
-from farm.simulation.adbd import DeviceConnection, Phase
-from farm.simulation.keys import parse_public_key
-from farm.simulation.link import Pace
+from farm.common.errors import FarmError, ProtocolError
+from farm.simulation.adbd import DeviceConnection, HandshakePhase, parse_public_key
+from farm.simulation.link import LinkPace
 from farm.simulation.machine import DiskQuota, PushFuse
 from farm.simulation.process_tree import runs_server
-from farm.simulation.reaper import Reaper
-from farm.simulation.reverse import ReverseTable
 from farm.simulation.services import FEATURES, open_service
-from farm.simulation.session import Session, Stream
+from farm.simulation.session import AdbSession, Stream
+from farm.simulation.shell import Reaper
+from farm.simulation.sockets import ReverseTable
 from farm.simulation.state import STATE_ENVIRONMENT
 
 if TYPE_CHECKING:
     import socket
 
-    from farm.simulation.line import ConnectionSource
-    from farm.simulation.machine import Machine
+    from farm.simulation.machine import ConnectionSource, Machine
 
 KEPT_SERVICES = 1000  # what hosts asked for lately; a farm asks for tens per phone and minute
 
@@ -63,9 +61,9 @@ class LinkConfig:
         return cls(**{**record, "accepted_keys": tuple(record["accepted_keys"])})
 
     @property
-    def pace(self) -> Pace | None:
+    def pace(self) -> LinkPace | None:
         """How slow the link is; None: not at all."""
-        return None if self.bytes_per_s is None else Pace(self.bytes_per_s, self.latency_s)
+        return None if self.bytes_per_s is None else LinkPace(self.bytes_per_s, self.latency_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Phone:
         self.fuse = PushFuse()
         self.services: deque[str] = deque(maxlen=KEPT_SERVICES)
         self._source = source
-        self._hosts: list[_Host] = []
+        self._hosts: list[_AdbHost] = []
         self._connections = 0
 
     def start(self) -> None:
@@ -122,7 +120,7 @@ class Phone:
         """Let the lab know."""
         self._send({"event": event, **fields})
 
-    def forget(self, host: _Host) -> None:
+    def forget(self, host: _AdbHost) -> None:
         """A host's link ended."""
         if host in self._hosts:
             self._hosts.remove(host)
@@ -147,7 +145,7 @@ class Phone:
         if connection is not None:
             connection.set_inheritable(False)  # else every shell of the phone would hold the link open
             self._connections += 1
-            self._hosts.append(_Host(self, connection, self._connections))
+            self._hosts.append(_AdbHost(self, connection, self._connections))
             return
         message = json.loads(data)
         reply: dict[str, object] = {"id": message.get("id")}
@@ -199,7 +197,7 @@ class Phone:
         return [key for host in tuple(self._hosts) if (key := host.accept_key()) is not None]
 
 
-class _Host:
+class _AdbHost:
     """One adb server on one link; also what that link's services need (services.PhoneControls)."""
 
     def __init__(self, phone: Phone, connection: socket.socket, number: int) -> None:
@@ -212,7 +210,7 @@ class _Host:
         self.reverses = ReverseTable(phone.loop, phone.machine, f"host-{number}")
         self._offered_key: bytes | None = None
         config = phone.config
-        self._session = Session(
+        self._session = AdbSession(
             phone.loop,
             connection,
             DeviceConnection(_banner(phone.settings, config.state), verify=self._verify if config.secure else None),
@@ -241,7 +239,7 @@ class _Host:
 
     def accept_key(self) -> str | None:
         """Accept the key the host offered; None when it offered none."""
-        if self._offered_key is None or self._session.connection.phase is not Phase.AUTHORIZING:
+        if self._offered_key is None or self._session.connection.phase is not HandshakePhase.AUTHORIZING:
             return None
         key = self._offered_key.decode("ascii", "replace")
         self._session.accept_host()
@@ -265,7 +263,7 @@ class _Host:
                 if parse_public_key(key.encode()).verifies(token, signature):
                     return True
             except ProtocolError:
-                continue  # a key accepted by hand that is none: it opens no door
+                continue  # a key accepted by hand that is none: it admits nobody
         return False
 
     def _on_key(self, key: bytes) -> None:

@@ -18,16 +18,18 @@ import socket
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from farm.simulation import namespaces
-from farm.simulation.isolation import Isolation, enter_machine, enter_phone
-from farm.simulation.line import ConnectionSource
-from farm.simulation.machine import Machine
-from farm.simulation.phone_plan import PhonePlan, machine_of, make_data_folders, root_plan
-from farm.simulation.system_image import SHELL_GROUPS, SHELL_UID
+from farm.simulation.machine import ARM64_DATA, ARM64_PRELOAD, ConnectionSource, Machine
+from farm.simulation.namespaces import Isolation, RootPlan, enter_machine, enter_phone
+from farm.simulation.plain import PlainPhone
+from farm.simulation.sensors import DUMPSYS, PROC, SYS
+from farm.simulation.state import STATE_ENVIRONMENT, state_folder
+from farm.simulation.system_image import SHELL_GROUPS, SHELL_UID, superuser_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +41,15 @@ _REQUEST_BYTES = 1024
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_LIMIT_S = 5.0
+RUN = "run"  # folder under the phone's directory where its programs say what the lab must know, until the next boot
+# As adbd sets it, /system/xbin first where Android has it last on the list of old releases.
+_PATH = (
+    "/product/bin:/apex/com.android.runtime/bin:/apex/com.android.art/bin:/system_ext/bin:/system/bin:/system/xbin"
+    ":/odm/bin:/vendor/bin:/vendor/xbin"
+)
 
 
-class ExitCode(IntEnum):
+class PhoneExit(IntEnum):
     """How a phone ended (else: 128 + the signal that ended its init)."""
 
     ADBD_ENDED = 0  # `main` returned
@@ -144,7 +152,7 @@ def _fork_into_namespaces(plan: PhonePlan, line: socket.socket, main: AdbdMain, 
 
 def _run_init(plan: PhonePlan, line: socket.socket, main: AdbdMain, ready: int, parent: int) -> NoReturn:
     """Be init: build the root, start adbd, reap whatever ends, end with adbd."""
-    code = int(ExitCode.ADBD_FAILED)
+    code = int(PhoneExit.ADBD_FAILED)
     try:
         # Inside a pid namespace the parent's pid reads 0.
         namespaces.die_with_parent(parent)
@@ -189,7 +197,7 @@ def _reap_until_end(adbd: int, buttons: int, waker: int) -> int:
         for descriptor, _ in poll.poll():
             pressed = os.read(descriptor, _REQUEST_BYTES)
             if descriptor == buttons and b"reboot" in pressed:
-                return ExitCode.REBOOT
+                return PhoneExit.REBOOT
         while (ended := _collect_child()) is not None:
             pid, code = ended
             if pid == adbd:
@@ -208,7 +216,7 @@ def _collect_child() -> tuple[int, int] | None:
 
 
 def _run_adbd(plan: PhonePlan, line: socket.socket, machine: Machine, main: AdbdMain, ready: int) -> NoReturn:
-    code = ExitCode.ADBD_FAILED
+    code = PhoneExit.ADBD_FAILED
     try:
         namespaces.set_process_name("adbd")
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -221,7 +229,7 @@ def _run_adbd(plan: PhonePlan, line: socket.socket, machine: Machine, main: Adbd
             _prctl(_PR_SET_DUMPABLE, 1)  # dropped with the uid; without it /proc/self is root's
         _tell(ready, "ok")
         main(ConnectionSource(line, machine))
-        code = ExitCode.ADBD_ENDED
+        code = PhoneExit.ADBD_ENDED
     except BaseException:  # noqa: BLE001 - as above
         traceback.print_exc()
     finally:
@@ -295,3 +303,102 @@ def _report_and_exit(control: socket.socket, error: BaseException) -> NoReturn:
         control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
     finally:
         os._exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PhonePlan:
+    """What the processes need to know. Paths are on the host."""
+
+    directory: Path
+    isolation: Isolation
+    system: Path | None
+    data_bytes: int | None
+    expose_python: bool
+    arm64: Path | None
+    rooted: bool
+
+    @property
+    def plain(self) -> PlainPhone:
+        """The same for a phone without namespaces."""
+        return PlainPhone(self.directory)
+
+
+def make_data_folders(plan: PhonePlan) -> None:
+    """What Android keeps on /data, owned by the shell where the shell may write."""
+    data = plan.directory / "data"
+    modes = {
+        "": 0o771,
+        "local": 0o751,
+        "local/tmp": 0o771,
+        "app": 0o771,
+        "media": 0o770,
+        "media/0": 0o770,
+        "property": 0o700,
+        "system": 0o775,
+        "system/settings": 0o771,
+    }
+    for name, mode in modes.items():
+        folder = data / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+        if plan.isolation is Isolation.FULL and not plan.rooted and name not in ("", "local", "system"):
+            os.chown(folder, SHELL_UID, SHELL_UID)
+    for name in ("properties", "properties/set", RUN):
+        if plan.isolation is Isolation.FULL:
+            os.chown(plan.directory / name, SHELL_UID, SHELL_UID)
+
+
+def root_plan(plan: PhonePlan) -> RootPlan:
+    """The phone's root."""
+    assert plan.system is not None
+    directory = plan.directory
+    return RootPlan(
+        mount_point=directory / "root",
+        system=plan.system,
+        data=directory / "data",
+        sys=directory / SYS,
+        state=state_folder(directory),
+        dumpsys=directory / DUMPSYS,
+        run=directory / RUN,
+        # Where the shell has another uid than the files, the kernel says "Permission denied", as on a phone.
+        sys_writable=plan.rooted or plan.isolation is Isolation.FULL,
+        programs={"su": superuser_program()} if plan.rooted else {},
+        properties=directory / "properties",
+        proc_files={
+            "cpuinfo": directory / PROC / "cpuinfo",
+            "loadavg": directory / PROC / "loadavg",
+            "meminfo": directory / PROC / "meminfo",
+            "sys/kernel/random/boot_id": directory / PROC / "boot_id",
+        },
+        host_folders=(*(_python_folders() if plan.expose_python else ()), *filter(None, [plan.arm64])),
+    )
+
+
+def _python_folders() -> tuple[Path, ...]:
+    """The host's interpreter, its library and its packages: what the Python launcher of tvm_rpc needs."""
+    wanted = [Path("/usr"), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()]
+    return tuple(
+        folder for folder in dict.fromkeys(wanted) if not any(folder != o and folder.is_relative_to(o) for o in wanted)
+    )
+
+
+def machine_of(plan: PhonePlan) -> Machine:
+    """What its adbd runs on."""
+    environment = {
+        "PATH": _PATH,
+        "ANDROID_ROOT": "/system",
+        "ANDROID_DATA": "/data",
+        "ANDROID_STORAGE": "/storage",
+        "EXTERNAL_STORAGE": "/sdcard",
+        "HOME": "/",
+        "HOSTNAME": "localhost",
+        "LOGNAME": "shell",
+        "USER": "shell",
+        "SHELL": "/bin/sh",
+        "TMPDIR": "/data/local/tmp",
+        STATE_ENVIRONMENT: "/dev/farm/state",
+    }
+    if plan.arm64 is not None:
+        data = plan.directory / "data" if plan.isolation is Isolation.NONE else Path("/data")
+        environment |= {"LD_PRELOAD": str(plan.arm64 / ARM64_PRELOAD), ARM64_DATA: str(data)}
+    return plan.plain.machine(environment) if plan.isolation is Isolation.NONE else Machine(environment=environment)

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.bundle.abi import judge
+from farm.bundle.closure import identify
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
+from farm.common.errors import HostError
+from farm.common.install import pip_install
 from farm.compiler.tvm_errors import NoTvmError
-from farm.core.errors import HostError
-from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,8 +100,8 @@ def build_bundle_folder(out: Path) -> Path:
     if compiler is None:
         _write_launcher(out / SERVER)
         # A script does not tell its ABI (docs/bundles.md): the libraries beside it do.
-        fit = judge(read_elf(out / "libtvm_runtime.so"), "libtvm_runtime.so")
-        (out / DESCRIPTION).write_text(f'abi = "{fit.abi}"\nplatform = "{fit.platform}"\n', "utf-8")
+        abi, platform = identify(read_elf(out / "libtvm_runtime.so"), "libtvm_runtime.so")
+        (out / DESCRIPTION).write_text(f'abi = "{abi}"\nplatform = "{platform}"\n', "utf-8")
     else:
         _install(_compiled(wheel, compiler), out / SERVER, mode=0o755)
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.shell import ShellService, failed_output, parse_shell
 from farm.simulation.sockets import SocketService, dial, parse_address
 from farm.simulation.sync import SyncService
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from farm.simulation.machine import DiskQuota, Machine, PushFuse
     from farm.simulation.packets import Buffer
-    from farm.simulation.reaper import Reaper
-    from farm.simulation.reverse import ReverseTable
     from farm.simulation.session import Stream
+    from farm.simulation.shell import Reaper
+    from farm.simulation.sockets import ReverseTable
 
 # What this adbd can do, in the words of its banner. No compression: a phone may lack it, and the loopback needs none.
 FEATURES = (

@@ -15,7 +15,7 @@ from farm.simulation.adbd import (
     WentOnline,
     WriteAllowed,
 )
-from farm.simulation.link import Link
+from farm.simulation.link import PhoneLink
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from farm.simulation.packets import Buffer
 
 
-class Service(Protocol):
+class StreamService(Protocol):
     """What runs behind a stream. All calls come from the event loop and must not block for long."""
 
     def received(self, payload: Buffer, /) -> None:
@@ -41,12 +41,12 @@ class Service(Protocol):
 class Stream:
     """A service's end of a stream."""
 
-    def __init__(self, session: Session, number: int) -> None:
+    def __init__(self, session: AdbSession, number: int) -> None:
         self._session = session
         self.number = number
         self._queue: deque[Buffer] = deque()
         self._finishing = False
-        self.service: Service | None = None
+        self.service: StreamService | None = None
         self.is_open = True
         self.queued_bytes = 0
 
@@ -55,7 +55,7 @@ class Stream:
         """The most bytes one `write` can move in one packet."""
         return self._session.connection.max_payload
 
-    def accept(self, service: Service) -> None:
+    def accept(self, service: StreamService) -> None:
         """The service runs."""
         self.service = service
         if self.is_open:
@@ -141,7 +141,7 @@ class Stream:
         return payload
 
 
-class Session:
+class AdbSession:
     """Everything one host does over one link."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Session:
         self._on_key = on_key
         self._lost_callback = on_lost
         self._streams: dict[int, Stream] = {}
-        self.link = Link(loop, sock, connection, on_event=self._on_event, on_lost=self._on_lost)
+        self.link = PhoneLink(loop, sock, connection, on_event=self._on_event, on_lost=self._on_lost)
 
     def open(self, service: str) -> Stream:
         """Ask the host for a service (a reverse's destination). `drained` of its service follows when it is there."""

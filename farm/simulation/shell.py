@@ -3,6 +3,8 @@
 Which descriptors it gets follows adbd: with the shell protocol and `raw`, one socket pair for stdin and stdout and one
 for stderr; with the protocol otherwise a terminal; without the protocol a terminal in raw mode. A lost stream sends
 SIGHUP to the shell's pid alone; what it started in the background lives on.
+
+`Reaper` collects children that ended: shells and, as pid 1 of a namespace, what they left behind.
 """
 
 from __future__ import annotations
@@ -18,16 +20,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.shell_protocol import HEADER, ShellDecoder, ShellId, encode, parse_window_size
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from farm.simulation.machine import Machine, OutputFilter
     from farm.simulation.packets import Buffer
-    from farm.simulation.reaper import Reaper
     from farm.simulation.session import Stream
 
 _READ_BYTES = 64 * 1024
@@ -340,3 +341,33 @@ def _shut_writing(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_WR)
     except OSError:
         return  # the program ended first
+
+
+class Reaper:
+    """Waits for every child of this process and tells who asked. One per process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watched: dict[int, Callable[[int], None]] = {}
+        loop.add_signal_handler(signal.SIGCHLD, self._collect)
+
+    def watch(self, pid: int, ended: Callable[[int], None]) -> None:
+        """Call `ended(exit code)` when the child ends; a signal n counts as 128 + n, as adbd reports it."""
+        self._watched[pid] = ended
+
+    def send_signal(self, pid: int, number: signal.Signals) -> None:
+        """Signal a watched child; does nothing once it ended (its pid may be another's by then)."""
+        if pid in self._watched:
+            os.kill(pid, number)
+
+    def _collect(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = self._watched.pop(pid, None)
+            if ended is not None:
+                code = os.waitstatus_to_exitcode(status)
+                ended(code if code >= 0 else 128 - code)

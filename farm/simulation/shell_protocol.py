@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 
 if TYPE_CHECKING:
     from farm.simulation.packets import Buffer

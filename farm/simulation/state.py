@@ -21,7 +21,7 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.sync_protocol import (
     FLAG_DRY_RUN,
     MAX_DATA_BYTES,

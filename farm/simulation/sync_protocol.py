@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 
 _LIST_LIMIT_S = 20.0
 # Linked to toybox on no phone: their work is done by a program of ours, or needs a right that no shell has.

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from farm.simulation.state import PhoneState, changes_from_record
 
 if TYPE_CHECKING:

@@ -2,6 +2,9 @@
 
 Formats follow uhubctl 2.6 (its main.c: print_port_status, main) and Linux (Documentation/ABI/stable/sysfs-bus-usb).
 Hubs between a phone and its root hub switch each port by itself; root hubs do not, as in most computers.
+
+The lab host has programs that reach into the lab: `LAB/bin/uhubctl -l 1-4 -p 2 -a cycle`, and `LAB/bin/usb-power
+off|on 1-4.2` for power by command template.
 """
 
 from __future__ import annotations
@@ -9,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import getopt
 import re
+import shlex
 import shutil
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
+from farm.simulation.control import CONTROL_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +41,23 @@ _LONG = (
     "exact", "force", "reset", "nodesc", "nosysfs",
 )  # fmt: skip
 _VERSION = "2.6.0"
+BIN = "bin"
+_PROGRAM = """\
+import json, socket, sys
+lab = socket.socket(socket.AF_UNIX)
+try:
+    lab.connect(sys.argv[1])
+    order = {"id": 1, "do": sys.argv[2], "arguments": sys.argv[3:]}
+    lab.sendall(json.dumps(order).encode() + b"\\n")
+    reply = json.loads(lab.makefile("rb").readline())
+except (OSError, ValueError) as error:
+    sys.exit(f"the lab does not answer: {error}")
+if not reply["ok"]:
+    sys.exit(reply["error"]["message"])
+sys.stdout.write(reply["value"]["out"])
+sys.stderr.write(reply["value"]["err"])
+sys.exit(reply["value"]["code"])
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,3 +310,16 @@ def _number(text: str) -> int:
     """As C's atoi."""
     digits = re.match(r"\d*", text)
     return int(digits[0] or 0) if digits else 0
+
+
+def write_host_programs(lab: Path) -> None:
+    """Put them into the lab's folder `bin`."""
+    folder = lab / BIN
+    folder.mkdir(parents=True, exist_ok=True)
+    body = folder / ".ask_lab.py"
+    body.write_text(_PROGRAM, "utf-8")
+    words = [sys.executable, "-I", "-S", str(body), str(lab / CONTROL_SOCKET)]
+    for name, action in (("uhubctl", "uhubctl"), ("usb-power", "usb_power")):
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.join([*words, action])} "$@"\n', "utf-8")
+        program.chmod(0o755)

@@ -23,12 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 from farm.simulation import phone_processes
-from farm.simulation.isolation import Isolation, detect_isolation
-from farm.simulation.line import CONNECTION_MESSAGE, ConnectionSource, Line, line_pair
-from farm.simulation.phone_plan import RUN, PhonePlan
-from farm.simulation.phone_processes import ExitCode
+from farm.simulation.machine import CONNECTION_MESSAGE, ConnectionSource, LabLine, line_pair
+from farm.simulation.namespaces import Isolation, detect_isolation
+from farm.simulation.phone_processes import RUN, PhoneExit, PhonePlan
 from farm.simulation.profiles import ARM64_ABI, VIRTUAL_ABI, format_properties, load_profile, serial_of
 from farm.simulation.sensors import DUMPSYS, SYS, apply_state, render_constant, write_files, write_links
 from farm.simulation.state import PhoneState, new_boot_id, read_state, state_folder, write_state
@@ -72,7 +71,7 @@ class Booted:
         self.exit_code: int | None = None  # of the last run (ExitCode, or 128 + signal)
         self._control = control
         self._hardware_pid = hardware_pid
-        self._line: Line | None = None
+        self._line: LabLine | None = None
 
     @property
     def running(self) -> bool:
@@ -97,10 +96,10 @@ class Booted:
                 hint=f"see {self.spec.directory / phone_processes.CONSOLE}",
                 evidence=str(event.get("failed", event)),
             )
-        self._line, self.pid, self.exit_code = Line(ours), int(str(event["up"])), None
+        self._line, self.pid, self.exit_code = LabLine(ours), int(str(event["up"])), None
 
     @property
-    def line(self) -> Line:
+    def line(self) -> LabLine:
         """The lab's end of the line to adbd.
 
         Raises:
@@ -260,4 +259,4 @@ def _begin_boot(spec: WorldSpec) -> None:
         stale.unlink()
 
 
-__all__ = ["Booted", "ConnectionSource", "ExitCode", "Isolation", "WorldSpec", "boot"]
+__all__ = ["Booted", "ConnectionSource", "Isolation", "PhoneExit", "WorldSpec", "boot"]

@@ -1,31 +1,39 @@
 """Column types that mean the same on SQLite and PostgreSQL.
 
-What the world says (adb's words, names in a client's request) may hold what no database keeps: half a surrogate pair,
-as Python reads foreign bytes, or a NUL, which PostgreSQL refuses. Both are written as their escapes here, so that no
-text can keep a change from being written.
+Text from outside (adb's output, names in a client's request) may hold characters that no database stores: half a
+surrogate pair, as Python decodes foreign bytes, or a NUL, which PostgreSQL refuses. The types write both as escapes,
+so that no text can keep a change from being written.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, Dialect, Double, Integer, String, Text, TypeDecorator
+from pydantic import TypeAdapter
+from sqlalchemy import BigInteger, Dialect, Double, Integer, String, Text, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
-_UNKEPT = re.compile("[\0\ud800-\udfff]")
+log = logging.getLogger(__name__)
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def keepable(text: str) -> str:
+def storable(text: str) -> str:
     r"""The text with lone surrogates and NULs as their escapes: `\udcff`, `\x00`."""
-    return _UNKEPT.sub(lambda found: "\\x00" if found[0] == "\0" else f"\\u{ord(found[0]):04x}", text)
+    return _UNSTORABLE.sub(lambda found: "\\x00" if found[0] == "\0" else f"\\u{ord(found[0]):04x}", text)
 
 
 class Word(TypeDecorator[str]):
-    """Any text, kept as `keepable` writes it.
+    """Any text, stored as `storable` writes it.
 
     Texts sort by their bytes everywhere: SQLite's own order, and what prefix ranges over ids need.
     """
@@ -39,11 +47,44 @@ class Word(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else keepable(value)
+        return None if value is None else storable(value)
+
+
+class EnumText(Word):
+    """A member of a StrEnum, stored as its value."""
+
+    cache_ok = True
+
+    def __init__(self, choices: type[StrEnum]) -> None:
+        super().__init__()
+        self.choices = choices
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """To the database. Comparisons may bind other text too."""
+        return super().process_bind_param(None if value is None else str(value), dialect)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:  # noqa: ARG002
+        """From the database."""
+        return None if value is None else self.choices(value)
+
+
+class Flag(TypeDecorator[bool]):
+    """A bool stored as 0 or 1."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_bind_param(self, value: bool | None, dialect: Dialect) -> int | None:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else int(value)
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> bool | None:  # noqa: ARG002
+        """From the database."""
+        return None if value is None else bool(value)
 
 
 def utc_time(seconds: float) -> datetime:
-    """The time kept as seconds since 1970.
+    """The time stored as seconds since 1970.
 
     Raises:
         ValueError: no calendar has it (OverflowError, OSError: nor the host's C library; TypeError: it is no number).
@@ -56,13 +97,8 @@ def serial_number() -> TypeEngine[int]:
     return BigInteger().with_variant(Integer, "sqlite")
 
 
-def yes_or_no(column: str, name: str) -> CheckConstraint:
-    """A flag kept as 0 or 1."""
-    return CheckConstraint(f"{column} IN (0, 1)", name=name)
-
-
 class UtcTime(TypeDecorator[datetime]):
-    """An aware datetime as seconds since 1970; microseconds survive the way there and back."""
+    """An aware datetime as seconds since 1970; microseconds survive the round trip."""
 
     impl = Double
     cache_ok = True
@@ -85,28 +121,65 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 class StrictJson(TypeDecorator[Any]):
-    """JSON as text; what JSON cannot say is refused. None is NULL."""
+    """JSON as text, read as `build` of the parsed value. None is NULL; a value that JSON does not know is refused."""
 
     impl = Text
     cache_ok = True
 
+    def __init__(self, build: Callable[[Any], Any] | None = None) -> None:
+        super().__init__()
+        self.build = build
+
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else _as_json(value, allow_nan=False)
+        return None if value is None else _as_json(value, allow_nan=False, default=_plain)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ARG002
         """From the database."""
-        return None if value is None else json.loads(value)
+        if value is None:
+            return None
+        parsed = json.loads(value)
+        return self.build(parsed) if self.build else parsed
+
+
+class RecordJson(StrictJson):
+    """A dataclass as JSON. One that cannot be read any more (another release wrote it) is None, and logged."""
+
+    cache_ok = True
+
+    def __init__(self, record: type[Any]) -> None:
+        super().__init__(TypeAdapter(record).validate_python)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else _as_json(asdict(value), default=_plain)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """From the database."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ValueError as error:
+            log.warning("a stored record is not used: %s", error)
+            return None
 
 
 class LooseJson(StrictJson):
-    """JSON in which foreign values stand as their text: what is told in an event must never stop its change."""
+    """JSON in which unknown values become their text: an event's data must never keep its change from being stored."""
 
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
         """To the database."""
-        return None if value is None else _as_json(value, default=str)
+        return None if value is None else _as_json(dict(value), default=str)
+
+
+def _plain(value: object) -> object:
+    """Mappings and sets as JSON knows them."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def _as_json(value: Any, **options: Any) -> str:

@@ -1,29 +1,91 @@
-"""Remembered phones and keys set by hand."""
+"""Phones: remembered ones, aliases, recovery actions and quarantines, batteries day by day."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
-from farm.store.database import Database
-from farm.store.records import DeviceRecord
-from farm.store.rows import put
-from farm.store.schema import alias, device
+from farm.common.events import Event
+from farm.model.health import KEPT_DAYS, BatteryDay, Health
+from farm.model.identity import DeviceIdentity
+from farm.store.database import TableAccess, put, values_of
+from farm.store.schema import alias, battery_day, device, proven, quarantine, recovery, rollout
+
+_DAY = [column for column in battery_day.c if column.name != "serial"]
 
 
-class DeviceTable:
-    """Phones the farm was told about or has adopted."""
+@dataclass(frozen=True, slots=True)
+class DeviceRecord:
+    """What the farm remembers of a phone."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    serial: str
+    name: str
+    hardware_serial: str = ""
+    pool: str = ""
+    adopted: bool = False
+    service: str = "in"
+    ordered_by: str = ""  # user who took it out of service
+    ordered_at: datetime | None = None
+    address: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    identity: DeviceIdentity | None = None  # as it was last identified
+    health: Health | None = None  # a recent probe
+    health_at: datetime | None = None  # when that was read
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRecord:
+    """One recovery action that was taken."""
+
+    id: str
+    serial: str
+    device: str
+    action: str
+    fault: str
+    cause: str
+    began_at: datetime
+    took_s: float | None = None  # None: under way
+    outcome: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRecord:
+    """Why a phone is withheld from users."""
+
+    serial: str
+    reason: str
+    hint: str
+    fault: str
+    rule: str
+    evidence: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """The rolling upgrade of one ABI and platform; fields as in farm.bundle.rollout_rules.Rollout."""
+
+    abi: str
+    platform: str
+    current: str
+    previous: str
+    candidate: str
+    wanted: str
+    refused: Mapping[str, str]
+    trials: Mapping[str, Mapping[str, Any]]
+
+
+class DeviceTable(TableAccess):
+    """Phones that were configured or adopted."""
 
     def all(self) -> tuple[DeviceRecord, ...]:
         """Every remembered phone, by name."""
-        rows = self._database.rows(select(device).order_by(device.c.name))
-        return tuple(DeviceRecord(**{**row, "adopted": bool(row["adopted"])}) for row in rows)
+        return tuple(DeviceRecord(**row) for row in self._database.rows(select(device).order_by(device.c.name)))
 
     async def save(self, record: DeviceRecord) -> None:
         """Insert or replace a phone.
@@ -31,7 +93,7 @@ class DeviceTable:
         Raises:
             StoreConflictError: another phone has that name.
         """
-        await self._database.put(device, _values(record))
+        await self._database.put(device, values_of(record))
 
     async def save_together(self, records: Sequence[DeviceRecord]) -> None:
         """Insert or replace phones that may have exchanged their names, all or none.
@@ -42,8 +104,7 @@ class DeviceTable:
 
         def exchange(connection: Connection) -> None:
             connection.execute(delete(device).where(device.c.serial.in_([record.serial for record in records])))
-            for record in records:
-                put(connection, device, _values(record))
+            connection.execute(insert(device), [values_of(record) for record in records])
 
         await self._database.write(exchange)
 
@@ -52,11 +113,8 @@ class DeviceTable:
         await self._database.execute(delete(device).where(device.c.serial == serial))
 
 
-class AliasTable:
+class AliasTable(TableAccess):
     """Aliases set by hand, with their selectors."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def all(self) -> dict[str, str]:
         """Alias -> selector."""
@@ -71,5 +129,112 @@ class AliasTable:
         return await self._database.change(delete(alias).where(alias.c.alias == name))
 
 
-def _values(record: DeviceRecord) -> dict[str, Any]:
-    return {**asdict(record), "adopted": int(record.adopted), "labels": dict(record.labels)}
+class RecoveryTable(TableAccess):
+    """Recovery actions, phones in quarantine, and bundles that passed their check."""
+
+    def since(self, at: datetime, serial: str = "") -> tuple[RecoveryRecord, ...]:
+        """Actions that began after `at`, on one phone or on all, oldest first."""
+        return self._actions(recovery.c.began_at > at, *([recovery.c.serial == serial] if serial else []))
+
+    def open_quarantines(self) -> tuple[RecoveryRecord, ...]:
+        """Actions `quarantine` that have not ended, oldest first."""
+        return self._actions(recovery.c.outcome.is_(None), recovery.c.action == "quarantine")
+
+    async def begin(self, record: RecoveryRecord, events: Sequence[Event] = ()) -> None:
+        """Store an action that begins now."""
+        await self._database.execute(insert(recovery).values(values_of(record)), events)
+
+    async def end(self, action: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
+        """Store how an action (its id) ended."""
+        ended = update(recovery).where(recovery.c.id == action).values(took_s=took_s, outcome=outcome, detail=detail)
+        await self._database.execute(ended, events)
+
+    async def end_interrupted(self, outcome: str, detail: str) -> None:
+        """End the actions that were under way when the daemon ended; their duration is unknown."""
+        open_actions = update(recovery).where(recovery.c.outcome.is_(None), recovery.c.action != "quarantine")
+        await self._database.execute(open_actions.values(took_s=0.0, outcome=outcome, detail=detail))
+
+    async def redate(self, now: datetime) -> None:
+        """Date actions that a wrong clock placed after `now` to `now`."""
+        later = (
+            update(recovery).where(recovery.c.began_at > now, recovery.c.action != "quarantine").values(began_at=now)
+        )
+        await self._database.execute(later)
+
+    def quarantined(self) -> tuple[QuarantineRecord, ...]:
+        """Every phone that is withheld from users."""
+        return tuple(QuarantineRecord(**row) for row in self._database.rows(select(quarantine)))
+
+    async def add_quarantine(self, record: QuarantineRecord) -> None:
+        """Store why a phone is in quarantine."""
+        await self._database.put(quarantine, values_of(record))
+
+    async def remove_quarantine(self, serial: str) -> None:
+        """Remove a phone's quarantine."""
+        await self._database.execute(delete(quarantine).where(quarantine.c.serial == serial))
+
+    def proven(self) -> dict[str, str]:
+        """Serial -> the bundle that last passed its check there."""
+        return {row["serial"]: row["bundle"] for row in self._database.rows(select(proven))}
+
+    async def set_proven(self, serial: str, bundle: str) -> None:
+        """Store that the bundle passed its check on that phone."""
+        await self._database.put(proven, {"serial": serial, "bundle": bundle})
+
+    async def change_serial(self, serial: str, to: str) -> None:
+        """Follow a phone to another serial: budgets and quarantine are the phone's."""
+
+        def move(connection: Connection) -> None:
+            connection.execute(update(recovery).where(recovery.c.serial == serial).values(serial=to))
+            for table in (quarantine, proven):
+                connection.execute(delete(table).where(table.c.serial == to))
+                connection.execute(update(table).where(table.c.serial == serial).values(serial=to))
+
+        await self._database.write(move)
+
+    def _actions(self, *conditions: ColumnElement[bool]) -> tuple[RecoveryRecord, ...]:
+        wanted = select(recovery).where(*conditions).order_by(recovery.c.began_at, recovery.c.id)
+        return tuple(RecoveryRecord(**row) for row in self._database.rows(wanted))
+
+
+class RolloutTable(TableAccess):
+    """Rolling upgrades of runtime bundles."""
+
+    def all(self) -> tuple[RolloutRecord, ...]:
+        """Every ABI and platform with bundles."""
+        return tuple(RolloutRecord(**row) for row in self._database.rows(select(rollout)))
+
+    async def save(self, record: RolloutRecord) -> None:
+        """Insert or replace one."""
+        await self._database.put(rollout, values_of(record))
+
+
+class BatteryTable(TableAccess):
+    """Days of each phone's battery, by serial."""
+
+    def days(self, serial: str) -> tuple[BatteryDay, ...]:
+        """A phone's stored days, the oldest first."""
+        wanted = select(*_DAY).where(battery_day.c.serial == serial).order_by(battery_day.c.day)
+        return tuple(BatteryDay(**row) for row in self._database.rows(wanted))
+
+    async def keep(self, serial: str, day: BatteryDay) -> None:
+        """Insert or replace one day; days beyond `KEPT_DAYS` go."""
+
+        def write(connection: Connection) -> None:
+            put(connection, battery_day, {"serial": serial, **values_of(day)})
+            own = battery_day.c.serial == serial
+            oldest = select(battery_day.c.day).where(own).order_by(battery_day.c.day.desc()).offset(KEPT_DAYS).limit(1)
+            if (beyond := connection.execute(oldest).scalar()) is not None:
+                connection.execute(delete(battery_day).where(own, battery_day.c.day <= beyond))
+
+        await self._database.write(write)
+
+    async def change_serial(self, serial: str, to: str) -> None:
+        """Follow a phone to another serial; its days replace those of the other serial."""
+
+        def move(connection: Connection) -> None:
+            days = select(battery_day.c.day).where(battery_day.c.serial == serial)
+            connection.execute(delete(battery_day).where(battery_day.c.serial == to, battery_day.c.day.in_(days)))
+            connection.execute(update(battery_day).where(battery_day.c.serial == serial).values(serial=to))
+
+        await self._database.write(move)

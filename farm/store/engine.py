@@ -1,17 +1,23 @@
-"""Engines: how a connection to the database is made and begun."""
+"""Engines: how a connection to the database is made and begun, and which of its errors concern the whole database.
+
+Such an outage is recognised by the engine's error codes, never by its texts.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
-INCREMENTAL = 2  # auto_vacuum: free pages go when they are asked to
+INCREMENTAL = 2  # auto_vacuum: free pages go on request
 CONNECT_TIMEOUT_S = 10
 # A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
-# reads run on the event loop too, and everybody waits for the one writer.
+# reads run on the event loop too, and all callers wait for the one writer.
 SERVER = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "tcp_user_timeout": 10_000,  # ms for what was sent to be taken
@@ -21,6 +27,29 @@ SERVER = {
     "keepalives_count": 3,
 }
 STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseconds, a prune's batch too
+ROOM_HINT = "free disk space; farm notices by itself and goes on"
+_PRIMARY_CODE = 0xFF  # SQLite's extended codes carry their primary one in the low byte (sqlite.org/rescode.html)
+_SQLITE = {
+    sqlite3.SQLITE_FULL: ("the disk is full", ROOM_HINT),
+    sqlite3.SQLITE_IOERR: ("the disk under it failed", "look at the host's kernel log (dmesg)"),
+    sqlite3.SQLITE_READONLY: ("it is read-only", "is its file system mounted read-only? farm goes on once it is not"),
+    sqlite3.SQLITE_CANTOPEN: ("its file cannot be opened", "is the state folder still there, and farm's own?"),
+    sqlite3.SQLITE_CORRUPT: ("it is damaged", "stop farm, then: farm store check"),
+    sqlite3.SQLITE_NOTADB: ("it is damaged", "stop farm, then: farm store check"),
+    sqlite3.SQLITE_BUSY: ("another program keeps it locked", "close other programs that have it open (sqlite3?)"),
+    sqlite3.SQLITE_NOMEM: ("the host is out of memory", "end what needs so much of it"),
+}
+_SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
+    "53": ("the database server has no room or memory left", ROOM_HINT),
+    "08": ("the database server cannot be reached", "is it running? farm goes on once it answers"),
+    "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
+    "57": ("the database server is stopping", "farm goes on once it is back"),
+    "58": ("the database server's disk failed", "look at its log"),
+    "25006": ("the database server is read-only", "is it a standby? [store] url must name the primary"),
+    "XX": ("the database server is damaged", "look at its log"),
+}
+_GONE = ("its file was removed or replaced", "put it back, or restart farm to begin with what is there")
+_UNREACHABLE = _SERVER["08"]
 
 
 def sqlite_engine(
@@ -41,10 +70,10 @@ def sqlite_engine(
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves: the driver's own comes too late
+        connection.isolation_level = None  # the `begin` listener issues BEGIN: the driver's own comes too late
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        # So that pruning shrinks the file. Only of one that is made now: to say it again takes the write lock, so
-        # whoever came to read would wait for a commit on a slow disk.
+        # So that pruning shrinks the file. Only for a new file: setting it again takes the write lock, so a reader
+        # would wait for a commit on a slow disk.
         if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):
             connection.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
         for pragma in pragmas:
@@ -60,10 +89,71 @@ def sqlite_engine(
 def server_engine(url: str) -> Engine:
     """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew.
 
-    What the URL says (`?tcp_user_timeout=...`, `?options=-c statement_timeout=...`) goes before these limits.
+    Options of the URL (`?tcp_user_timeout=...`, `?options=-c statement_timeout=...`) replace these limits.
     """
     limits = {**SERVER, "options": f"-c statement_timeout={STATEMENT_TIMEOUT}"}
-    said = make_url(url).query
+    given = make_url(url).query
     return create_engine(
-        url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in said}
+        url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseOutage:
+    """Why nothing can be written, and what to do."""
+
+    reason: str
+    hint: str
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"the database cannot be written: {self.reason} ({self.hint})"
+
+
+class FileGoneError(OSError):
+    """The database's file is not where it was opened any more."""
+
+
+def outage_of(error: BaseException | None) -> DatabaseOutage | None:
+    """What an error means for the database as a whole; None when it is about one statement.
+
+    The causes of the error count too: undoing a transaction that the engine has undone itself fails on top.
+    """
+    while error is not None:
+        if isinstance(error, FileGoneError):
+            return DatabaseOutage(*_GONE, evidence=str(error))
+        found = None
+        if isinstance(error, DBAPIError):
+            found = _of_driver(error)
+        elif isinstance(error, sqlite3.Error):  # of a statement outside the engine's transactions (VACUUM)
+            found = _of_sqlite(error)
+        if found is not None:
+            return found
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether SQLite found the file damaged, or no database."""
+    return _sqlite_code(getattr(error, "orig", None) or error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _of_driver(error: DBAPIError) -> DatabaseOutage | None:
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return _of_sqlite(cause)
+    state = getattr(cause, "sqlstate", None)
+    if state is None:  # the driver has no server that could give a code
+        lost = isinstance(error, OperationalError | InterfaceError)
+        return DatabaseOutage(*_UNREACHABLE, evidence=str(cause).strip()) if lost else None
+    words = _SERVER.get(state) or _SERVER.get(state[:2])
+    return DatabaseOutage(*words, evidence=str(cause).strip()) if words else None
+
+
+def _of_sqlite(cause: sqlite3.Error) -> DatabaseOutage | None:
+    words = _SQLITE.get(_sqlite_code(cause))
+    return DatabaseOutage(*words, evidence=str(cause)) if words else None
+
+
+def _sqlite_code(cause: BaseException) -> int:
+    return int(getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & _PRIMARY_CODE

@@ -1,8 +1,17 @@
-"""Jobs, their attempts and results. Every change is conditional on what it was decided from."""
+"""Jobs, their attempts and results, searches over them, and the toolchains that run them.
+
+Every change of a job is conditional on the state it was decided from.
+
+Words of a search lie anywhere in a job, so no index finds them: a search looks at the newest jobs in the order of their
+numbers, at most LOOKED_AT, and returns where it stopped, so its cost does not grow with the history.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import (
@@ -10,42 +19,56 @@ from sqlalchemy import (
     Connection,
     Double,
     Select,
+    Text,
+    Update,
     and_,
+    delete,
+    false,
+    func,
     insert,
     literal_column,
+    or_,
     select,
     type_coerce,
     union_all,
     update,
 )
 
-from farm.core.events import Event
-from farm.core.job import FINAL, Attempt, AttemptState, Job, JobState
+from farm.common.events import Event
+from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store import schema
-from farm.store.database import Database, must_change
-from farm.store.measurements import keep_measurement
-from farm.store.rows import (
-    attempt_end,
-    attempt_of,
-    attempt_values,
-    in_parts,
-    job_changes,
-    job_of,
-    job_values,
-    put,
-    select_jobs,
-    selector_number,
-)
-from farm.store.schema import attempt, job, submission
+from farm.store.database import TableAccess, in_parts, inserted_number, must_change, put, selector_number, values_of
+from farm.store.measurements import insert_measurement
+from farm.store.schema import attempt, job, selector, submission, toolchain
 
 PAGE = 50
 
 
-class JobTable:
-    """Statements over jobs."""
+_JOB_COLUMNS = [job.c[field.name] for field in fields(Job) if field.name != "selector"]
+# Columns that a decision changes, and that the end of an attempt changes.
+_DECIDED = ("state", "device", "avoid", "priority", "attempts", "uncounted", "not_before", "error", "ended_at")
+_ENDED = ("state", "ended_at", "error")
+_FIELD = re.compile(r'"[^"\\]*":')  # a field's name in JSON: parsing thousands of specs would take half a second
+LOOKED_AT = 2_000  # jobs of one search
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+
+@dataclass(frozen=True, slots=True)
+class ToolchainRecord:
+    """A toolchain added with `farm toolchain add`."""
+
+    name: str
+    python: str
+    bundle: str = ""
+    tvm_version: str = ""  # as its TVM reported when it was verified
+
+
+def select_jobs() -> Select[Any]:
+    """Whole jobs (`Job(**row)`), with the text of their selector."""
+    return select(*_JOB_COLUMNS, selector.c.text.label("selector")).join_from(job, selector)
+
+
+class JobTable(TableAccess):
+    """Statements over jobs."""
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
@@ -67,12 +90,11 @@ class JobTable:
     def states(self, array: str) -> frozenset[JobState]:
         """The states that an array's jobs are in; none when there is no such array."""
         with self._database.reading() as connection:
-            found = connection.execute(select(job.c.state).where(_of_array(array)).distinct()).scalars()
-            return frozenset(map(JobState, found))
+            return frozenset(connection.execute(select(job.c.state).where(_of_array(array)).distinct()).scalars())
 
     def find(self, prefix: str, limit: int = 10) -> tuple[Job, ...]:
         """Jobs whose id begins with `prefix`, at most `limit`, by id."""
-        beyond = prefix + "\U0010ffff"  # sorts behind whatever continues it
+        beyond = prefix + "\U0010ffff"  # sorts behind every continuation
         wanted = select_jobs().where(job.c.id >= prefix, job.c.id < beyond).order_by(job.c.id).limit(limit)
         return self._jobs(wanted)
 
@@ -116,7 +138,7 @@ class JobTable:
         # Each state's newest come in order out of the index.
         each_newest = [
             select(
-                select(job.c.seq).where(job.c.state == each.value, *older)
+                select(job.c.seq).where(job.c.state == each, *older)
                 .order_by(job.c.seq.desc()).limit(limit).subquery().c.seq
             )
             for each in sorted(state)
@@ -156,26 +178,27 @@ class JobTable:
         return tuple(sorted(found, key=lambda each: each.fence))  # here: in SQL, the index of all fences were taken
 
     def result(self, job_id: str) -> Mapping[str, Any] | None:
-        """What a job came to, None when it has no result."""
-        rows = self._database.rows(select(schema.result.c.body).where(schema.result.c.job == job_id))
-        return rows[0]["body"] if rows else None
+        """The result of a job; None when it has none."""
+        return self.results((job_id,)).get(job_id)
+
+    def results(self, job_ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """The results of those of these jobs that have one."""
+        wanted, of = select(schema.result.c.job, schema.result.c.body), schema.result.c.job
+        found = (row for some in in_parts(job_ids) for row in self._database.rows(wanted.where(of.in_(some))))
+        return {row["job"]: row["body"] for row in found}
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
     async def add(self, jobs: Sequence[Job], *, key: str = "", events: Sequence[Event] = ()) -> tuple[str, ...]:
         """Keep the jobs of one submit; returns their ids.
 
-        The same user's same `key` again adds nothing and tells nothing: the ids of the first time are returned.
+        A `key` that the same user has used before adds neither jobs nor events: the ids of the first time are returned.
         """
 
         def add(connection: Connection) -> tuple[str, ...]:
-            number = None
-            if key:
-                number, known = _submission(connection, jobs[0].user, key)
-                if known:
-                    raise _SubmittedBeforeError(known)
+            number = _new_submission(connection, jobs[0].user, key) if key else None
             selectors = {text: selector_number(connection, text) for text in sorted({each.selector for each in jobs})}
-            rows = [{**job_values(each), "selector": selectors[each.selector], "submission": number} for each in jobs]
+            rows = [{**values_of(each), "selector": selectors[each.selector], "submission": number} for each in jobs]
             connection.execute(insert(job), rows)
             return tuple(each.id for each in jobs)
 
@@ -187,20 +210,20 @@ class JobTable:
             return before.ids
 
     async def start(self, begun: Attempt, *, attempts_before: int, events: Sequence[Event] = ()) -> bool:
-        """The claim: the job is still queued and has been tried as often as believed -> it runs, under this attempt.
+        """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
 
         Raises:
             StoreConflictError: another attempt runs on that device, or the lease is not known.
         """
         claim = (
             update(job)
-            .where(job.c.id == begun.job, job.c.state == JobState.QUEUED.value, job.c.attempts == attempts_before)
-            .values(state=JobState.RUNNING.value, attempts=attempts_before + 1, not_before=None)
+            .where(job.c.id == begun.job, job.c.state == JobState.QUEUED, job.c.attempts == attempts_before)
+            .values(state=JobState.RUNNING, attempts=attempts_before + 1, not_before=None)
         )
 
         def start(connection: Connection) -> None:
-            must_change(connection.execute(claim).rowcount)
-            connection.execute(insert(attempt).values(attempt_values(begun)))
+            must_change(connection, claim)
+            connection.execute(insert(attempt).values(values_of(begun)))
 
         return await self._database.write_if(start, events)
 
@@ -211,38 +234,22 @@ class JobTable:
 
         False: that attempt is not running under that fence any more; nothing is written.
         """
-        end = (
-            update(attempt)
-            .where(
-                attempt.c.id == ended.id,
-                attempt.c.fence == ended.fence,
-                attempt.c.state == AttemptState.RUNNING.value,
-            )
-            .values(attempt_end(ended))
-        )
-        change = update(job).where(job.c.id == becomes.id, job.c.ended_at.is_(None)).values(job_changes(becomes))
+        end = _running(ended.id, ended.fence).values({name: getattr(ended, name) for name in _ENDED})
+        change = update(job).where(job.c.id == becomes.id, job.c.ended_at.is_(None)).values(_decided(becomes))
 
         def finish(connection: Connection) -> None:
-            must_change(connection.execute(end).rowcount)
-            must_change(connection.execute(change).rowcount)
-            _keep_result(connection, becomes.id, result)
-            keep_measurement(connection, becomes, ended, result)
+            must_change(connection, end)
+            must_change(connection, change)
+            if result is not None:
+                put(connection, schema.result, {"job": becomes.id, "body": result})
+            insert_measurement(connection, becomes, ended, result)
 
         return await self._database.write_if(finish, events, last=True)
 
-    async def save(
-        self,
-        becomes: Job,
-        *,
-        expected: Collection[JobState],
-        events: Sequence[Event] = (),
-    ) -> bool:
-        """What a decision makes of a job that is in one of the `expected` states; False: it is in another."""
-        change = (
-            update(job)
-            .where(job.c.id == becomes.id, job.c.state.in_(sorted(each.value for each in expected)))
-            .values(job_changes(becomes))
-        )
+    async def save(self, becomes: Job, *, expected: Collection[JobState], events: Sequence[Event] = ()) -> bool:
+        """Store a decision about a job that is in one of the `expected` states; False: it is in another."""
+        known = (job.c.id == becomes.id, job.c.state.in_(sorted(expected)))
+        change = update(job).where(*known).values(_decided(becomes))
         return await self._database.change(change, events, last=becomes.state in FINAL)
 
     async def move_deadlines(self, by_s: float) -> None:
@@ -252,23 +259,14 @@ class JobTable:
         await self._database.execute(change)
 
     async def facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
-        """What a running attempt needs to be taken up after a restart; False: it does not run under that fence."""
-        change = (
-            update(attempt)
-            .where(
-                attempt.c.id == attempt_id,
-                attempt.c.fence == fence,
-                attempt.c.state == AttemptState.RUNNING.value,
-            )
-            .values(facts=dict(facts))
-        )
-        return await self._database.change(change)
+        """Store what a restarted daemon needs to adopt the attempt; False: it does not run under that fence."""
+        return await self._database.change(_running(attempt_id, fence).values(facts=facts))
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:
-        return tuple(map(job_of, self._database.rows(wanted)))
+        return tuple(Job(**row) for row in self._database.rows(wanted))
 
     def _attempts(self, wanted: Select[Any]) -> tuple[Attempt, ...]:
-        return tuple(map(attempt_of, self._database.rows(wanted)))
+        return tuple(Attempt(**row) for row in self._database.rows(wanted))
 
 
 class _SubmittedBeforeError(Exception):
@@ -286,18 +284,143 @@ def _of_array(array: str) -> ColumnElement[bool]:
     return and_(job.c.array == array, _IN_ARRAY)
 
 
-def _submission(connection: Connection, user: str, key: str) -> tuple[int, tuple[str, ...]]:
-    """The number of a user's key, and the jobs it has if it was used before."""
+def _decided(becomes: Job) -> dict[str, Any]:
+    return {name: getattr(becomes, name) for name in _DECIDED}
+
+
+def _running(attempt_id: str, fence: int) -> Update:
+    """A change of an attempt that runs under that fence."""
+    current = (attempt.c.id == attempt_id, attempt.c.fence == fence, attempt.c.state == AttemptState.RUNNING)
+    return update(attempt).where(*current)
+
+
+def _new_submission(connection: Connection, user: str, key: str) -> int:
+    """The number of a user's key.
+
+    Raises:
+        _SubmittedBeforeError: the key was used before.
+    """
     known = select(submission.c.id).where(submission.c.user == user, submission.c.key == key)
     number = connection.execute(known).scalar_one_or_none()
-    if number is not None:
-        ids = connection.execute(select(job.c.id).where(job.c.submission == number).order_by(job.c.seq)).scalars()
-        return int(number), tuple(ids)
-    added = connection.execute(insert(submission).values(user=user, key=key)).inserted_primary_key
-    assert added is not None
-    return int(added[0]), ()
+    if number is None:
+        return inserted_number(connection, submission, user=user, key=key)
+    ids = tuple(connection.execute(select(job.c.id).where(job.c.submission == number).order_by(job.c.seq)).scalars())
+    if not ids:
+        return int(number)
+    raise _SubmittedBeforeError(ids)
 
 
-def _keep_result(connection: Connection, job_id: str, body: Mapping[str, Any] | None) -> None:
-    if body is not None:
-        put(connection, schema.result, {"job": job_id, "body": dict(body)})
+class ToolchainTable(TableAccess):
+    """Statements over toolchains added by command."""
+
+    def all(self) -> tuple[ToolchainRecord, ...]:
+        """Every toolchain, by name."""
+        rows = self._database.rows(select(toolchain).order_by(toolchain.c.name))
+        return tuple(ToolchainRecord(**row) for row in rows)
+
+    async def add(self, record: ToolchainRecord, events: Sequence[Event] = ()) -> None:
+        """Insert or replace a toolchain."""
+        await self._database.put(toolchain, values_of(record), events)
+
+    async def remove(self, name: str, events: Sequence[Event] = ()) -> bool:
+        """Remove a toolchain; whether there was one."""
+        return await self._database.change(delete(toolchain).where(toolchain.c.name == name), events)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Some jobs, newest first; `before` is where to go on, "" when there is nothing older."""
+
+    jobs: tuple[Job, ...]
+    before: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """What all found jobs have; empty means any. `text`: in id, phone, selector or a value of the spec, any case."""
+
+    text: str = ""
+    selector: str = ""  # canonical text, whole
+    device: str = ""  # an attempt ran there, or the job is for it alone
+    state: Collection[JobState] = ()
+    user: str = ""
+    kind: str = ""
+
+
+class JobSearch(TableAccess):
+    """Searches over jobs."""
+
+    def search(self, wanted: JobFilter, *, before: str = "", limit: int = 50, look_at: int = LOOKED_AT) -> Found:
+        """The newest jobs that meet `wanted`, of the `look_at` that were submitted before the job `before`."""
+        older = [job.c.seq >= 0]  # of every job; so that the planner goes by the numbers
+        if before:
+            older.append(job.c.seq < select(job.c.seq).where(job.c.id == before).scalar_subquery())
+        newest = select(job.c.seq).where(*older).order_by(job.c.seq.desc()).limit(look_at).subquery()
+        with self._database.reading() as connection:
+            last, count = connection.execute(select(func.min(newest.c.seq), func.count()).select_from(newest)).one()
+            if last is None:
+                return Found((), "")
+            candidates = (
+                select(job.c.seq, job.c.id, job.c.device, type_coerce(job.c.spec, Text).label("spec"), selector.c.text)
+                .join_from(job, selector)
+                .where(job.c.seq >= last, *older, *_conditions(wanted))
+                .order_by(job.c.seq.desc())
+            )
+            seqs: list[int] = []
+            for row in connection.execute(candidates):
+                if _says(wanted.text, row.id, row.device, row.text, row.spec):
+                    seqs.append(row.seq)
+                    if len(seqs) > limit:
+                        break
+            jobs = _jobs(connection, seqs[:limit])
+            if len(seqs) > limit:
+                return Found(jobs, jobs[-1].id)
+            if count < look_at or not _older(connection, last):
+                return Found(jobs, "")
+            return Found(jobs, str(connection.execute(select(job.c.id).where(job.c.seq == last)).scalar_one()))
+
+
+def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.state:
+        # An expression, lest the index of states is taken: the order is that of the numbers.
+        conditions.append(job.c.state.concat("").in_(sorted(wanted.state)))
+        if not FINAL.intersection(wanted.state):
+            conditions.append(job.c.ended_at.is_(None))
+    if wanted.user:
+        conditions.append(job.c.user.concat("") == wanted.user)
+    if wanted.kind:
+        conditions.append(job.c.kind.concat("") == wanted.kind)
+    if wanted.selector:
+        conditions.append(selector.c.text == wanted.selector)
+    if wanted.device:
+        ran = select(attempt.c.id).where(attempt.c.job == job.c.id, attempt.c.device == wanted.device)
+        conditions.append(or_(job.c.device == wanted.device, ran.exists()))
+    if wanted.text:
+        places = [type_coerce(job.c.spec, Text).icontains(_written(wanted.text), autoescape=True)]
+        places += [
+            column.icontains(wanted.text, autoescape=True) for column in (job.c.id, job.c.device, selector.c.text)
+        ]
+        conditions.append(or_(false(), *places))
+    return conditions
+
+
+def _says(text: str, name: str, device: str, chosen: str, spec: str) -> bool:
+    """Whether a value has the text: the database found it anywhere in the spec's JSON, in the names of fields too."""
+    if not text or any(text.casefold() in each.casefold() for each in (name, device, chosen)):
+        return True
+    return _written(text).casefold() in _FIELD.sub("", spec).casefold()
+
+
+def _written(text: str) -> str:
+    """As it stands in the spec's JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _jobs(connection: Connection, seqs: list[int]) -> tuple[Job, ...]:
+    wanted = select_jobs().where(job.c.seq.in_(seqs)).order_by(job.c.seq.desc())
+    return tuple(Job(**row) for row in connection.execute(wanted).mappings())
+
+
+def _older(connection: Connection, seq: int) -> bool:
+    return connection.execute(select(job.c.seq).where(job.c.seq < seq).limit(1)).first() is not None

@@ -1,39 +1,91 @@
-"""Leases: who had which phone when."""
+"""Leases (which user had which phone when) and reservations."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Double, case, func, insert, literal, or_, select, type_coerce, update
+from sqlalchemy import Connection, Double, Select, case, delete, func, insert, literal, or_, select, type_coerce, update
 
-from farm.core.events import Event
-from farm.core.requests import Door, LeaseClass
-from farm.store.database import Database
-from farm.store.records import LeaseRecord, UsageRow
-from farm.store.rows import lease_of, select_leases, selector_number
-from farm.store.schema import lease
+from farm.common.errors import UserError
+from farm.common.events import Event
+from farm.common.selector import Selector
+from farm.model.requests import LeaseClass, LeaseSource
+from farm.store.columns import UtcTime, utc_time
+from farm.store.database import TableAccess, selector_number, values_of
+from farm.store.schema import lease, reservation, selector
+
+logger = logging.getLogger(__name__)
 
 
-class LeaseTable:
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """One phone in one holder's hands, from grant to end."""
+
+    id: str
+    device: str
+    user: str
+    source: LeaseSource
+    job: str  # id; "" through the TVM server
+    lease_class: LeaseClass
+    selector: str
+    key: str
+    fence: int
+    granted_at: datetime
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: str = ""
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one user had of one phone within a window."""
+
+    user: str
+    device: str
+    source: LeaseSource
+    lease_class: LeaseClass
+    leases: int
+    held_s: float  # within the window
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRecord:
+    """A device or pool reserved for one user for a time."""
+
+    id: str
+    selector: str
+    user: str
+    starts_at: datetime
+    ends_at: datetime
+    note: str = ""
+
+
+def select_leases() -> Select[Any]:
+    """Whole leases (`LeaseRecord(**row)`), with the text of their selector."""
+    columns = [column for column in lease.c if column is not lease.c.selector]
+    return select(*columns, selector.c.text.label("selector")).join_from(lease, selector)
+
+
+class LeaseTable(TableAccess):
     """Statements over leases."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def open(self) -> tuple[LeaseRecord, ...]:
         """Leases that have not ended, oldest first."""
         wanted = select_leases().where(lease.c.ended_at.is_(None)).order_by(lease.c.fence)
-        return tuple(map(lease_of, self._database.rows(wanted)))
+        return tuple(LeaseRecord(**row) for row in self._database.rows(wanted))
 
     def get(self, lease_id: str) -> LeaseRecord | None:
         """The lease of that id."""
         rows = self._database.rows(select_leases().where(lease.c.id == lease_id))
-        return lease_of(rows[0]) if rows else None
+        return LeaseRecord(**rows[0]) if rows else None
 
     def usage(self, since: datetime, until: datetime) -> tuple[UsageRow, ...]:
-        """Device-seconds within `since` .. `until` by user, device, door and class; running leases count up to `until`.
+        """Device-seconds within `since` .. `until` by user, device, source and class; running leases count to `until`.
 
         Sums over a window are made of sums over its parts, so decaying use is read in slices.
         """
@@ -41,20 +93,17 @@ class LeaseTable:
         granted = type_coerce(lease.c.granted_at, Double)
         ended = func.coalesce(type_coerce(lease.c.ended_at, Double), literal(stop))
         held = case((ended < stop, ended), else_=stop) - case((granted > start, granted), else_=start)
-        groups = (lease.c.user, lease.c.device, lease.c.door, lease.c.lease_class)
+        groups = (lease.c.user, lease.c.device, lease.c.source, lease.c.lease_class)
         wanted = (
             select(*groups, func.count().label("leases"), func.sum(held).label("held_s"))
             .where(lease.c.granted_at < until, or_(lease.c.ended_at.is_(None), lease.c.ended_at > since))
             .group_by(*groups)
             .order_by(*groups)
         )
-        return tuple(
-            UsageRow(**{**row, "door": Door(row["door"]), "lease_class": LeaseClass(row["lease_class"])})
-            for row in self._database.rows(wanted)
-        )
+        return tuple(UsageRow(**row) for row in self._database.rows(wanted))
 
     def jobs(self, since: datetime, until: datetime, by: str) -> dict[str, int]:
-        """How many jobs had a phone within `since` .. `until`, by `by`: user, device or door."""
+        """How many jobs had a phone within `since` .. `until`, by `by`: user, device or source."""
         column = lease.c[by]
         wanted = (
             select(column, func.count(lease.c.job.distinct()))
@@ -66,16 +115,15 @@ class LeaseTable:
             return {str(name): int(count) for name, count in connection.execute(wanted)}
 
     async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
-        """Keep a grant before anybody hears of it.
+        """Store a grant before its holder gets it.
 
         Raises:
             StoreConflictError: the device has an open lease, or the fence was given before.
         """
-        values = {**asdict(record), "door": record.door.value, "lease_class": record.lease_class.value}
 
         def grant(connection: Connection) -> None:
             number = selector_number(connection, record.selector)
-            connection.execute(insert(lease).values({**values, "selector": number}))
+            connection.execute(insert(lease).values({**values_of(record), "selector": number}))
 
         await self._database.write(grant, events)
 
@@ -94,3 +142,55 @@ class LeaseTable:
         """Another expiry for a lease; False: it has ended, or there is none."""
         change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None)).values(expires_at=expires_at)
         return await self._database.change(change, events)
+
+
+def read_reservations(connection: Connection) -> tuple[tuple[ReservationRecord, ...], tuple[str, ...]]:
+    """Every reservation by start, and a line for each that cannot be read: the others stay usable."""
+    columns = [
+        type_coerce(column, Double).label(column.name) if isinstance(column.type, UtcTime) else column
+        for column in reservation.c
+        if column is not reservation.c.selector
+    ]
+    wanted = (
+        select(*columns, selector.c.text.label("selector"))
+        .join_from(reservation, selector)
+        .order_by(reservation.c.starts_at, reservation.c.id)
+    )
+    records, findings = [], []
+    for row in connection.execute(wanted).mappings():
+        try:
+            Selector.parse(row["selector"])
+            times = {name: utc_time(row[name]) for name in ("starts_at", "ends_at")}
+            records.append(ReservationRecord(**{**row, **times}))
+        except (UserError, ValueError, OverflowError, OSError, TypeError) as error:
+            findings.append(f"reservation {row['id']} cannot be read: {error}")
+    return tuple(records), tuple(findings)
+
+
+class ReservationTable(TableAccess):
+    """Statements over reservations."""
+
+    def all(self) -> tuple[ReservationRecord, ...]:
+        """Every reservation that can be read, past ones too, by start; the log has a line for each other one."""
+        with self._database.reading() as connection:
+            records, findings = read_reservations(connection)
+        for finding in findings:
+            logger.error("%s; it is left out until its row is repaired or deleted", finding)
+        return records
+
+    async def add(self, record: ReservationRecord, events: Sequence[Event] = ()) -> None:
+        """Keep a reservation.
+
+        Raises:
+            StoreConflictError: it ends before it begins, or there is one of that id.
+        """
+
+        def add(connection: Connection) -> None:
+            number = selector_number(connection, record.selector)
+            connection.execute(insert(reservation).values({**values_of(record), "selector": number}))
+
+        await self._database.write(add, events)
+
+    async def remove(self, reservation_id: str, events: Sequence[Event] = ()) -> bool:
+        """Remove a reservation; whether there was one."""
+        return await self._database.change(delete(reservation).where(reservation.c.id == reservation_id), events)

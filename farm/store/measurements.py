@@ -1,4 +1,4 @@
-"""What benches measured, by model: small rows written with the results, for histories and nominal speeds."""
+"""Measurements of benches by model: small rows written with the results, for histories and nominal speeds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
-from farm.core.job import Attempt, AttemptState, Job
-from farm.store.database import Database
+from farm.model.job import Attempt, AttemptState, Job
+from farm.store.database import TableAccess
 from farm.store.schema import measurement, nominal
 
 KIND = "bench"
@@ -53,11 +53,8 @@ class MeasuredModel:
     latest: int  # seq of the newest measurement
 
 
-class MeasurementTable:
+class MeasurementTable(TableAccess):
     """Statements over measurements."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def models(self, asked: str, limit: int = 50) -> tuple[MeasuredModel, ...]:
         """The measured models of that name, or whose hash begins so (8 characters at least); the latest first."""
@@ -78,7 +75,7 @@ class MeasurementTable:
         return tuple(Measurement(**row) for row in self._database.rows(wanted))
 
     def latest_nominal_s(self, device: str, epoch: str, kernel: str) -> float | None:
-        """The nominal of that reference kernel that the phone's newest bench was given at, of whatever model."""
+        """The nominal of that reference kernel at which the phone's newest bench, of any model, was estimated."""
         mine = (measurement.c.device == device, measurement.c.epoch == epoch, measurement.c.kernel == kernel)
         wanted = select(measurement.c.nominal_s).where(*mine, measurement.c.nominal_s.is_not(None))
         with self._database.reading() as connection:
@@ -119,8 +116,8 @@ class MeasurementTable:
         return [MeasuredModel(**row) for row in self._database.rows(wanted)]
 
 
-def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
-    """Note what a bench measured, with its result; enough benches fix the phone's nominal speed."""
+def insert_measurement(connection: Connection, job: Job, ended: Attempt, result: Mapping[str, Any] | None) -> None:
+    """Insert the measurement of a bench that ended; enough benches fix the phone's nominal speed."""
     certificate = (result or {}).get("certificate")
     if job.kind != KIND or ended.state is not AttemptState.DONE or not isinstance(certificate, Mapping):
         return
@@ -129,13 +126,13 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
     connection.execute(
         insert(measurement).values(
             job=job.id,
-            # Of a package, its own: the model that it says it was made from would be its maker's word.
+            # Of a package its own hash: nothing proves from which model it was made.
             model=str(job.spec.get("model", "")),
             name=str(job.spec.get("name", "")),
             device=ended.device,
             epoch=epoch,
             kernel=kernel,
-            reference_s=reference.get("median_s") if _tells_speed(certificate) else None,
+            reference_s=reference.get("median_s") if _counts_for_nominal(certificate) else None,
             nominal_s=reference.get("nominal_s"),
             at=ended.ended_at,
             summary={name: certificate[name] for name in _SUMMARY if name in certificate},
@@ -145,10 +142,10 @@ def keep_measurement(connection: Connection, job: Job, ended: Attempt, result: M
         _fix_nominal(connection, ended, epoch, kernel)
 
 
-def _tells_speed(certificate: Mapping[str, Any]) -> bool:
-    """Whether its reference kernel's time counts for the phone's nominal speed: what was no measurement says nothing.
+def _counts_for_nominal(certificate: Mapping[str, Any]) -> bool:
+    """Whether the time of its reference kernel counts for the phone's nominal speed: that of a rejected bench does not.
 
-    One that is rejected only because that time is far from the nominal counts: it may be the nominal that is wrong.
+    A bench that is rejected only because that time is far from the nominal counts: the nominal may be wrong.
     """
     if certificate.get("verdict") != "rejected":
         return True
@@ -157,7 +154,7 @@ def _tells_speed(certificate: Mapping[str, Any]) -> bool:
 
 
 def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str) -> None:
-    """Write the nominal speed down, once."""
+    """Store the nominal speed, once."""
     key = {"device": ended.device, "epoch": epoch, "kernel": kernel}
     there = (nominal.c[name] == value for name, value in key.items())
     if connection.execute(select(nominal.c.kernel).where(*there)).first() is not None:

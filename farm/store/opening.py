@@ -1,4 +1,7 @@
-"""Opening a database: is it one, is it sound, is it ours; then this start's number."""
+"""Opening a database: is it one, is it undamaged, is it of this release; then the number of this start.
+
+A SQLite file is checked and created whole. On a PostgreSQL server one daemon at a time serves from a database.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,25 @@ import contextlib
 import logging
 import os
 import sqlite3
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, insert, inspect, select, update
-from sqlalchemy.exc import DatabaseError, IntegrityError
+from sqlalchemy import Connection, Engine, insert, inspect, make_url, select, update
+from sqlalchemy import text as sql
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, OperationalError
 
-from farm.core.errors import HostError
-from farm.core.events import EPOCH_SHIFT
-from farm.store.backup import copy_before, newest_backup
-from farm.store.engine import sqlite_engine
-from farm.store.reserve import Reserve
-from farm.store.rows import select_jobs, select_leases
-from farm.store.schema import SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
-from farm.store.trouble import PRIMARY_CODE, trouble_of
+from farm.common.errors import HostError
+from farm.common.events import EPOCH_SHIFT
+from farm.common.files import publish
+from farm.common.install import pip_install
+from farm.store.engine import is_damage, outage_of, server_engine, sqlite_engine
+from farm.store.files import copy_before, newest_backup
+from farm.store.jobs import select_jobs
+from farm.store.leases import select_leases
+from farm.store.reserve import ReserveFile
+from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
@@ -29,6 +37,10 @@ MOST_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
 
 logger = logging.getLogger(__name__)
+LOCK = 0x6661726D  # "farm": the advisory lock of the daemon that serves from a database
+LOCK_LIMIT_S = 3.0  # a server notices a moment later that the daemon before this one has gone
+LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
+MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 
 
 class DatabaseUnusableError(HostError):
@@ -38,19 +50,20 @@ class DatabaseUnusableError(HostError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenDatabase:
     """A database that may be used, and the number of this start."""
 
     reading: Engine
     writing: Engine
     epoch: int
+    close: Callable[[], None]  # after the last write
 
 
-def open_file(path: Path, reserve: Reserve) -> Opened:
+def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
     """Open or create a SQLite database, bring it up to this schema, and count this start durably.
 
     Raises:
-        DatabaseUnusableError: it is damaged, of a newer farm, or cannot be opened.
+        DatabaseUnusableError: it is damaged, of another farm release, or cannot be opened.
     """
     if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin anew: its disk may not be mounted
         _create(path)
@@ -61,9 +74,9 @@ def open_file(path: Path, reserve: Reserve) -> Opened:
         with reading.connect() as connection:
             version = version_of(connection, path)
             if version == SCHEMA_VERSION:
-                check_contents(connection, path)
+                _check_contents(connection, path)
         if version != SCHEMA_VERSION:
-            _bring_up(path, version)
+            _upgrade(path, version)
         if not log_is_there and _was_serving(reading):
             logger.warning(
                 "%s was not closed by farm and its write-ahead log is not there: unless another program took it in, "
@@ -76,20 +89,21 @@ def open_file(path: Path, reserve: Reserve) -> Opened:
     except BaseException:
         reading.dispose()
         raise
-    return Opened(reading, sqlite_engine(path, begin="BEGIN IMMEDIATE"), epoch)
 
+    def close() -> None:
+        """Note an orderly end; the write-ahead log goes into the file with the last connection."""
+        with contextlib.suppress(DatabaseError), reading.begin() as connection:  # else the next start warns
+            connection.execute(update(meta).where(meta.c.name == "serving").values(value=0))
+        reading.dispose()
 
-def note_end(engine: Engine) -> None:
-    """Note an orderly end: the write-ahead log goes into the file with the last connection."""
-    with engine.begin() as connection:
-        connection.execute(update(meta).where(meta.c.name == "serving").values(value=0))
+    return OpenDatabase(reading, sqlite_engine(path, begin="BEGIN IMMEDIATE"), epoch, close)
 
 
 def version_of(connection: Connection, name: Path | str) -> int | None:
     """The schema's version in a database, None in an empty one.
 
     Raises:
-        DatabaseUnusableError: it is of a newer farm, or no farm's.
+        DatabaseUnusableError: it is of a newer farm, of one before the first release, or no farm's.
     """
     tables = inspect(connection).get_table_names()
     if not tables:
@@ -102,12 +116,18 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
             f"{name} is a database, but not farm's", hint="name another with [store] url or --state-dir"
         )
     if not isinstance(found, int) or found < 1:
-        raise _senseless(name, f"its schema version is {found!r}")
+        raise _overwritten(name, f"its schema version is {found!r}")
     if found > SCHEMA_VERSION:
         raise DatabaseUnusableError(
             f"{name} has schema version {found}, of a newer farm; this farm knows {SCHEMA_VERSION}",
             hint="start the farm release that wrote it, or restore the backup made before it was brought up to date"
             f"{_newest(name)}",
+        )
+    if found < FIRST_SCHEMA_VERSION:
+        raise DatabaseUnusableError(
+            f"{name} has schema version {found}, from before farm's first release; this farm knows "
+            f"{FIRST_SCHEMA_VERSION} to {SCHEMA_VERSION}",
+            hint=f"begin with a new database: {_move_away(name, 'old')} (adopted phones must be adopted again)",
         )
     return found
 
@@ -120,25 +140,25 @@ def create_tables(connection: Connection) -> None:
 
 
 def next_epoch(connection: Connection) -> int:
-    """Count this start; the number must be durable before anything is done with it.
+    """Count this start; the number must be durable before it is used.
 
     Raises:
-        DatabaseUnusableError: the count is none, so fences would repeat.
+        DatabaseUnusableError: the stored number makes no sense, so fences would repeat.
     """
     before = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
     if not isinstance(before, int) or not 0 <= before < MOST_STARTS:
-        raise _senseless("the database", f"its number of starts is {before!r}")
+        raise _overwritten("the database", f"its number of starts is {before!r}")
     connection.execute(update(meta).where(meta.c.name == "epoch").values(value=before + 1))
     connection.execute(update(meta).where(meta.c.name == "serving").values(value=1))
     return before + 1
 
 
-def _senseless(name: Path | str, said: str) -> DatabaseUnusableError:
-    return DatabaseUnusableError(f"{name} was changed by something else: {said}", hint="restore a backup of it")
+def _overwritten(name: Path | str, evidence: str) -> DatabaseUnusableError:
+    return DatabaseUnusableError(f"{name} was changed by something else: {evidence}", hint="restore a backup of it")
 
 
-def check_contents(connection: Connection, path: Path) -> None:
-    """Whether what the start needs can be read, and everything else if it is not much.
+def _check_contents(connection: Connection, path: Path) -> None:
+    """Read what the start needs, and everything else in a small file.
 
     Raises:
         DatabaseUnusableError: it is damaged; ValueError and the like where a value cannot be read.
@@ -148,9 +168,9 @@ def check_contents(connection: Connection, path: Path) -> None:
     else:
         checks = [f"PRAGMA quick_check('{table}')" for table in START_TABLES]
     for check in checks:
-        said = str(connection.exec_driver_sql(check).scalar())
-        if said != "ok":
-            raise damaged(path, said)
+        found = str(connection.exec_driver_sql(check).scalar())
+        if found != "ok":
+            raise damaged(path, found)
     for live in (
         select_jobs().where(job.c.ended_at.is_(None)),
         select_leases().where(lease.c.ended_at.is_(None)),
@@ -163,7 +183,7 @@ def check_contents(connection: Connection, path: Path) -> None:
 def damaged(path: Path, evidence: str) -> DatabaseUnusableError:
     """The error for a damaged file, with the way back."""
     backup = newest_backup(path)
-    away = f"mv {path} {path}.damaged && rm -f {path}-wal {path}-shm"
+    away = _move_away(path, "damaged")
     if backup is not None:
         hint = f"go back to the newest backup: {away} && cp {backup} {path}"
     else:
@@ -171,8 +191,14 @@ def damaged(path: Path, evidence: str) -> DatabaseUnusableError:
     return DatabaseUnusableError(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
 
 
+def _move_away(name: Path | str, suffix: str) -> str:
+    if isinstance(name, str):
+        return "give [store] url another, empty database"
+    return f"mv {name} {name}.{suffix} && rm -f {name}-wal {name}-shm"
+
+
 def _create(path: Path) -> None:
-    """A new database appears whole or not at all: an empty file is never one that was just being made."""
+    """A new database appears whole or not at all: an empty file is never a database under construction."""
     if (backup := newest_backup(path)) is not None:
         logger.warning("there is no %s; farm begins anew (the newest backup is %s)", path, backup)
     part = path.with_name(f"{path.name}.part")
@@ -184,7 +210,7 @@ def _create(path: Path) -> None:
                 create_tables(connection)
         finally:
             engine.dispose()
-        part.rename(path)
+        publish(part, path)
     except (DatabaseError, OSError) as error:
         raise unusable(path, error) from error
 
@@ -213,25 +239,28 @@ def _check_shape(path: Path) -> None:
         raise damaged(path, "the file is no SQLite database" if header else "the file is empty")
 
 
-def _bring_up(path: Path, version: int | None) -> None:
+def _upgrade(path: Path, version: int | None) -> None:
     """Migrate an older database, after copying it aside."""
-    from farm.store.migrate import migrate
+    from farm.store.migrations import migrate
 
     try:
         backup, made = copy_before(path, f"schema{version or 0}")
     except HostError as error:
-        if (trouble := trouble_of(error)) is None:
+        if (outage := outage_of(error)) is None:
             raise
         raise DatabaseUnusableError(
             f"cannot use the database {path}: it is of an earlier release and cannot be copied before it is brought up "
-            f"to date: {trouble.reason}",
-            hint=trouble.hint, evidence=trouble.evidence,
+            f"to date: {outage.reason}",
+            hint=outage.hint, evidence=outage.evidence,
         ) from error  # fmt: skip
     engine = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL", foreign_keys=False)
     try:
         try:
             with engine.begin() as connection:
-                migrate(connection, version)
+                if version is None:
+                    create_tables(connection)
+                else:
+                    migrate(connection, version)
         except BaseException as error:
             # A daemon that is started again and again must not pile up copies.
             if made and _is_still(engine, version, path):
@@ -250,22 +279,22 @@ def _bring_up(path: Path, version: int | None) -> None:
 
 
 def _is_still(engine: Engine, version: int | None, path: Path) -> bool:
-    """Whether the schema is as it was: of a commit that failed on the disk's word, nobody knows."""
+    """Whether the schema is as it was: a commit whose disk reported an error may have happened."""
     with contextlib.suppress(DatabaseError, sqlite3.Error, HostError), engine.connect() as connection:
         return version_of(connection, path) == version
     return False
 
 
 def _tidy(engine: Engine, path: Path, statement: str) -> None:
-    """Do what only saves space; without room for it the start goes on."""
+    """Execute a statement that only saves space; without room for it the start goes on."""
     try:
         with contextlib.closing(engine.raw_connection()) as raw:
             raw.cursor().execute(statement).fetchall()
     except sqlite3.Error as error:
-        trouble = trouble_of(error)
-        if trouble is None or _is_damage(error):
+        outage = outage_of(error)
+        if outage is None or is_damage(error):
             raise
-        logger.warning("%s: %s was left out, which costs only space: %s", path, statement, trouble.reason)
+        logger.warning("%s: %s was left out, which costs only space: %s", path, statement, outage.reason)
 
 
 def _was_serving(engine: Engine) -> bool:
@@ -273,7 +302,7 @@ def _was_serving(engine: Engine) -> bool:
         return bool(connection.execute(select(meta.c.value).where(meta.c.name == "serving")).scalar())
 
 
-def _count_start(path: Path, reserve: Reserve) -> int:
+def _count_start(path: Path, reserve: ReserveFile) -> int:
     """Fences must never repeat: this commit waits for the disk, and leaves the write-ahead log for the file itself."""
     engine = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL")
     try:
@@ -281,7 +310,7 @@ def _count_start(path: Path, reserve: Reserve) -> int:
             with engine.begin() as connection:
                 epoch = next_epoch(connection)
         except DatabaseError as error:
-            if trouble_of(error) is None or not reserve.spend():
+            if outage_of(error) is None or not reserve.release():
                 raise
             with engine.begin() as connection:
                 epoch = next_epoch(connection)
@@ -292,23 +321,86 @@ def _count_start(path: Path, reserve: Reserve) -> int:
 
 
 def unusable(path: Path, error: Exception) -> DatabaseUnusableError:
-    """In words: damage asks for a backup, anything else for the host's administrator."""
-    said = str(getattr(error, "orig", None) or error)
-    trouble = trouble_of(error)
+    """The error for a failed start: damage asks for a backup, anything else for the host's administrator."""
     if isinstance(error, OSError):
         return DatabaseUnusableError(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
-    if trouble is None or _is_damage(error):
-        return damaged(path, said)
+    outage = outage_of(error)
+    if outage is None or is_damage(error):
+        return damaged(path, str(getattr(error, "orig", None) or error))
     return DatabaseUnusableError(
-        f"cannot use the database {path}: {trouble.reason}", hint=trouble.hint, evidence=trouble.evidence
+        f"cannot use the database {path}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
     )
-
-
-def _is_damage(error: Exception) -> bool:
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
-    return code is not None and code & PRIMARY_CODE in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _newest(name: Path | str) -> str:
     backup = newest_backup(name) if isinstance(name, Path) else None
     return f" ({backup})" if backup else ""
+
+
+def open_server(url: str) -> OpenDatabase:
+    """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
+
+    Raises:
+        DatabaseUnusableError: it cannot be reached, another daemon serves from it, or it is of another farm release.
+    """
+    name, engine = _named_engine(url)
+    with contextlib.ExitStack() as opened:
+        opened.callback(engine.dispose)
+        try:
+            lock_holder = opened.enter_context(engine.connect())
+            lock_holder.detach()  # the lock lives and dies with this connection: no pool may keep it
+            epoch = _begin_on_server(lock_holder, name)
+        except DatabaseError as error:
+            raise DatabaseUnusableError(
+                f"cannot use the database {name}", hint="is the server running, and [store] url right?",
+                evidence=str(error.orig).strip(),
+            ) from error  # fmt: skip
+        return OpenDatabase(engine, engine, epoch, opened.pop_all().close)
+
+
+def _begin_on_server(connection: Connection, name: str) -> int:
+    try:
+        connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
+        connection.execute(sql("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
+        connection.execute(sql("SET LOCAL lock_timeout = DEFAULT"))
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+            raise
+        raise DatabaseUnusableError(
+            f"another daemon serves from the database {name}",
+            hint="stop it, or give this one a database of its own: [store] url",
+        ) from error
+    version = version_of(connection, name)
+    if version is None:
+        create_tables(connection)
+    elif version < SCHEMA_VERSION:
+        from farm.store.migrations import migrate
+
+        connection.execute(sql("SET LOCAL statement_timeout = 0"))  # it reads and writes whole tables
+        logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
+        migrate(connection, version)
+    epoch = next_epoch(connection)
+    skew_s = time.time() - float(connection.execute(sql("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+    connection.commit()
+    if abs(skew_s) > MOST_SKEW_S:
+        logger.warning("the clock of the database server and this host's differ by %.0f s", abs(skew_s))
+    return epoch
+
+
+def _named_engine(url: str) -> tuple[str, Engine]:
+    try:
+        made = make_url(url)
+        if made.get_backend_name() != "postgresql":
+            raise DatabaseUnusableError(
+                f"[store] url: farm does not know databases of {made.get_backend_name()}",
+                hint="postgresql+psycopg://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
+            )
+        return made.render_as_string(hide_password=True), server_engine(url)
+    except ArgumentError as error:
+        raise DatabaseUnusableError(
+            "[store] url is no database's address", hint="postgresql+psycopg://USER@HOST/DATABASE"
+        ) from error
+    except ModuleNotFoundError as error:
+        raise DatabaseUnusableError(
+            f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")
+        ) from error

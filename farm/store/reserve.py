@@ -1,4 +1,4 @@
-"""Disk space kept aside, which pays for the last writes when the disk is full."""
+"""The reserve: disk space for the last writes on a full disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 RESERVE_BYTES = 16 << 20
 
 
-class Reserve:
-    """A file of real blocks beside the database."""
+class ReserveFile:
+    """Disk space kept aside beside the database: it pays for the last writes when the disk is full."""
 
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class Reserve:
             return self._path.stat().st_size == self._size_bytes
         return False
 
-    def make(self) -> None:
+    def allocate(self) -> None:
         """Set the space aside.
 
         Raises:
@@ -42,10 +42,10 @@ class Reserve:
             finally:
                 os.close(file)
         except OSError:
-            self.spend()
+            self.release()
             raise
 
-    def spend(self) -> bool:
+    def release(self) -> bool:
         """Give the space up; whether there was any."""
         try:
             self._path.unlink()

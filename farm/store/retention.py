@@ -1,6 +1,6 @@
-"""What is kept how long: ended jobs with attempts, results and logs, ended leases, past reservations, events.
+"""How long data stays: ended jobs with attempts, results and logs, ended leases, past reservations, events.
 
-What benches measured is kept far longer than their jobs: a history is worth its years, and a row is about 1 kB.
+Measurements of benches stay far longer than their jobs: a history is worth its years, and a row is about 1 kB.
 
 The oldest go first, in small batches through the one writer, so that nothing else waits long for its commit.
 """
@@ -12,26 +12,25 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Double, Table, Text, delete, exists, func, or_, select, type_coerce
 
-from farm.core.errors import FarmError
-from farm.store.audit import AuditTable
-from farm.store.check import size_of
-from farm.store.database import Database
+from farm.common.errors import FarmError
+from farm.store.access import AuditTable
+from farm.store.database import Database, size_of
 from farm.store.schema import attempt, event, job, lease, measurement, recovery, reservation, submission
 
 BATCH = 200  # rows of a kind in one commit: a few milliseconds of the writer
 PAGES_AT_ONCE = 512  # given back to the file system in one commit: 2 MiB
 EVERY_S = 24 * 3600.0
-LOOK_S = 600.0  # how often it is looked whether the audit log has too many rows: anybody may write many
+AUDIT_EVERY_S = 600.0  # between looks whether the audit log has too many rows: every user may write many
 HISTORY = timedelta(days=10 * 365)  # of measurements
 AUDIT_DAYS = 365.0
-FIRST_AFTER_S = 300.0  # not while everybody comes back after a start
+FIRST_AFTER_S = 300.0  # not while all clients reconnect after a start
 MB = 1_000_000
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was (or would be) removed."""
+    """How much was (or would be) removed."""
 
     jobs: int = 0
     leases: int = 0
@@ -48,7 +47,7 @@ class Pruned:
 
     def to_wire(self) -> dict[str, int]:
         """As JSON."""
-        return {"jobs": self.jobs, "leases": self.leases, "events": self.events, "freed_bytes": self.freed_bytes}
+        return asdict(self)
 
 
 class Retention:
@@ -64,15 +63,15 @@ class Retention:
         remove_logs: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Begin nothing yet.
+        """Create without starting anything.
 
         Args:
             database: the store's.
             keep_days: since a job, a lease or an event ended.
             max_mb: size from which the oldest ended jobs go before their time.
-            audit_days: since somebody did something (farm.store.audit).
-            remove_logs: removes what stands on disk of jobs; called in a thread, after their rows are gone.
-            clock: says the time.
+            audit_days: age of audit records.
+            remove_logs: removes the files of jobs; called in a thread, after their rows are gone.
+            clock: the current time.
         """
         self._database = database
         self._keep = timedelta(days=keep_days)
@@ -84,25 +83,25 @@ class Retention:
         self._pruning = asyncio.Lock()
 
     def use(self, keep_days: float, max_mb: float, audit_days: float = AUDIT_DAYS) -> None:
-        """Keep this from the next pruning on."""
+        """Change the limits from the next pruning on."""
         self._keep, self._max_bytes = timedelta(days=keep_days), max_mb * MB
         self._keep_audit = timedelta(days=audit_days)
 
     async def run(self) -> None:
         """Prune daily, the audit log's excess more often, until cancelled."""
         await asyncio.sleep(FIRST_AFTER_S)
-        for look in itertools.count():
+        for turn in itertools.count():
             try:
-                if look % int(EVERY_S / LOOK_S):
+                if turn % int(EVERY_S / AUDIT_EVERY_S):
                     await self._audit.prune()
                 elif (pruned := await self.prune()) != Pruned():
                     logger.info("pruned the store: %s", pruned)
             except FarmError as error:
                 logger.warning("pruning the store failed: %s", error)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(AUDIT_EVERY_S)
 
     def would_prune(self, keep_days: float | None = None) -> Pruned:
-        """What `prune` would remove for its age."""
+        """How much `prune` would remove for its age."""
         ended = self._ended_before(keep_days)
         with self._database.reading() as connection:
 
@@ -153,8 +152,8 @@ class Retention:
         events = await self._in_batches(partial(_remove_oldest, table=event, before=ended))
         past = delete(reservation).where(reservation.c.ends_at < ended)  # an operator makes a few: no batches
         await self._database.execute(past)
-        rungs = delete(recovery).where(recovery.c.began_at < ended, recovery.c.outcome.is_not(None))
-        await self._database.execute(rungs)
+        actions = delete(recovery).where(recovery.c.began_at < ended, recovery.c.outcome.is_not(None))
+        await self._database.execute(actions)
         return jobs, leases, events
 
     async def _in_batches(self, remove: Callable[[Connection], int]) -> int:
@@ -187,7 +186,7 @@ class Retention:
         await asyncio.to_thread(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """The file is cut when its write-ahead log has been taken in; nobody is waited for."""
+        """The file is cut when its write-ahead log has been taken in; without waiting for readers."""
         connection = self._database.engine.raw_connection()
         try:
             connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -207,7 +206,7 @@ class _Progress:
 
 
 def _ask(connection: Connection, so_far: _Progress) -> _Progress:
-    """What jobs wait for that came since: each is asked once, however many batches there are."""
+    """Add what the jobs submitted since wait for: each is asked once, however many batches there are."""
     newest = connection.execute(select(func.max(job.c.seq))).scalar_one() or 0
     some = type_coerce(job.c.after, Text) != "[]"
     new = select(job.c.after).where(job.c.ended_at.is_(None), job.c.seq > so_far.asked_to, some)
@@ -216,7 +215,7 @@ def _ask(connection: Connection, so_far: _Progress) -> _Progress:
 
 
 def _remove_jobs(connection: Connection, ended: datetime, so_far: _Progress) -> _Progress:
-    """Look at a batch of jobs; remove those that nobody waits for, with all that is kept of them."""
+    """Look at a batch of jobs; remove those that no job waits for, with all that belongs to them."""
     so_far = _ask(connection, so_far)
     end, (at, seq) = type_coerce(job.c.ended_at, Double), so_far.place
     beyond = (end >= at, or_(end > at, job.c.seq > seq))
@@ -236,7 +235,7 @@ def _remove_jobs(connection: Connection, ended: datetime, so_far: _Progress) -> 
 
 
 def _remove_leases(connection: Connection, ended: datetime) -> int:
-    """A batch of ended leases that no attempt stands on."""
+    """A batch of ended leases without an attempt."""
     unused = ~exists().where(attempt.c.lease == lease.c.id)
     old = select(lease.c.id).where(lease.c.ended_at < ended, unused).order_by(lease.c.ended_at).limit(BATCH)
     return _delete_some(connection, lease.c.id, connection.execute(old).scalars().all())

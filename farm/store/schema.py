@@ -1,8 +1,8 @@
 """Tables of the farm's database, for SQLite and PostgreSQL alike.
 
-The database is the last guard: CHECKs, foreign keys and unique indexes say what may never be, whatever the daemon
-believes. Times are seconds since 1970 (UTC); JSON columns hold what docs/interfaces.md describes. Whoever changes a
-table writes a migration (farm/store/migrations) and counts SCHEMA_VERSION up.
+The database is the last guard: CHECKs, foreign keys and unique indexes forbid illegal states, whatever the daemon
+believes. Times are seconds since 1970 (UTC); JSON columns hold what docs/interfaces.md describes. A change of a table
+comes with a revision in farm/store/migrations and a new SCHEMA_VERSION.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from sqlalchemy import (
 )
 from sqlalchemy import text as sql
 
-from farm.core.job import FINAL, AttemptState, JobState
-from farm.core.requests import Door, LeaseClass
-from farm.store.columns import LooseJson, StrictJson, UtcTime, Word, serial_number, yes_or_no
+from farm.model.health import Health
+from farm.model.identity import DeviceIdentity
+from farm.model.job import FINAL, AttemptState, JobState
+from farm.model.requests import LeaseClass, LeaseSource
+from farm.store.columns import EnumText, Flag, LooseJson, RecordJson, StrictJson, UtcTime, Word, serial_number
 
-SCHEMA_VERSION = 8
+# The first release has version 9: databases of versions 1 to 8 were written during development only.
+FIRST_SCHEMA_VERSION = 9
+SCHEMA_VERSION = 9
 
 metadata = MetaData()
 
@@ -52,7 +56,7 @@ meta = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# Phones the farm was told about or has adopted; a phone that was only ever listed by adb has no row.
+# Phones that were configured or adopted; a phone that adb only listed has no row.
 device = Table(
     "device",
     metadata,
@@ -60,13 +64,16 @@ device = Table(
     Column("name", Word, nullable=False, unique=True),
     Column("hardware_serial", Word, nullable=False, server_default=""),
     Column("pool", Word, nullable=False, server_default=""),
-    Column("adopted", Integer, nullable=False),
+    Column("adopted", Flag, nullable=False),
     Column("service", Word, nullable=False, server_default="in"),
-    Column("ordered_by", Word, nullable=False, server_default=""),  # who took it out of service; "": not known
+    Column("ordered_by", Word, nullable=False, server_default=""),  # user who took it out of service; "": unknown
     Column("ordered_at", UtcTime),
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
     Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
-    yes_or_no("adopted", "device_adopted"),
+    Column("identity", RecordJson(DeviceIdentity)),  # as it was last identified; NULL: it never was
+    Column("health", RecordJson(Health)),  # a recent probe, the last one before it went away
+    Column("health_at", UtcTime),  # when that was read
+    CheckConstraint("adopted IN (0, 1)", name="device_adopted"),
     _one_of("service", ("in", "draining", "maintenance"), "device_service"),
     CheckConstraint("service <> 'in' OR ordered_at IS NULL", name="device_in_service_by_no_order"),
 )
@@ -107,16 +114,16 @@ job = Table(
     Column("spec", StrictJson, nullable=False),
     Column("selector", ForeignKey("selector.id"), nullable=False),
     Column("submitted_at", UtcTime, nullable=False),
-    Column("state", Word, nullable=False),
+    Column("state", EnumText(JobState), nullable=False),
     Column("device", Word, nullable=False),
-    Column("avoid", StrictJson, nullable=False),  # list of device names
+    Column("avoid", StrictJson(frozenset), nullable=False),  # list of device names
     Column("array", Word, nullable=False),
     Column("priority", Integer, nullable=False),
-    Column("lease_class", Word, nullable=False),
+    Column("lease_class", EnumText(LeaseClass), nullable=False),
     Column("timeout_s", Double, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     Column("deadline", UtcTime),
-    Column("after", StrictJson, nullable=False),  # list of job ids
+    Column("after", StrictJson(tuple), nullable=False),  # list of job ids
     Column("attempts", Integer, nullable=False),
     Column("uncounted", Integer, nullable=False),
     Column("not_before", UtcTime),
@@ -138,7 +145,7 @@ Index("job_of_array", job.c.array, job.c.seq, sqlite_where=sql("array <> ''"), p
 Index("job_of_submission", job.c.submission)
 Index("job_ended", job.c.ended_at)
 
-# What the farm measured or computed; apart from the job so that lists need not read past it.
+# Results of jobs; apart from the job so that lists need not read past them.
 result = Table(
     "result",
     metadata,
@@ -146,16 +153,16 @@ result = Table(
     Column("body", StrictJson, nullable=False),
 )
 
-# Every hand-out of a phone, through either door.
+# Every lease of a phone, of jobs and of TVM clients.
 lease = Table(
     "lease",
     metadata,
     Column("id", Word, primary_key=True),
     Column("device", Word, nullable=False),
     Column("user", Word, nullable=False),
-    Column("door", Word, nullable=False),
-    Column("job", Word, nullable=False),  # its id; '' through the TVM door
-    Column("lease_class", Word, nullable=False),
+    Column("source", EnumText(LeaseSource), nullable=False),
+    Column("job", Word, nullable=False),  # its id; '' through the TVM server
+    Column("lease_class", EnumText(LeaseClass), nullable=False),
     Column("selector", ForeignKey("selector.id"), nullable=False),
     Column("key", Word, nullable=False),  # the stock TVM key asked for
     Column("fence", BigInteger, nullable=False, unique=True),
@@ -164,7 +171,7 @@ lease = Table(
     Column("ended_at", UtcTime),
     Column("reason", Word, nullable=False),
     Column("held_s", Double, nullable=False),
-    _one_of("door", Door, "lease_door"),
+    _one_of("source", LeaseSource, "lease_source"),
     _one_of("lease_class", LeaseClass, "lease_class"),
 )
 Index("lease_open_device", lease.c.device, unique=True, **_where("ended_at IS NULL"))
@@ -179,15 +186,15 @@ attempt = Table(
     Column("device", Word, nullable=False),
     Column("lease", ForeignKey("lease.id"), nullable=False, index=True),
     Column("fence", BigInteger, nullable=False, unique=True),
-    Column("state", Word, nullable=False),
+    Column("state", EnumText(AttemptState), nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
     Column("error", StrictJson),
     Column("facts", StrictJson, nullable=False),
-    Column("pooled", Integer, nullable=False),  # 1: it lives as long as its worker, its phones come and go
+    Column("pooled", Flag, nullable=False),  # it lives as long as its worker; its phones change
     UniqueConstraint("job", "number", name="attempt_number_once"),
     CheckConstraint("number >= 1", name="attempt_from_one"),
-    yes_or_no("pooled", "attempt_pooled"),
+    CheckConstraint("pooled IN (0, 1)", name="attempt_pooled"),
     _one_of("state", AttemptState, "attempt_state"),
     CheckConstraint("(state = 'running') = (ended_at IS NULL)", name="attempt_ended_when_over"),
 )
@@ -235,14 +242,14 @@ record_set = Table(
     metadata,
     Column("id", serial_number(), primary_key=True),
     Column("model", Word, nullable=False),  # ImportedModel.key
-    Column("name", Word, nullable=False),  # what people call the model
+    Column("name", Word, nullable=False),  # the model's name for people
     Column("target_key", Word, nullable=False),  # of the canonical target
     Column("target", StrictJson, nullable=False),  # a TVM tag or target dict
     Column("version", Integer, nullable=False),  # from 1
     Column("artifact", Word, nullable=False),  # SHA-256 of the records
     Column("records", Integer, nullable=False),  # how many
     Column("best", StrictJson, nullable=False),
-    Column("user", Word, nullable=False),  # who keeps it; "": nobody remembers
+    Column("user", Word, nullable=False),  # its owner; "": unknown
     Column("job", Word, nullable=False),  # its id; it may be forgotten before its records
     Column("at", UtcTime, nullable=False),
     UniqueConstraint("model", "target_key", "version", name="record_set_version_once"),
@@ -251,16 +258,16 @@ record_set = Table(
 )
 Index("record_set_of_name", record_set.c.name)
 
-# Artifacts whose run killed what ran them (DESIGN D9): one row for each user it happened to, with the latest time.
+# Artifacts whose run killed its worker, server or phone: a row for each user who ran it, about the latest time.
 poison = Table(
     "poison",
     metadata,
     Column("artifact", Word, primary_key=True),  # SHA-256 of the library
-    Column("user", Word, primary_key=True),  # whose run it was
+    Column("user", Word, primary_key=True),  # who ran it
     Column("what", Word, nullable=False),  # what happened, one line
     Column("device", Word, nullable=False),
     Column("kills", Integer, nullable=False),
-    Column("seen", Integer, nullable=False),  # of them by workers of the farm, or told by an operator
+    Column("seen", Integer, nullable=False),  # of these, reported by workers of the farm or an operator
     Column("first_at", UtcTime, nullable=False),
     Column("last_at", UtcTime, nullable=False),
     Column("job", Word, nullable=False),
@@ -269,16 +276,15 @@ poison = Table(
 )
 Index("poison_last", poison.c.last_at)
 
-# Rungs of the recovery ladder that were taken (farm.core.recovery). They are also the spending of each phone's daily
-# budgets: a restart of the daemon gives nothing back.
+# Recovery actions that were taken. They also spend each phone's daily budgets: a restart of the daemon refunds none.
 recovery = Table(
     "recovery",
     metadata,
     Column("id", Word, primary_key=True),
     Column("serial", Word, nullable=False),  # as adb lists it
-    Column("device", Word, nullable=False),  # what it was called
-    Column("rung", Word, nullable=False),
-    Column("ailment", Word, nullable=False),
+    Column("device", Word, nullable=False),  # its name
+    Column("action", Word, nullable=False),
+    Column("fault", Word, nullable=False),
     Column("cause", Word, nullable=False),  # one sentence
     Column("began_at", UtcTime, nullable=False),
     Column("took_s", Double),
@@ -289,14 +295,14 @@ recovery = Table(
 Index("recovery_of_serial", recovery.c.serial, recovery.c.began_at)
 Index("recovery_began", recovery.c.began_at)
 
-# Phones that are kept away from users until a person, or the rule, says otherwise.
+# Phones that are withheld from users until a person, or the rule, releases them.
 quarantine = Table(
     "quarantine",
     metadata,
     Column("serial", Word, primary_key=True),
     Column("reason", Word, nullable=False),
     Column("hint", Word, nullable=False),
-    Column("ailment", Word, nullable=False),
+    Column("fault", Word, nullable=False),
     Column("rule", Word, nullable=False),
     Column("evidence", Word, nullable=False),
     Column("at", UtcTime, nullable=False),
@@ -311,7 +317,22 @@ proven = Table(
     Column("bundle", Word, nullable=False),
 )
 
-# What each phone's battery was like, a row per day (farm.core.battery_care.BatteryDay).
+# Where the rolling upgrade of runtime bundles stands, for each ABI and platform (farm.bundle.rollout_rules.Rollout).
+rollout = Table(
+    "rollout",
+    metadata,
+    Column("abi", Word, primary_key=True),
+    Column("platform", Word, primary_key=True),
+    Column("current", Word, nullable=False),  # hashes of bundles; "": none
+    Column("previous", Word, nullable=False),
+    Column("candidate", Word, nullable=False),
+    Column("wanted", Word, nullable=False),
+    Column("refused", StrictJson, nullable=False),  # object: bundle -> reason
+    Column("trials", StrictJson, nullable=False),  # object: serial -> farm.bundle.rollout_rules.Trial
+    CheckConstraint("candidate = '' OR candidate <> current", name="rollout_candidate_is_new"),
+)
+
+# Each phone's battery, a row per day (BatteryDay).
 battery_day = Table(
     "battery_day",
     metadata,
@@ -327,7 +348,7 @@ battery_day = Table(
 )
 
 # What each finished bench measured, found by its model, and the reference kernel's time by its phone. It outlives its
-# job, which goes much sooner: all that a history shows is here.
+# job, which is pruned much sooner: the row has all that a history shows.
 measurement = Table(
     "measurement",
     metadata,
@@ -361,8 +382,8 @@ nominal = Table(
     Column("at", UtcTime, nullable=False),
 )
 
-# People who come from elsewhere (CURVE keys) or through the web page (tokens). Secrets are not here: of a key its
-# public half, of a token its hash. A revoked account stays as a row, without either.
+# Users from other hosts (CURVE keys) or of the web page (tokens). It holds no secrets: of a key the public half, of a
+# token the hash. A revoked account keeps its row, without either.
 account = Table(
     "account",
     metadata,
@@ -380,7 +401,7 @@ account = Table(
     ),
 )
 
-# Who changed what, or tried to: a row per call, never its arguments.
+# The audit log: a row per call that changes something or was refused, never its arguments.
 audit = Table(
     "audit",
     metadata,

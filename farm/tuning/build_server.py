@@ -6,7 +6,7 @@ FD is one end of a stream socket pair; the other one is FarmBuilder's, and the s
 its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are lines of
 JSON; an order's module follows its line as so many bytes. The server starts no threads. A candidate that crashes its
 compiler, loops for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
-that the host could not build, for want of room say, is answered with the errno: it is not to blame.
+that the host could not build, for lack of room for example, is answered with the errno: it is not to blame.
 
 TVM's tensor intrinsics, which take ten seconds to import, are not needed: a schedule that uses one has already put
 its body into the module.
@@ -32,13 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.bundle.abi import Abi, Platform
-from farm.compiler.isolated import die_with_parent
+from farm.bundle.model import Abi, Platform
 from farm.compiler.link import exporter
-from farm.compiler.tvm_errors import first_line
+from farm.compiler.tvm_errors import die_with_parent, first_line
 from farm.tuning.host_faults import host_errno, lacking
 
-SAID_CHARS = 2000
+ERROR_CHARS = 2000
 CRASHES = {signal.SIGSEGV: "crashed", signal.SIGABRT: "aborted", signal.SIGBUS: "crashed", signal.SIGKILL: "was killed"}
 
 
@@ -58,7 +57,7 @@ class _Order:
 class _Running:
     order: _Order
     deadline_s: float
-    said: int  # read end of the pipe in which the child says what went wrong
+    error_pipe: int  # read end; the child writes its error into the other one
     timed_out: bool = False
 
 
@@ -81,7 +80,7 @@ class BuildServer:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
             while True:
-                for key, _ in selector.select(self._patience_s()):
+                for key, _ in selector.select(self._select_timeout_s()):
                     if key.fileobj is not self._link:
                         os.read(wake_read, 4096)
                     elif not self._read():
@@ -105,7 +104,7 @@ class BuildServer:
             del self._input[:whole]
         return bool(data)
 
-    def _patience_s(self) -> float | None:
+    def _select_timeout_s(self) -> float | None:
         # One that was killed ends by itself: SIGCHLD tells.
         deadlines = [each.deadline_s for each in self._running.values() if not each.timed_out]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -114,7 +113,7 @@ class BuildServer:
         server = os.getpid()
         ends: tuple[int, ...] = ()
         try:
-            ends = said_read, said_write = os.pipe2(os.O_CLOEXEC)
+            ends = read_end, write_end = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
         except OSError as error:
             for end in ends:
@@ -122,9 +121,9 @@ class BuildServer:
             self._answer(order, f"the host cannot start another process: {error.strerror}", error.errno or 0)
             return
         if pid == 0:
-            _be_child(order, server, said_write)
-        os.close(said_write)
-        self._running[pid] = _Running(order, time.monotonic() + order.fields["timeout_s"], said_read)
+            _build_in_child(order, server, write_end)
+        os.close(write_end)
+        self._running[pid] = _Running(order, time.monotonic() + order.fields["timeout_s"], read_end)
 
     def _kill_overdue(self) -> None:
         now_s = time.monotonic()
@@ -141,10 +140,10 @@ class BuildServer:
             _kill_group(pid)
             _, status = os.waitpid(pid, 0)
             del self._running[pid]
-            with os.fdopen(running.said, "rb") as pipe:
-                said = pipe.read()
+            with os.fdopen(running.error_pipe, "rb") as pipe:
+                child_error = pipe.read()
             order = running.order
-            error, errno = _what_happened(running, os.waitstatus_to_exitcode(status), said)
+            error, errno = _failure_of(running, os.waitstatus_to_exitcode(status), child_error)
             if error and not running.timed_out:
                 errno = errno or lacking(order.place.parent)
             shutil.rmtree(order.place, ignore_errors=True)  # not before the disk was looked at
@@ -156,20 +155,20 @@ class BuildServer:
             self._link.sendall(line.encode() + b"\n")
 
 
-def _what_happened(running: _Running, code: int, said: bytes) -> tuple[str, int]:
-    """What went wrong, empty when nothing did; and the errno if the host said one."""
+def _failure_of(running: _Running, code: int, child_error: bytes) -> tuple[str, int]:
+    """The error, empty when there is none, and its errno when the host is to blame."""
     if running.timed_out:
         return f"it took more than {running.order.fields['timeout_s']:g} s and was killed", 0
     if code < 0:
         how = CRASHES.get(signal.Signals(-code), "ended")
         return f"the compiler {how} with {signal.Signals(-code).name}", 0
-    if said:
-        error, errno = json.loads(said)
+    if child_error:
+        error, errno = json.loads(child_error)
         return str(error), int(errno)
     return "" if code == 0 else f"the compiler ended with {code}", 0
 
 
-def _be_child(order: _Order, server: int, said: int) -> None:
+def _build_in_child(order: _Order, server: int, error_pipe: int) -> None:
     """Build one candidate. Never returns."""
     code = 1
     try:
@@ -186,8 +185,8 @@ def _be_child(order: _Order, server: int, said: int) -> None:
         code = 0
     except BaseException as error:  # noqa: BLE001 - a child must not fall back into the server's loop
         text = f"{type(error).__name__}: {first_line(error)}"
-        told = [text[:SAID_CHARS], host_errno(error)]
-        os.write(said, json.dumps(told).encode())  # fits into a pipe: nobody reads before we have ended
+        answer = [text[:ERROR_CHARS], host_errno(error)]
+        os.write(error_pipe, json.dumps(answer).encode())  # fits into a pipe: nobody reads before we have ended
     finally:
         os._exit(code)
 

@@ -31,21 +31,23 @@ import tvm
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 
-from farm.compiler.cache import drop_unused
-from farm.compiler.isolated import die_with_parent
+from farm.common.errors import FarmError
+from farm.compiler.files import drop_unused
 from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
-from farm.core.errors import FarmError
+from farm.compiler.tvm_errors import die_with_parent
 from farm.tuning.build_server import BuildServer, import_tvm, processors
 from farm.tuning.host_faults import CannotBuildError, cannot_build
 from farm.tuning.runner import PoolRunner
 
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
-LEAVE_S = 5.0
+CLOSE_WAIT_S = 5.0
 ANSWER_BYTES = 1 << 16
 MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
-HANGS_S = 90.0  # beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
-LOOK_S = 1.0
+SERVER_HANG_S = (
+    90.0  # beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
+)
+POLL_S = 1.0
 MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
 
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
@@ -56,16 +58,16 @@ class BuildError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class BuildServerProcess:
     """A running build server."""
 
     link: socket.socket
     pid: int  # and process group
     wait: Callable[[], object]  # until the process has ended
-    again: Callable[[], Server]  # starts another one
+    again: Callable[[], BuildServerProcess]  # starts another one
 
 
-def forked_server() -> Server:
+def forked_server() -> BuildServerProcess:
     """A build server forked from this process, which must have no threads yet: TVM need not be imported again."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
@@ -73,7 +75,7 @@ def forked_server() -> Server:
     pid = os.fork()
     if pid:
         theirs.close()
-        return Server(ours, pid, functools.partial(os.waitpid, pid, 0), started_server)
+        return BuildServerProcess(ours, pid, functools.partial(os.waitpid, pid, 0), started_server)
     try:
         os.setsid()
         ours.close()
@@ -83,7 +85,7 @@ def forked_server() -> Server:
         os._exit(0)
 
 
-def started_server() -> Server:
+def started_server() -> BuildServerProcess:
     """A build server in an interpreter of its own."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -94,7 +96,7 @@ def started_server() -> Server:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return Server(ours, process.pid, process.wait, started_server)
+    return BuildServerProcess(ours, process.pid, process.wait, started_server)
 
 
 class FarmBuilder(_Base):  # type: ignore[misc]
@@ -108,7 +110,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         *,
         cache: Path | None = None,
         timeout_s: float = 30.0,
-        server: Server | None = None,
+        server: BuildServerProcess | None = None,
     ) -> None:
         """Start the build server.
 
@@ -162,7 +164,7 @@ class _Pending:
 class BuildOwner:
     """The owner's side of a build server."""
 
-    def __init__(self, runner: PoolRunner | None, cache: Path, timeout_s: float, server: Server) -> None:
+    def __init__(self, runner: PoolRunner | None, cache: Path, timeout_s: float, server: BuildServerProcess) -> None:
         self._runner, self._timeout_s, self._server = runner, timeout_s, server
         self._cache = cache / "candidates"
         self._cache.mkdir(parents=True, exist_ok=True)
@@ -177,8 +179,8 @@ class BuildOwner:
         self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
         self._over: Exception | None = None  # why nothing is built any more
         self._deaths = 0
-        self._owed_s = time.monotonic()  # since when the server owes an answer, if there is anything pending
-        self._reader = threading.Thread(target=self._listen, name="builds", daemon=True)
+        self._last_answer_s = time.monotonic()  # since when the server owes an answer, if there is anything pending
+        self._reader = threading.Thread(target=self._read_answers, name="builds", daemon=True)
         self._reader.start()
 
     def build(self, inputs: Sequence[Any]) -> list[Any]:
@@ -200,7 +202,7 @@ class BuildOwner:
             self._over = self._over or BuildError("the run was closed")
             with contextlib.suppress(OSError):
                 self._server.link.shutdown(socket.SHUT_RDWR)
-        self._reader.join(LEAVE_S)
+        self._reader.join(CLOSE_WAIT_S)
         shutil.rmtree(self._own, ignore_errors=True)
 
     def _order(self, given: Any) -> _Pending:
@@ -211,7 +213,7 @@ class BuildOwner:
             place.mkdir()
             key, order = self._describe(given, number)
         except Exception as error:  # noqa: BLE001 - of one candidate: TVM raises its own kinds
-            built.set_exception(self._trouble(error))
+            built.set_exception(self._error_of(error))
             return _Pending(b"", Path(), place / "none.so", built)
         pending = _Pending(order, self._cache / f"{key}.so", place / f"{key}.so", built)
         if _has_bytes(pending.cached):
@@ -224,14 +226,14 @@ class BuildOwner:
                 twins.append(pending)
                 if len(twins) == 1:
                     if not self._pending:
-                        self._owed_s = time.monotonic()
+                        self._last_answer_s = time.monotonic()
                     self._pending[number] = pending
                     self._send(order)
         if over is not None:
             self._deliver(pending, over)
         return pending
 
-    def _trouble(self, error: Exception) -> Exception:
+    def _error_of(self, error: Exception) -> Exception:
         """Why a candidate is not even ordered: the host's fault, or its own."""
         if isinstance(error, OSError):
             return cannot_build(error.errno or 0, self._cache.parent)
@@ -254,38 +256,40 @@ class BuildOwner:
         with contextlib.suppress(OSError):  # it has died: the reader finds out, and sends all orders again
             self._server.link.sendall(order)
 
-    def _listen(self) -> None:
-        """The reader thread: answers, and another server when one dies. Whatever ends it, nobody waits for ever."""
-        why: Exception = CannotBuildError("the thread that hears of builds has failed", hint="this is a bug of farm's")
+    def _read_answers(self) -> None:
+        """The reader thread: answers, and another server when one dies. Whatever ends it, every request is answered."""
+        why: Exception = CannotBuildError(
+            "the thread that reads the build server's answers has failed", hint="this is a bug in farm"
+        )
         try:
             while True:
-                self._hear()
-                self._bury(self._server)
-                if (end := self._begin_again()) is not None:
+                self._read_until_death()
+                self._kill_server(self._server)
+                if (end := self._restart_server()) is not None:
                     why = end
                     return
         except OSError as error:
-            why = self._trouble(error)
+            why = self._error_of(error)
         finally:
-            self._end_all(why)
+            self._fail_all(why)
 
-    def _hear(self) -> None:
+    def _read_until_death(self) -> None:
         """Answers, until the server dies or hangs: it ends each build that takes too long, so some answer comes."""
         link, begun = self._server.link, b""
         with contextlib.suppress(OSError, ValueError):  # it died mid-word
-            while self._speaks(link) and (data := link.recv(ANSWER_BYTES)):
+            while self._wait_readable(link) and (data := link.recv(ANSWER_BYTES)):
                 *lines, begun = (begun + data).split(b"\n")
                 for line in lines:
                     answer = json.loads(line)
-                    self._deaths, self._owed_s = 0, time.monotonic()
-                    self._conclude(answer["number"], self._error(answer["error"], answer["errno"]))
+                    self._deaths, self._last_answer_s = 0, time.monotonic()
+                    self._finish(answer["number"], self._error(answer["error"], answer["errno"]))
 
-    def _speaks(self, link: socket.socket) -> bool:
-        """Wait until there is something to read; False when the server is not heard any more, though it should be."""
-        said = select.poll()
-        said.register(link, select.POLLIN)
-        while not said.poll(LOOK_S * 1e3):
-            if self._pending and time.monotonic() - self._owed_s > self._timeout_s + HANGS_S:
+    def _wait_readable(self, link: socket.socket) -> bool:
+        """Wait until there is something to read; False when the server owes an answer for too long."""
+        poll = select.poll()
+        poll.register(link, select.POLLIN)
+        while not poll.poll(POLL_S * 1e3):
+            if self._pending and time.monotonic() - self._last_answer_s > self._timeout_s + SERVER_HANG_S:
                 return False
         return True
 
@@ -294,7 +298,7 @@ class BuildOwner:
             return cannot_build(errno, self._cache.parent)
         return BuildError(error) if error else None
 
-    def _conclude(self, number: int, error: Exception | None) -> None:
+    def _finish(self, number: int, error: Exception | None) -> None:
         """The end of a candidate and its twins; without an error it is a good one."""
         with self._lock:
             pending = self._pending.pop(number, None)
@@ -302,7 +306,7 @@ class BuildOwner:
         for twin in twins:
             self._deliver(twin, error)
 
-    def _begin_again(self) -> Exception | None:
+    def _restart_server(self) -> Exception | None:
         """The server has died. Start another one and order anew what it had; why not, when that is all over.
 
         Raises:
@@ -319,35 +323,35 @@ class BuildOwner:
                 hint="dmesg says whether this host has too little memory; what was measured is kept",
             )
         for number in lost:
-            self._conclude(number, BuildError("the build server died"))
-        return self._go_on_with(self._server.again())
+            self._finish(number, BuildError("the build server died"))
+        return self._resend_to(self._server.again())
 
-    def _go_on_with(self, server: Server) -> Exception | None:
+    def _resend_to(self, server: BuildServerProcess) -> Exception | None:
         """Have it build what the one before it did not; why not, when we were closed while it was started."""
         with self._lock:
             over = self._over
             if over is None:
-                self._server, self._owed_s = server, time.monotonic()
+                self._server, self._last_answer_s = server, time.monotonic()
                 for pending in self._pending.values():
                     pending.tries += 1
                     self._send(pending.order)
         if over is not None:
-            self._bury(server)
+            self._kill_server(server)
         return over
 
-    def _bury(self, server: Server) -> None:
+    def _kill_server(self, server: BuildServerProcess) -> None:
         server.link.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
-    def _end_all(self, why: Exception) -> None:
+    def _fail_all(self, why: Exception) -> None:
         """From here on nothing is built: what waits, and what is ordered later, ends so."""
         with self._lock:
             self._over = self._over or why
             waiting = list(self._pending)
         for number in waiting:
-            self._conclude(number, self._over)
+            self._finish(number, self._over)
 
     def _deliver(self, pending: _Pending, error: Exception | None) -> None:
         if error is None:
@@ -355,7 +359,7 @@ class BuildOwner:
                 os.utime(pending.cached)
                 os.link(pending.cached, pending.link)
             except OSError as trouble:
-                error = self._trouble(trouble)
+                error = self._error_of(trouble)
         if error is not None:
             pending.built.set_exception(error)
         else:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-MAX_DEATHS = 2  # DESIGN D9: twice
+MAX_DEATHS = 2  # the second death is the last try
 MAX_STARVED = 2  # tries to make its arguments, the second one alone in a fresh session
 MAX_UNTOUCHED = 20  # tries that broke before anything of it was on a phone; phones that go on so are put out before
 MAX_LOSSES = 3  # phones that left for good while it ran alone: by then it is more likely it than three cables
 
 
-class End(StrEnum):
+class TryEnd(StrEnum):
     """How one try on a phone ended."""
 
     MEASURED = "measured"
@@ -30,7 +30,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class CandidateTries:
     """What a candidate has behind it."""
 
     deaths: int = 0
@@ -48,40 +48,40 @@ class Tries:
 class Decision:
     """What is to be done: `again` with these tries, or it is answered: with its seconds, or with `error`."""
 
-    again: Tries | None = None
+    again: CandidateTries | None = None
     error: str = ""
     poison: bool = False
 
 
-def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Decision:
+def after_try(tries: CandidateTries, end: TryEnd, why: str, timeout_s: float) -> Decision:
     """What becomes of a candidate after a try that ended so.
 
     Args:
         tries: what it had behind it before this try.
         end: how this try ended; `DIED` with `alone` means that the phone is fit again, see `LOST`.
-        said: what the phone or TVM said, one line.
+        why: what the phone or TVM said, one line.
         timeout_s: its time limit, for the words.
     """
     match end:
-        case End.MEASURED:
+        case TryEnd.MEASURED:
             return Decision()
-        case End.REFUSED:
-            return Decision(error=f"the phone could not run it: {said}")
-        case End.TIMEOUT:
+        case TryEnd.REFUSED:
+            return Decision(error=f"the phone could not run it: {why}")
+        case TryEnd.TIMEOUT:
             return Decision(error=f"timeout: no result after {timeout_s:g} s")
-        case End.UNTOUCHED:
+        case TryEnd.UNTOUCHED:
             untouched = tries.untouched + 1
             if untouched >= MAX_UNTOUCHED:
-                return Decision(error=f"no phone could take it, {untouched} times: {said}")
+                return Decision(error=f"no phone could take it, {untouched} times: {why}")
             return Decision(again=replace(tries, untouched=untouched))
-        case End.STARVED:
+        case TryEnd.STARVED:
             starved = tries.starved + 1
             if starved >= MAX_STARVED:
                 return Decision(
-                    error=f"out of memory: its arguments cannot be made on the phone, {starved} times: {said}"
+                    error=f"out of memory: its arguments cannot be made on the phone, {starved} times: {why}"
                 )
             return Decision(again=replace(tries, starved=starved))
-        case End.LOST:
+        case TryEnd.LOST:
             losses = tries.losses + 1
             if losses >= MAX_LOSSES:
                 return Decision(error=f"{losses} phones were lost while it ran alone on them", poison=True)
@@ -89,7 +89,7 @@ def judge(tries: Tries, end: End, said: str, timeout_s: float) -> Decision:
     deaths = tries.deaths + 1
     # A death before which others ran in the session proves nothing yet, not even the second one.
     if tries.alone and deaths >= MAX_DEATHS:
-        return Decision(error=f"it killed the process that ran it, twice, the second time alone: {said}", poison=True)
+        return Decision(error=f"it killed the process that ran it, twice, the second time alone: {why}", poison=True)
     return Decision(again=replace(tries, deaths=deaths))
 
 

@@ -14,7 +14,6 @@ from typing import Any, Self
 from tvm.s_tir import analysis
 from tvm.s_tir import meta_schedule as ms
 
-from farm.compiler.fitting import fitting
 from farm.compiler.record_files import RecordFolder
 from farm.compiler.records import (
     FAILED_S,
@@ -25,27 +24,28 @@ from farm.compiler.records import (
     Origin,
     Record,
     RecordSet,
-    Task,
+    TuningTask,
     Workload,
     merge,
     record_key,
 )
+from farm.compiler.targets import records_for
 from farm.compiler.tvm_errors import first_line
-from farm.core.target_key import target_key
-from farm.tuning.host_faults import told_of
+from farm.model.identity import target_key
+from farm.tuning.host_faults import host_errors_reported
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
     """One operator of the model that has schedules to choose from."""
 
-    task: Task
+    task: TuningTask
     module: Any  # IRModule with one function
     workload: Any  # ms.database.Workload of `memory`
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WrittenTrial:
     """A trial that is written."""
 
     record: Record
@@ -114,7 +114,7 @@ class TuningDatabase:
             workload = self.memory.commit_workload(module)
             name, text = workload.as_json()
             known = found.tasks.get(str(name))
-            task = Task(
+            task = TuningTask(
                 workload=str(name),
                 name=str(each.task_name),
                 weight=int(each.weight),
@@ -158,18 +158,18 @@ class TuningDatabase:
         return list(self._prior.records)
 
     def key_of(self, tunable: Tunable, candidate: Any) -> str:
-        """What tells a candidate (ms.MeasureCandidate) from others."""
+        """The key of a candidate (ms.MeasureCandidate)."""
         tuned = ms.database.TuningRecord(candidate.sch.trace, tunable.workload, [FAILED_S], self.target, [])
         trace, _, target, _ = tuned.as_json()
         return record_key(tunable.task.workload, trace, target)
 
-    def write(self, tunable: Tunable, candidate: Any, run_s: Sequence[float] | None, origin: Origin) -> Kept:
+    def write(self, tunable: Tunable, candidate: Any, run_s: Sequence[float] | None, origin: Origin) -> WrittenTrial:
         """Make a trial safe from any kill. From any thread; it counts once `commit` has seen it.
 
         Args:
             tunable: what was measured.
             candidate: which schedule of it; ms.MeasureCandidate.
-            run_s: scaled seconds of each run; None when it failed, as `origin.error` says.
+            run_s: scaled seconds of each run; None when it failed (`origin.error`).
             origin: who measured it; key and time are filled in.
 
         Raises:
@@ -183,12 +183,12 @@ class TuningDatabase:
         name = tunable.task.workload
         record = Record(name, trace, tuple(map(float, run_json)), target, args, record_key(name, trace, target))
         origin = replace(origin, key=record.key, at=origin.at or datetime.now(UTC).isoformat(timespec="milliseconds"))
-        with self._writing, told_of(self._place):
-            self._folder.append(MEASURED_BY, _json(origin))  # first: without its record it says nothing
+        with self._writing, host_errors_reported(self._place):
+            self._folder.append(MEASURED_BY, _json(origin))  # first: without its record it means nothing
             self._folder.append(RECORDS, record.line(self._index[name]))
-        return Kept(record, origin, tuned)
+        return WrittenTrial(record, origin, tuned)
 
-    def commit(self, kept: Kept) -> None:
+    def commit(self, kept: WrittenTrial) -> None:
         """Count what was written. TVM reads its database while it thinks of candidates: only between that."""
         key = kept.record.key
         self._origins[key] = kept.origin
@@ -245,12 +245,12 @@ class TuningDatabase:
     def _load_prior(self, found: dict[str, Any]) -> None:
         if not self._given.records:
             return
-        fit = fitting(self._given, self.target, "the prior")
-        if fit.left_out:
-            self.left_out.append(f"the prior: {fit.left_out}")
+        fitting, left_out = records_for(self.target, self._given, "the prior")
+        if left_out:
+            self.left_out.append(f"the prior: {left_out}")
         foreign = unusable = 0
         kept = []
-        for record in fit.set.records:
+        for record in fitting.records:
             if record.workload not in found:
                 foreign += 1
                 continue

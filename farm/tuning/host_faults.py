@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 
 PROBE_BYTES = 1 << 20
 LEAST_FREE_BYTES = 16 << 20  # more than a candidate with all that is made on the way to it
@@ -49,7 +49,7 @@ def host_errno(error: BaseException) -> int:
 def lacking(folder: Path) -> int:
     """The errno of a folder in which nothing can be built now; 0: it has room.
 
-    A compiler or a linker that ran out of room crashes or says so in words of its own, so the disk itself is asked.
+    A compiler or a linker that ran out of room crashes or says so in words of its own, so this checks the disk itself.
     """
     try:
         if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
@@ -62,8 +62,8 @@ def lacking(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def told_of(folder: Path) -> Iterator[None]:
-    """Turn what the host lacks inside, where something is kept in `folder`, into a HostError that says what to do."""
+def host_errors_reported(folder: Path) -> Iterator[None]:
+    """Turn a host's lack of resources while `folder` is written into a HostError with a hint."""
     try:
         yield
     except (OSError, HostError) as error:
@@ -81,8 +81,8 @@ def cannot_build(number: int, folder: Path) -> CannotBuildError:
 
 
 def hint_for(number: int) -> str:
-    """What to do about an errno, for whoever reads it at the end of a search."""
-    return f"{HINTS.get(number, 'look at that folder')}; what was measured is kept, and no candidate is blamed"
+    """The hint for an errno at the end of a search."""
+    return f"{HINTS.get(number, 'check that folder')}; what was measured is kept, and no candidate is blamed"
 
 
 def free_in(folder: Path) -> str:

@@ -16,23 +16,24 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler.records import Origin, Record
 from farm.compiler.targets import device_of
-from farm.compiler.tuning_curve import Estimate
+from farm.compiler.tvm_errors import first_line
 from farm.tuning.candidate import CandidateError, Measured
-from farm.tuning.database import Kept, Tunable, TuningDatabase
-from farm.tuning.gradient import TaskState, next_task, per_round
+from farm.tuning.database import Tunable, TuningDatabase, WrittenTrial
+from farm.tuning.progress import LatencyEstimate, TaskProgress, next_task, per_round
+from farm.tuning.runner import PoolRunner
 
 ROUNDS_AT_ONCE = 2  # one on the phones, the next one being thought of and built
 EMPTY_ROUNDS = 3  # with nothing new in them: the task's space is searched
-LOOK_S = 0.01
+POLL_S = 0.01
 MOST_ERROR_CHARS = 500
 END_WAIT_S = 60.0  # for what is under way when the search ends; then it is given up, and is no trial
 POPULATION = 8  # for each candidate of a round, as in stock: 512 for 64; evolution's time is proportional to it
@@ -42,14 +43,6 @@ XGB_WARM_UP = 4  # the cost model is believed after this part of the trials, 100
 _log = logging.getLogger("farm.tuning")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
-
-
-class Runner(Protocol):
-    """farm.tuning.runner.PoolRunner, as far as a search needs it."""
-
-    def submit(self, given: Any) -> Future[Measured]:
-        """Have one candidate (ms.runner.RunnerInput) measured; the answer may be a CandidateError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,39 +57,24 @@ class SearchOptions:
     seed: int = 0
 
 
-@dataclass(slots=True)
-class TaskProgress:
-    """One task of the search."""
+@dataclass(slots=True, kw_only=True)
+class SearchTask(TaskProgress):
+    """One task with what TVM needs to search it."""
 
     tunable: Tunable
     context: Any  # ms.TuneContext
-    trials: int = 0
-    failed: int = 0
-    best_s: float = math.inf
-    latest_s: float = math.inf
-    rounds: list[float] = field(default_factory=list)
-    empty: int = 0
-    over: bool = False
-    busy: int = 0  # rounds under way
-
-    def note(self, record: Record) -> None:
-        """Count a trial."""
-        self.trials += 1
-        self.latest_s = record.seconds
-        self.failed += not math.isfinite(record.seconds)
-        self.best_s = min(self.best_s, record.seconds)
 
 
 @dataclass(slots=True)
 class _Candidate:
     given: Any  # ms.MeasureCandidate
     result: Any = None  # ms.runner.RunnerResult
-    kept: Kept | None = None  # written by the thread of the phone that measured it
+    kept: WrittenTrial | None = None  # written by the thread of the phone that measured it
 
 
 @dataclass(slots=True)
 class _Round:
-    task: TaskProgress
+    task: SearchTask
     candidates: list[_Candidate]
 
     @property
@@ -111,11 +89,10 @@ class Search:
         self,
         database: TuningDatabase,
         builder: Any,
-        runner: Runner,
+        runner: PoolRunner,
         options: SearchOptions,
         *,
         news: Callable[[Search], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is begun yet.
 
@@ -124,22 +101,21 @@ class Search:
             builder: ms.Builder; one that returns before it has built is waited for by the runner.
             runner: measures.
             options: how.
-            news: called after each trial and while nothing happens, in this thread; it may raise, which ends the run.
-            clock: monotonic seconds.
+            news: called after each trial and while nothing happens, in this thread; an exception from it ends the run.
         """
         self.database = database
         self.options = options
-        self.estimate = Estimate({each.task.workload: each.task.weight for each in database.tunables})
+        self.estimate = LatencyEstimate({each.task.workload: each.task.weight for each in database.tunables})
         self.reason = ""
         self.earlier = database.trials
         self.under_way = 0
-        self._builder, self._runner, self._news, self._clock = builder, runner, news, clock
+        self._builder, self._runner, self._news = builder, runner, news
         self._rounds: list[_Round] = []
         self._broken: Exception | None = None
         self._closed = False
         self._keys: set[str] = set()  # of all candidates of this run
         self._device = device_of(database.target)
-        self._began_s = clock()
+        self._began_s = time.monotonic()
         self._spent_before_s = database.spent_s
         self._size = per_round(options.trials, len(database.tunables))
         self._model = _cost_model(options)
@@ -149,7 +125,7 @@ class Search:
     @property
     def spent_s(self) -> float:
         """Seconds of search, those of earlier attempts too."""
-        return self._spent_before_s + self._clock() - self._began_s
+        return self._spent_before_s + time.monotonic() - self._began_s
 
     @property
     def done(self) -> int:
@@ -172,32 +148,23 @@ class Search:
         if self.reason:
             return
         left = self.options.trials - self.done - self.under_way
-        chosen = self._next() if left > 0 and len(self._rounds) < ROUNDS_AT_ONCE else None
+        chosen = next_task(self.tasks) if left > 0 and len(self._rounds) < ROUNDS_AT_ONCE else None
         if chosen is not None:
             self._begin(chosen, left)
         elif not self._rounds:
             self.reason = "exhausted"
         else:
             self._news(self)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _ended(self) -> str:
         if self.done >= self.options.trials:
             return "trials"
         if self.options.early_stop is not None and self.estimate.stale_trials >= self.options.early_stop:
             return "early_stop"
-        if self._clock() - self._began_s >= self.options.search_s:
+        if time.monotonic() - self._began_s >= self.options.search_s:
             return "timeout"
         return ""
-
-    def _next(self) -> int | None:
-        """The task to go on with; one that is under way only when it is the only one left."""
-        alone = sum(not each.over for each in self.tasks) == 1
-        states = [
-            TaskState(each.tunable.task.weight, tuple(each.rounds), each.over, each.busy > 0 and not alone)
-            for each in self.tasks
-        ]
-        return next_task(states)
 
     def _begin(self, number: int, left: int) -> None:
         task = self.tasks[number]
@@ -228,7 +195,7 @@ class Search:
         task.busy += 1
         self._rounds.append(_Round(task, made))
 
-    def _send(self, task: TaskProgress, fresh: Sequence[_Candidate]) -> None:
+    def _send(self, task: SearchTask, fresh: Sequence[_Candidate]) -> None:
         target = self.database.target
         inputs = [ms.builder.BuilderInput(each.given.sch.mod, target) for each in fresh]
         self.under_way += len(fresh)
@@ -257,7 +224,7 @@ class Search:
             self._learn(each.task, each.candidates)
 
     def _write(self, tunable: Tunable, candidate: _Candidate, answer: Future[Measured]) -> None:
-        """Have a trial safe at once, whatever this thread's owner is at: the next round may take it half a minute."""
+        """Write a trial at once, in the thread that measured it: the search's own may be busy for half a minute."""
         if self._closed or self._broken is not None:
             return
         try:
@@ -274,14 +241,14 @@ class Search:
         except Exception as error:  # noqa: BLE001 - raised in the run's own thread
             self._broken = error
 
-    def _count(self, task: TaskProgress, candidate: _Candidate, kept: Kept) -> None:
+    def _count(self, task: SearchTask, candidate: _Candidate, kept: WrittenTrial) -> None:
         candidate.result = _result(kept.record, kept.origin.error)
         self.database.commit(kept)
-        task.note(kept.record)
+        task.count(kept.record.seconds)
         self.estimate.add(kept.record.workload, kept.record.seconds, kept.origin.spent_s)
         self._news(self)
 
-    def _learn(self, task: TaskProgress, candidates: Sequence[_Candidate]) -> None:
+    def _learn(self, task: SearchTask, candidates: Sequence[_Candidate]) -> None:
         given = [each.given for each in candidates]
         results = [each.result for each in candidates]
         if self.done + self.under_way < self.options.trials:  # else no round is thought of any more: seconds saved
@@ -290,15 +257,15 @@ class Search:
 
     def _finish(self) -> None:
         """What is under way comes in or is given up; the strategies end."""
-        deadline_s = self._clock() + min(END_WAIT_S, self.options.end_s)
-        while self.under_way and self.reason != "trials" and self._clock() < deadline_s:
+        deadline_s = time.monotonic() + min(END_WAIT_S, self.options.end_s)
+        while self.under_way and self.reason != "trials" and time.monotonic() < deadline_s:
             self._collect()
             self._news(self)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         for task in self.tasks:
             task.context.search_strategy.post_tuning()
 
-    def _contexts(self) -> list[TaskProgress]:
+    def _contexts(self) -> list[SearchTask]:
         # Another seed for each attempt: with the same one it would think of what was measured already.
         seeds = np.random.RandomState([self.options.seed, self.earlier]).randint(1, 2**30, len(self.database.tunables))
         made = []
@@ -319,7 +286,10 @@ class Search:
                 database=self.database.memory,
                 cost_model=self._model,
             )
-            made.append(TaskProgress(tunable, context))
+            task = tunable.task
+            made.append(
+                SearchTask(name=task.name, weight=task.weight, flop=task.flop, tunable=tunable, context=context)
+            )
         return made
 
     def _replay(self) -> None:
@@ -331,7 +301,7 @@ class Search:
         origins = self.database.only_own().origins
         for record in self.database.own():
             task = by_workload[record.workload]
-            task.note(record)
+            task.count(record.seconds)
             origin = origins.get(record.key)  # records of stock have none
             self.estimate.add(record.workload, record.seconds, origin.spent_s if origin else 0.0)
             if task.trials % self._size == 0:
@@ -374,3 +344,58 @@ def _result(record: Record, error: str = "") -> Any:
     if math.isfinite(record.seconds):
         return ms.runner.RunnerResult(list(record.run_s), None)
     return ms.runner.RunnerResult(None, error or "it failed when it was measured")
+
+
+DEFAULTS_LIMIT_S = 60.0  # beyond which what is not measured stays unknown
+DEFAULTS_POLL_S = 0.05
+
+
+def measure_defaults(
+    database: TuningDatabase,
+    builder: Any,
+    runner: PoolRunner,
+    schedule: Callable[[Any], Any],
+    check: Callable[[], None] = lambda: None,
+    report: Callable[[str], None] = lambda _: None,
+    *,
+    limit_s: float = DEFAULTS_LIMIT_S,
+) -> dict[str, float]:
+    """Seconds of each task that has records, by workload, as TVM schedules it by itself; those that ran.
+
+    Args:
+        database: of the search.
+        builder: ms.Builder.
+        runner: measures.
+        schedule: what compiling does to a function without a record (IRModule -> IRModule).
+        check: called while it waits; may raise.
+        report: called with sentences on tasks that TVM cannot schedule or build.
+        limit_s: how long it may take.
+    """
+    tried = {record.workload for record in database.own()}
+    asked: dict[str, Future[Measured]] = {}
+    for each in database.tunables:
+        if each.task.workload in tried and not each.task.default_s:
+            try:
+                module = schedule(each.module)
+                [built] = builder.build([ms.builder.BuilderInput(module, database.target)])
+                if not built.error_msg:
+                    info = ms.arg_info.ArgInfo.from_prim_func(each.module["main"])
+                    given = ms.runner.RunnerInput(built.artifact_path, device_of(database.target), info)
+                    asked[each.task.workload] = runner.submit(given)
+            except Exception as error:  # noqa: BLE001 - whatever TVM raises: the search is done, this is a bonus
+                report(f"TVM's own schedule of {each.task.name} is not known: {first_line(error)}")
+    deadline_s = time.monotonic() + min(DEFAULTS_LIMIT_S, limit_s)
+    while not all(each.done() for each in asked.values()) and time.monotonic() < deadline_s:
+        check()
+        time.sleep(DEFAULTS_POLL_S)
+    return {name: seconds for name, each in asked.items() if (seconds := _seconds(each)) is not None}
+
+
+def _seconds(answer: Future[Measured]) -> float | None:
+    if not answer.done():
+        return None
+    try:
+        runs = answer.result().scaled
+    except CandidateError:
+        return None
+    return sum(runs) / len(runs)

@@ -12,7 +12,7 @@ import contextlib
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ import tvm
 from tvm import rpc
 
 from farm.jobs.attempt import SessionOffer
-from farm.tuning.repeats import measured
 
 RENEW_CANDIDATES = 256  # a loaded library costs the phone some pages and a file until then
 RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until the session ends
@@ -40,13 +39,6 @@ class Evaluator:
 
 
 @dataclass(slots=True)
-class _Used:
-    candidates: int = 0
-    upload_bytes: int = 0
-    buffer_bytes: int = 0
-
-
-@dataclass(slots=True)
 class CandidateSession:
     """An open session to one phone. For one thread. Whatever TVM raises comes through."""
 
@@ -56,7 +48,9 @@ class CandidateSession:
     _functions: dict[str, Any] = field(default_factory=dict)
     _buffers: dict[tuple[str, ArgsInfo], list[Any]] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # remote modules and evaluators: see the module's text
-    _used: _Used = field(default_factory=_Used)
+    _candidates: int = 0  # loaded; these and the bytes wear the session
+    _upload_bytes: int = 0
+    _buffer_bytes: int = 0
 
     @classmethod
     def open(cls, offer: SessionOffer) -> CandidateSession:
@@ -69,11 +63,10 @@ class CandidateSession:
     @property
     def worn(self) -> bool:
         """Whether enough has gathered on the phone to begin anew."""
-        used = self._used
         return (
-            used.candidates >= RENEW_CANDIDATES
-            or used.upload_bytes >= RENEW_BYTES
-            or used.buffer_bytes >= RENEW_BUFFER_BYTES
+            self._candidates >= RENEW_CANDIDATES
+            or self._upload_bytes >= RENEW_BYTES
+            or self._buffer_bytes >= RENEW_BUFFER_BYTES
         )
 
     def function(self, name: str) -> Any:
@@ -83,17 +76,17 @@ class CandidateSession:
         return self._functions[name]
 
     def ping(self) -> None:
-        """One round trip; raises when there is nobody any more."""
+        """One round trip; raises when the phone does not answer."""
         self._kept.append(self.raw.get_function("tvm.rpc.server.upload"))
 
     def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: Evaluator) -> Any:
         """Everything up to the first run: returns what measures when it is called."""
         self.touched = self.starting = False
-        self._used.candidates += 1
-        self._used.upload_bytes += len(library)
+        self._candidates += 1
+        self._upload_bytes += len(library)
         device = self.raw.device(device_type, 0)
         arguments = self._arguments(device_type, device, args_info)
-        name = f"candidate-{self._used.candidates}.so"
+        name = f"candidate-{self._candidates}.so"
         self.function("tvm.rpc.server.upload")(name, bytearray(library))
         self.touched = True  # loading runs the library's initialisers
         module = self.function("tvm.rpc.server.load_module")(name)
@@ -127,7 +120,7 @@ class CandidateSession:
             made = []
             self.starting = True
             for _, dtype, shape in args_info:
-                self._used.buffer_bytes += _bytes(dtype, shape)
+                self._buffer_bytes += _bytes(dtype, shape)
                 buffer = tvm.runtime.empty(shape=shape, dtype=dtype, device=device)
                 self._kept.append(buffer)
                 fill(buffer)
@@ -161,3 +154,38 @@ def args_info_from(given: Sequence[Any]) -> ArgsInfo:
 def _bytes(dtype: str, shape: Sequence[int]) -> int:
     bits = re.search(r"\d+", dtype)
     return math.prod(shape) * (int(bits.group()) if bits else 8) // 8
+
+
+PROBE_MS = 10  # of runs, from which the number for a repeat is reckoned
+MARGIN = 1.05  # more runs than reckoned: to add some later costs two round trips
+
+Timed = Callable[[int, int, int], tuple[float, ...]]
+
+
+def measured(number: int, repeat: int, min_repeat_ms: int, timed: Timed) -> tuple[float, ...]:
+    """The mean seconds of one run, for each repeat: `number` runs at least, which last `min_repeat_ms` at least.
+
+    A repeat is one stretch of runs, or two when the number was reckoned too small; the mean is over all of its runs.
+
+    Args:
+        number: of runs in a repeat, at least.
+        repeat: how many repeats.
+        min_repeat_ms: how long the runs of a repeat must last together.
+        timed: TVM's evaluator: it takes these three, and answers as this function does.
+    """
+    if min_repeat_ms <= PROBE_MS:
+        return timed(number, repeat, min_repeat_ms)
+    probe = timed(number, 1, PROBE_MS)
+    # A slow kernel's probe is a repeat as it was asked for.
+    done = probe if number * probe[0] * 1e3 >= min_repeat_ms else ()
+    wanted, least_s = repeat - len(done), min_repeat_ms / 1e3
+    run_s, runs, spent_s = probe[0], 0, [0.0] * wanted
+    while wanted and min(spent_s) < least_s:
+        if run_s <= 0:  # the phone's clock is too coarse: TVM knows when to stop
+            return timed(number, repeat, min_repeat_ms)
+        more = max(number - runs, math.ceil(MARGIN * (least_s - min(spent_s)) / run_s))
+        stretch = timed(more, wanted, 0)
+        runs += more
+        spent_s = [before + more * each for before, each in zip(spent_s, stretch, strict=True)]
+        run_s = min(spent_s) / runs
+    return (*done, *(each / runs for each in spent_s))

@@ -1,1 +1,1 @@
-"""The web page: fleet, devices, leases, bundles, jobs; the same verbs as the job door, for people with a browser."""
+"""The web page: fleet, devices, leases, bundles, jobs; the same verbs as control verbs, for people with a browser."""

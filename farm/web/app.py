@@ -1,34 +1,45 @@
-"""The web page as one FastAPI application: its routes, its errors, its guard."""
+"""The web page as one FastAPI application: its routes and errors, static files, signing in and out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Scope
 
 from farm import __version__
-from farm.control.accounts import Accounts
-from farm.core.errors import FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
-from farm.core.events import EventLog
-from farm.core.web_policy import WebConfig
-from farm.web import bundles, device, fleet, jobs, leases, measured, queue, sign_in
-from farm.web.assets import read_assets
-from farm.web.guard import Guard
+from farm.common.errors import FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
+from farm.common.events import EventLog
+from farm.config import WebConfig
+from farm.control.audit import FORGED, OK, WRONG_TOKEN
+from farm.control.callers import Accounts, Caller
+from farm.web import devices, jobs, leases, measured
+from farm.web.guard import UNSAFE_METHODS, Guard
 from farm.web.page import (
-    Desk,
+    COOKIE,
+    SIGN_IN,
     SignInNeededError,
+    VerbApi,
     Web,
     address_of,
+    audit_refusal,
     caller_of,
-    guard_actions,
-    make_templates,
+    done,
+    form_of,
+    guard_requests,
+    own_path,
     render,
+    session_of,
     web_of,
 )
-from farm.web.stream import Hints, number_of
+from farm.web.rendering import make_templates, read_assets
+from farm.web.stream import HintReaders, number_of
 
 A_YEAR = "public, max-age=31536000, immutable"
 
@@ -36,16 +47,20 @@ router = APIRouter()
 
 
 def create_app(
-    desk: Desk, accounts: Accounts, events: EventLog, metrics: Callable[[str], tuple[bytes, str]], config: WebConfig
+    verbs: VerbApi,
+    accounts: Accounts,
+    events: EventLog,
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    config: WebConfig,
 ) -> FastAPI:
     """The page.
 
     Args:
-        desk: answers verbs, each in the role of whoever asks.
+        verbs: answers verbs, each in the caller's role.
         accounts: whom tokens belong to.
         events: what happens.
-        metrics: what /metrics answers to an Accept header, and its content type (farm.metrics.exposition).
-        config: under which names the page may be asked for.
+        metrics: what /metrics answers to an Accept header, and its content type (farm.daemon.monitoring).
+        config: under which names the page may be asked for, and whether readers sign in.
     """
     app = FastAPI(
         title="farm",
@@ -53,21 +68,27 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(guard_actions)],
+        dependencies=[Depends(guard_requests)],
     )
     assets = read_assets()
-    app.state.web = Web(desk, accounts, events, assets, make_templates(assets), __version__)
+    app.state.web = Web(verbs, accounts, events, assets, make_templates(assets), __version__, config)
     accounts.on_revoked(app.state.web.sessions.end_of)
-    app.state.hints = Hints(events)
+    app.state.hints = HintReaders(events)
     app.state.metrics = metrics
-    pages = (sign_in, fleet, device, leases, bundles, jobs, queue, measured)
-    for each in (router, *(page.router for page in pages)):
+    for each in (router, devices.router, leases.router, jobs.router, measured.router):
+        for route in each.routes:
+            if isinstance(route, APIRoute) and "GET" in (methods := route.methods or set()):
+                methods.add("HEAD")  # RFC 9110 §9.1; the server leaves the body out
         app.include_router(each)
     app.add_exception_handler(FarmError, _farm_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_middleware(Guard, host=config.host, allow_hosts=config.allow_hosts)
+    app.add_middleware(Guard, host=config.host, allow_hosts=config.allow_hosts, on_forged=_audit_forged)
     return app
+
+
+async def _audit_forged(scope: Scope) -> None:
+    await audit_refusal(Request(scope), FORGED)
 
 
 @router.get("/static/{version}/{path:path}")
@@ -89,23 +110,80 @@ async def favicon(request: Request) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """For Prometheus."""
-    body, content_type = request.app.state.metrics(request.headers.get("accept", ""))
+    body, content_type = await request.app.state.metrics(request.headers.get("accept", ""))
     return Response(body, headers={"content-type": content_type})
 
 
 @router.get("/events")
 async def events(request: Request, since: str | None = None) -> Response:
     """Hints of what happens, after `since` (or the browser's Last-Event-ID), without end."""
-    hints: Hints = request.app.state.hints
-    account, address = caller_of(request).user, address_of(request)
-    if not hints.has_room(account, address):
+    hints: HintReaders = request.app.state.hints
+    account = caller_of(request).user
+    if not hints.has_room(account):
         return PlainTextResponse("too many pages are open; try again later\n", 503, headers={"retry-after": "10"})
     start = number_of(request.headers.get("last-event-id")) or number_of(since)
     return StreamingResponse(
-        hints.read(start, account, address),
+        () if request.method == "HEAD" else hints.read(start, account),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
+
+
+# --- signing in with a token of `farm auth new NAME --role ROLE --web`, and out ---------------------------------------
+
+
+@router.get(SIGN_IN)
+async def ask_for_token(request: Request, to: Annotated[str, Query()] = "/") -> Response:
+    """The form."""
+    return render(request, "sign_in.html", to=own_path(to), wrong="")
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request) -> Response:
+    """Begin a session for a good token; a wrong one is reported, and makes the next wait."""
+    web, address = web_of(request), address_of(request)
+    form = await form_of(request)
+    to = own_path(form.get("to", "/"))
+    waited = web.accounts.tokens.wait_s(address) > 0
+    account = web.accounts.by_token(form.get("token", "").strip(), address)
+    if account is None:
+        await web.verbs.audit(caller_of(request), "auth.sign_in", "", WRONG_TOKEN)
+    if account is None and waited:  # a good token gets in meanwhile: a neighbour's wrong ones lock nobody out
+        wait_s = math.ceil(web.accounts.tokens.wait_s(address))
+        wrong = f"Too many wrong tokens from here: wait {wait_s} s and try again."
+        answer: Response = render(request, "sign_in.html", status=429, to=to, wrong=wrong)
+        answer.headers["retry-after"] = str(wait_s)
+        return answer
+    if account is None:
+        return render(request, "sign_in.html", status=403, to=to, wrong="The farm knows no such token.")
+    await web.accounts.noted(account)
+    before = session_of(request)
+    if before is not None:
+        web.sessions.end(before.id)
+    caller = Caller(account.user, account.role, f"web token {account.user} from {address}")
+    await web.verbs.audit(caller, "auth.sign_in", "", OK)
+    session = web.sessions.begin(account.user)
+    session.notice = f"You are signed in as {account.user} ({account.role.name.lower()})."
+    answer = done(request, "", to)
+    answer.set_cookie(
+        COOKIE, session.id, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+    )
+    return answer
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    """End the session."""
+    session = session_of(request)
+    if session is not None:
+        await web_of(request).verbs.audit(caller_of(request), "auth.sign_out", "", OK)
+        web_of(request).sessions.end(session.id)
+    answer = done(request, "", "/")
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return answer
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def status_of(error: FarmError) -> int:
@@ -121,16 +199,19 @@ def status_of(error: FarmError) -> int:
     return {Fault.USER: 400, Fault.PHONE: 502, Fault.HOST: 503}.get(error.fault, 500)
 
 
-def _page(request: Request, status: int, said: str, hint: str) -> HTMLResponse:
-    return render(request, "error.html", status=status, said=said, hint=hint, status_code=status)
+def _page(request: Request, status: int, message: str, hint: str) -> HTMLResponse:
+    return render(request, "error.html", status=status, message=message, hint=hint, status_code=status)
 
 
 async def _farm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FarmError)
+    if isinstance(error, SignInNeededError) and request.method not in UNSAFE_METHODS:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return render(request, "sign_in.html", status=401, to=own_path(request.url.path + query), wrong="")
     return _page(request, status_of(error), error.message, error.hint)
 
 
-_SAID = {
+_MESSAGES = {
     404: ("There is no such page", "The address may be mistyped, or the thing is gone: start from the fleet."),
     405: ("This address does not do that", "Open the page itself and use its buttons."),
 }
@@ -138,8 +219,8 @@ _SAID = {
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said, hint = _SAID.get(error.status_code, (str(error.detail), ""))
-    return _page(request, error.status_code, said, hint)
+    message, hint = _MESSAGES.get(error.status_code, (str(error.detail), ""))
+    return _page(request, error.status_code, message, hint)
 
 
 async def _bad_request(request: Request, error: Exception) -> Response:

@@ -1,16 +1,68 @@
-"""The outermost layer of the page: who is answered at all, how large a request may be, the headers of every answer."""
+"""The outermost layer of the page: which requests are answered at all, how large one may be, headers of every answer.
+
+Requests come from our own pages: the Host allow-list and the checks against cross-site requests see to it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from html import escape
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.web.hosts import UNSAFE_METHODS, allowed_names, cross_site, host_name
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+WILDCARDS = frozenset({"0.0.0.0", "::", "[::]"})
+UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_FORGED = frozenset({403, 421})  # statuses of requests that no page of ours sends
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port; "" when it is none (RFC 9110 §7.2)."""
+    name, separator, port = host.rpartition(":")
+    if separator and not host.endswith("]"):
+        if not (port.isascii() and port.isdigit()):
+            return ""
+        host = name
+    host = host.lower().removesuffix(".")
+    return host if host and not set(host) & set("/\\@ \t") else ""
+
+
+def allowed_names(host: str, allow_hosts: Iterable[str]) -> frozenset[str]:
+    """Host names that a request may name. Its port may be any: `ssh -L` chooses another one."""
+    bound = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    own = set() if host in WILDCARDS else {bound.lower()}
+    return LOOPBACK_NAMES | own | {name.lower().removesuffix(".") for name in allow_hosts}
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a peer's address is this host's own."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def cross_site(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that another site's page made this request (Fetch Metadata, Origin).
+
+    A program that is no browser sends neither header: it has nothing of a user's that a page could abuse.
+    """
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        # A proxy may speak TLS for us: its scheme is not ours, its host is.
+        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+    except ValueError:  # an address that no browser sends
+        return True
+
 
 MAX_BODY_BYTES = 64 * 1024  # forms only
 MAX_TARGET_BYTES = 4096
@@ -44,8 +96,12 @@ class BodyTooLarge(Exception):  # noqa: N818 (no error of farm: it never leaves 
 class Guard:
     """Refuses strangers' requests before anything else looks at them."""
 
-    def __init__(self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, host: str, allow_hosts: Iterable[str], on_forged: Callable[[Scope], Awaitable[None]]
+    ) -> None:
+        """`on_forged` gets actions that another site sent, or that came under a name that is not ours."""
         self._app = app
+        self._on_forged = on_forged
         self._names = allowed_names(host, allow_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,15 +118,20 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
+            elif scope["method"] == "HEAD" and message.get("more_body"):  # a long answer, or one without end
+                await send({"type": "http.response.body"})
+                raise ClientDisconnect
             await send(message)
 
         try:
             refused = self._refuse(scope)
             if refused is not None:
+                if refused[0] in _FORGED and scope["method"] in UNSAFE_METHODS:
+                    await self._on_forged(scope)
                 await _answer(with_headers, *refused)
                 return
             await self._app(scope, _bounded(receive), with_headers)
-        except ClientDisconnect:  # in the middle of a form: nobody is there to be answered
+        except ClientDisconnect:  # in the middle of a form: nobody is there to be answered; or all is answered
             return
         except BodyTooLarge:
             if not began:
@@ -115,11 +176,11 @@ def _bounded(receive: Receive) -> Receive:
     return bounded
 
 
-async def _answer(send: Send, status: int, said: str, hint: str) -> None:
+async def _answer(send: Send, status: int, message: str, hint: str) -> None:
     """A page that needs no template: of a stranger's request nothing is repeated."""
     body = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(said)}</title>'
-        f"<h1>{escape(said)}</h1><p>{escape(hint)}</p>"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(message)}</title>'
+        f"<h1>{escape(message)}</h1><p>{escape(hint)}</p>"
     ).encode()
     headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

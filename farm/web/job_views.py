@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from farm.core.durations import format_duration
-from farm.core.job import FINAL, JobState
-from farm.core.selector import Selector
-from farm.jobs.spec_words import unusual, what
+from farm.common.durations import digits, format_duration
+from farm.common.selector import Selector
+from farm.kinds.spec_text import described, unusual
+from farm.model.job import FINAL, JobState
 
 PAGE_JOBS = 50
 LIVE = "live"  # in place of a state: whatever has not ended
@@ -44,20 +44,20 @@ class Filter:
         Raises:
             UserError: the selector cannot be read.
         """
-        told: dict[str, Any] = {"limit": PAGE_JOBS, "user": self.user.strip(), "of_kind": self.kind}
+        fields: dict[str, Any] = {"limit": PAGE_JOBS, "user": self.user.strip(), "of_kind": self.kind}
         if self.state:
-            told["state"] = (
+            fields["state"] = (
                 [state.value for state in JobState if state not in FINAL] if self.state == LIVE else [self.state]
             )
         if self.array:
-            return {**told, "array": self.array, "before": self.before}
+            return {**fields, "array": self.array, "before": self.before}
         selector = str(Selector.parse(self.selector)) if self.selector.strip() else ""
-        return {**told, "text": self.text.strip(), "selector": selector, "device": self.device, "before": self.before}
+        return {**fields, "text": self.text.strip(), "selector": selector, "device": self.device, "before": self.before}
 
     def query(self, **changes: str) -> str:
         """The address's query for this with `changes`; "" for none."""
-        told = {name: value for name, value in {**asdict(self), **changes}.items() if value}
-        return f"?{urlencode(told)}" if told else ""
+        fields = {name: value for name, value in {**asdict(self), **changes}.items() if value}
+        return f"?{urlencode(fields)}" if fields else ""
 
     @property
     def narrow(self) -> bool:
@@ -75,23 +75,56 @@ class File:
     sha256: str = ""  # of the artifact; "": it is in the result itself
 
 
-class Told(dict[str, Any]):
+class LenientResult(dict[str, Any]):
     """An object of an answer in which what is missing is None: results of any release are shown by one template."""
 
     def __missing__(self, name: str) -> None:
         """Nothing."""
 
 
-def told(value: Any) -> Any:
-    """JSON with every object as `Told`."""
+def lenient(value: Any) -> Any:
+    """JSON with every object as `LenientResult`."""
     if isinstance(value, Mapping):
-        return Told({name: told(each) for name, each in value.items()})
-    return [told(each) for each in value] if isinstance(value, list | tuple) else value
+        return LenientResult({name: lenient(each) for name, each in value.items()})
+    return [lenient(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def tone(word: str) -> str:
     """The colour class of a job's or attempt's state, a verdict or an answer."""
     return TONES.get(word, "going")
+
+
+def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
+    """What came of a job in a list, and the word for it: a verdict, an answer; "" for what there is none of."""
+    found = lenient(row.get("result") or {})
+    estimate, gain, compared = (found[name] or lenient({}) for name in ("estimate", "speedup", "comparison"))
+    if estimate["median_ms"]:
+        return f"{digits(estimate['median_ms'])} ms", found["verdict"] or ""
+    if gain["times"]:
+        return f"{gain['times']:.2f} times", gain["answer"] or ""
+    if compared["ratio"]:
+        answer = compared["answer"] or ""
+        return f"B / A {compared['ratio']:.4f}", f"B is {answer}" if tone(answer) in ("good", "bad") else answer
+    return "" if found["exit_code"] is None else f"exit code {found['exit_code']}", ""
+
+
+def job_tone(row: Mapping[str, Any]) -> str:
+    """The colour class of a job: what is done is as good as its result."""
+    word = outcome(row)[1].removeprefix("B is ")
+    return tone(word if row["state"] == "done" and word else row["state"])
+
+
+def reasons(lines: Iterable[str]) -> list[str]:
+    """Lines of `explain` about a waiting job, each reason once with all its devices, without what the page has beside.
+
+    That is the estimate, the attempts, and the last error.
+    """
+    devices: dict[str, list[str]] = {}
+    for line in lines:
+        if not line.startswith(("it should have a phone within ", "attempt ", "last error: ")):
+            device, colon, reason = line.partition(": ")
+            devices.setdefault(reason if colon else line, []).extend([device] if colon else [])
+    return [f"{', '.join(names)}: {reason}" if names else reason for reason, names in devices.items()]
 
 
 def facts(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -101,15 +134,25 @@ def facts(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     row, spec = shown["job"], shown["spec"]
-    yield from what(row, spec)
+    yield from described(row, spec)
     yield "priority", str(row["priority"])
     if options := ", ".join(unusual(spec)):
         yield "options", options
 
 
-def took(began: str, ended: str | None) -> str:
-    """How long something lasted; "" while it does."""
-    if not ended:
+def result_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The plain values of a result, for a kind without a page.html; times in words."""
+    plain = [(name, value) for name, value in result.items() if isinstance(value, str | int | float)]
+    return [(name.removesuffix("_s").replace("_", " "), _fact(name, value)) for name, value in plain]
+
+
+def _fact(name: str, value: str | float) -> str:
+    return format_duration(value) if name.endswith("_s") and isinstance(value, float) else str(value)
+
+
+def took(began: str | None, ended: str | None) -> str:
+    """How long something lasted; "" while it does, or if it did not begin."""
+    if not began or not ended:
         return ""
     seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
     return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from farm.common.errors import FarmError, UserError
 from farm.control.callers import Role
-from farm.core.errors import FarmError, UserError
-from farm.core.series import SHOWN, Quantity
-from farm.jobs.specs import KINDS
-from farm.web.job_views import STATES, File, Filter, facts, files_of, may_act, told, tone, took, why
+from farm.devices.health.series import SHOWN, Quantity
+from farm.kinds import KINDS
+from farm.web.job_views import (
+    STATES,
+    File,
+    Filter,
+    facts,
+    files_of,
+    job_tone,
+    lenient,
+    may_act,
+    outcome,
+    reasons,
+    result_facts,
+    tone,
+    took,
+    why,
+)
 from farm.web.page import SEE_OTHER, ask, caller_of, done, render, web_of
-from farm.web.plot_parts import Figure
-from farm.web.results import Reading, bench_plots, compare_plots, raw_of, tune_plots
+from farm.web.plots import KindPage, PlotSource, Reading, object_of
 
 router = APIRouter()
 MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
@@ -74,8 +88,8 @@ async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
         raise UserError(f"there is no state {wanted.state!r}", hint=f"states: {', '.join(STATES)}")
     problem, answer = "", {"jobs": [], "before": ""}
     try:
-        answer = dict(await ask(request, "job.list", **wanted.asked()))
-    except UserError as error:  # said beside the filter that was typed, which stays as it is
+        answer = dict(await ask(request, "job.list", **wanted.asked(), results=True))
+    except UserError as error:  # shown beside the filter that was typed, which stays as it is
         problem = f"{error.message}. {error.hint}" if error.hint else error.message
     return {
         "wanted": wanted,
@@ -144,59 +158,83 @@ async def file(request: Request, job: str, name: str) -> Response:
     return await _download(request, found, shown["result"] or {})
 
 
+@router.post("/jobs/{job}/again")
+async def again(request: Request, job: str) -> Response:
+    """Submit what the job asked for once more; of an array, this one job."""
+    shown = await ask(request, "job.show", job=job)
+    one = {"devices": 1} if shown["job"]["array"] else {}
+    answer = await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
+    new = answer["jobs"][0]["id"]
+    notice = " ".join((f"Job {new} is submitted.", *(f"Beware: {each}." for each in answer["warnings"])))
+    return done(request, notice, f"/jobs/{new}")
+
+
 @router.post("/jobs/{job}/{order}")
 async def order(request: Request, job: str, order: str) -> Response:
     """Cancel a job, hold it, or let it go on."""
     if order not in ORDERS:
         raise UserError(f"there is no order {order[:40]!r} for jobs", hint=f"orders: {', '.join(ORDERS)}")
     answer = await ask(request, f"job.{order}", job=job)
-    said = f"Job {job} {ORDERS[order]}" if job in answer["changed"] else f"Job {job} stays {answer['jobs'][0]['state']}"
-    return done(request, f"{said}.", f"/jobs/{job}")
+    notice = (
+        f"Job {job} {ORDERS[order]}" if job in answer["changed"] else f"Job {job} stays {answer['jobs'][0]['state']}"
+    )
+    return done(request, f"{notice}.", f"/jobs/{job}")
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
 
-WORDS: Mapping[str, Any] = {"tone_of": tone, "why": why, "took": took, "told": told}
+WORDS: Mapping[str, Any] = {
+    "tone_of": tone, "job_tone": job_tone, "outcome": outcome, "why": why, "took": took, "lenient": lenient,
+}  # fmt: skip
 
 
 async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
-    shown = told(shown)
-    row, caller = shown["job"], caller_of(request)
+    shown = lenient(shown)
+    row, caller = lenient({**shown["job"], "result": shown["result"]}), caller_of(request)
     waits = row["state"] in ("queued", "blocked", "held")
-    lines = (await ask(request, "explain", what="job", name=row["id"]))["lines"] if waits else ()
+    explained: Mapping[str, Any] = {"lines": [], "estimate_s": None}
+    if waits:
+        explained = await ask(request, "explain", what="job", name=row["id"])
+    line = (await ask(request, "lease.list"))["waiting"] if waits else ()
     return {
         "job": row,
         "shown": shown,
         "facts": facts(shown),
-        "result": shown["result"] or told({}),
-        "lines": lines[1:],  # the first says what is on the page already
+        "result": shown["result"] or lenient({}),
+        "result_facts": result_facts(shown["result"] or {}),
+        "lines": reasons(explained["lines"][1:]),  # the first says what is on the page already
+        "estimate_s": explained["estimate_s"],
+        "place": next((place for place, each in enumerate(line, 1) if each["job"] == row["id"]), None),
         "may_act": may_act(caller.user, caller.role >= Role.OPERATOR, caller.role >= Role.USER, row["user"]),
         **WORDS,
     }
 
 
+def _page_of(kind: str) -> KindPage:
+    """What a kind's page.py adds; nothing for a kind without one, or of another release."""
+    known = KINDS.kinds.get(kind)
+    page: KindPage = known.part("page").PAGE if known is not None and known.has("page") else KindPage()
+    return page
+
+
 async def _plots(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
     """The plots of a job, and whether its raw samples are gone. They are made beside the daemon's loop."""
-    kind, result = shown["job"]["kind"], shown["result"]
-    if kind != "tune" and (kind not in ("bench", "compare") or not result):
-        return {"plots": [], "samples_gone": False}
-    raw = None if kind == "tune" else await _raw(request, raw_of(shown))
-    readings = await _readings(request, shown) if kind == "bench" else []
+    page, live = _page_of(shown["job"]["kind"]), not shown["job"]["ended_at"]
+    drawn: dict[str, Any] = {"plots": [], "samples_gone": False, "plots_live": page.live and live}
+    if not (shown["result"] or page.live):
+        return drawn
+    raw = await _raw(request, shown) if page.samples else None
+    readings = await _readings(request, shown) if page.readings else []
     async with web_of(request).drawing:
-        plots, gone = await asyncio.to_thread(_drawn, shown, raw, readings)
-    return {"plots": plots, "samples_gone": gone and kind != "tune"}
+        plots, gone = await asyncio.to_thread(_drawn, page, shown, raw, readings)
+    return {**drawn, "plots": plots, "samples_gone": page.samples and gone}
 
 
-def _drawn(shown: Mapping[str, Any], raw: bytes | None, readings: list[Reading]) -> tuple[list[Figure], bool]:
-    samples = _json_object(raw)
-    match shown["job"]["kind"]:
-        case "tune":
-            plots = tune_plots(shown)
-        case "compare":
-            plots = compare_plots(shown["result"], samples)
-        case _:
-            plots = bench_plots(shown["result"], samples, readings)
-    return [plot.figure() for plot in plots], samples is None
+def _drawn(
+    page: KindPage, shown: Mapping[str, Any], raw: bytes | None, readings: Sequence[Reading]
+) -> tuple[list[dict[str, Any]], bool]:
+    source = PlotSource(shown=shown, samples=_json_object(raw), readings=readings)
+    return [plot.figure() for plot in page.plots(source)], source.samples is None
 
 
 def _json_object(text: bytes | None) -> Mapping[str, Any] | None:
@@ -207,8 +245,9 @@ def _json_object(text: bytes | None) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-async def _raw(request: Request, sha256: str) -> bytes | None:
+async def _raw(request: Request, shown: Mapping[str, Any]) -> bytes | None:
     """Raw samples; None when they are gone or are too many to draw."""
+    sha256 = object_of(object_of(shown["result"]).get("certificate")).get("raw")
     if not sha256:
         return None
     whole = bytearray()
@@ -239,9 +278,9 @@ async def _readings(request: Request, shown: Mapping[str, Any]) -> list[Reading]
 
 async def _parts(request: Request, sha256: str) -> AsyncIterator[bytes]:
     """An artifact in parts of 1 MiB at most."""
-    desk, caller, offset, total = web_of(request).desk, caller_of(request), 0, 1
+    verbs, caller, offset, total = web_of(request).verbs, caller_of(request), 0, 1
     while offset < total:
-        answer = await desk.ask(caller, "artifact.get", {"sha256": sha256, "offset": offset})
+        answer = await verbs.ask(caller, "artifact.get", {"sha256": sha256, "offset": offset})
         total = answer.fields["total_bytes"]
         part = answer.frames[0] if answer.frames else b""
         if not part:

@@ -1,19 +1,25 @@
-"""Leases: who has which phone since when and until when, and who waits."""
+"""Leases and the queue: holders of phones with their times, and what waits for a phone, why and for how long."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from farm.common.durations import format_duration, parse_duration
+from farm.common.errors import FarmError
 from farm.control.callers import Caller, Role
-from farm.core.durations import parse_duration
+from farm.web.job_views import tone
 from farm.web.page import ask, caller_of, done, form_of, render
 
-router = APIRouter(prefix="/leases")
+router = APIRouter()
+PAGE_WAITING = 50
+ESTIMATED = 10  # of the foremost: an explanation looks at every phone
+PAGE_LATER = 50  # that wait for something else than a phone
 
 
 def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
@@ -34,33 +40,33 @@ async def _now(request: Request) -> dict[str, Any]:
     return {**answer, "leases": sorted(leases, key=lambda lease: str(lease["device"]))}
 
 
-@router.get("")
+@router.get("/leases")
 async def leases(request: Request) -> Response:
     """The page."""
     return render(request, "leases.html", **await _now(request))
 
 
-@router.get("/rows")
-async def rows(request: Request) -> Response:
+@router.get("/leases/rows")
+async def lease_rows(request: Request) -> Response:
     """What changes of it."""
     return render(request, "leases_rows.html", **await _now(request))
 
 
-@router.post("/kick")
+@router.post("/leases/kick")
 async def kick(request: Request) -> Response:
     """End a lease."""
     answer = await ask(request, "lease.kick", device=(await form_of(request)).get("lease", ""))
     return done(request, f"Lease {answer['id']} on {answer['device']} is ended.", "/leases")
 
 
-@router.post("/release")
+@router.post("/leases/release")
 async def release(request: Request) -> Response:
     """Give a phone back."""
     answer = await ask(request, "lease.release", lease=(await form_of(request)).get("lease", ""))
     return done(request, f"Lease {answer['lease']} is given back.", "/leases")
 
 
-@router.post("/extend")
+@router.post("/leases/extend")
 async def extend(request: Request) -> Response:
     """Keep a phone longer."""
     form = await form_of(request)
@@ -68,3 +74,81 @@ async def extend(request: Request) -> Response:
     answer = await ask(request, "lease.extend", lease=form.get("lease", ""), seconds=seconds)
     ends = datetime.fromisoformat(answer["expires_at"])
     return done(request, f"Lease {answer['lease']} ends at {ends:%Y-%m-%d %H:%M} UTC.", "/leases")
+
+
+@router.get("/queue")
+async def queue(request: Request, page: int = 1) -> Response:
+    """The queue."""
+    return render(request, "queue.html", **await _queue(request, page))
+
+
+@router.get("/queue/rows")
+async def waiting_rows(request: Request, page: int = 1) -> Response:
+    """What changes of it."""
+    return render(request, "queue_rows.html", **await _queue(request, page))
+
+
+@router.get("/queue/why/{job}")
+async def why(request: Request, job: str) -> Response:
+    """Why one job waits: each phone and what is against it."""
+    explained = await ask(request, "explain", what="job", name=job)
+    return render(request, "queue_why.html", lines=explained["lines"][1:])
+
+
+async def _queue(request: Request, page: int) -> dict[str, Any]:
+    answer = await ask(request, "lease.list")
+    waiting: Sequence[Mapping[str, Any]] = answer["waiting"]
+    pages = max(1, -(-len(waiting) // PAGE_WAITING))
+    page = max(1, min(page, pages))
+    first = (page - 1) * PAGE_WAITING
+    shown = waiting[first : first + PAGE_WAITING]
+    ids = [each["job"] for each in shown if each["job"]]
+    listed = (await ask(request, "job.list", jobs=ids, limit=PAGE_WAITING))["jobs"] if ids else []
+    later = await ask(request, "job.list", state=["held", "blocked"], limit=PAGE_LATER)
+    foremost = ids[:ESTIMATED] if page == 1 else []
+    estimates = await asyncio.gather(*(_estimate(request, job) for job in foremost))
+    return {
+        "rows": queue_rows(shown, first, listed, dict(zip(foremost, estimates, strict=True))),
+        "later": later["jobs"],
+        "later_more": later["more"],
+        "total": len(waiting) + answer["waiting_more"],
+        "listed": len(waiting),
+        "page": page,
+        "pages": pages,
+        "holding": len(answer["leases"]),
+        "tone_of": tone,
+    }
+
+
+async def _estimate(request: Request, job: str) -> float | None:
+    try:
+        estimate: float | None = (await ask(request, "explain", what="job", name=job))["estimate_s"]
+    except FarmError:  # it has its phone, or has ended, in this very moment
+        return None
+    return estimate
+
+
+def queue_rows(
+    waiting: Sequence[Mapping[str, Any]],
+    before: int,
+    jobs: Sequence[Mapping[str, Any]],
+    estimates: Mapping[str, float | None],
+) -> list[dict[str, Any]]:
+    """A row for each that waits. `before`: how many stand before the first; `jobs`: rows of those that are jobs."""
+    by_id = {row["id"]: row for row in jobs}
+    rows: list[dict[str, Any]] = []
+    for place, each in enumerate(waiting, before + 1):
+        job = by_id.get(each["job"], {})
+        estimate_s = estimates.get(each["job"])
+        rows.append(
+            {
+                **each,
+                "place": place,
+                "name": job.get("name", ""),
+                "kind": job.get("kind", "" if each["job"] else "TVM client"),
+                "why": job.get("waits", ""),
+                "same": bool(rows) and rows[-1]["why"] == job.get("waits", ""),  # as that of the row before
+                "estimate": "" if estimate_s is None else f"within {format_duration(estimate_s)}",
+            }
+        )
+    return rows

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from statistics import median
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from farm.core.errors import FarmError
-from farm.core.nominal import scaled
-from farm.core.target_key import target_words
-from farm.web.job_views import told, tone
+from farm.common.durations import digits
+from farm.common.errors import FarmError
+from farm.measure.conditions import common_estimate, moved_nominal
+from farm.model.identity import target_words
+from farm.web.job_views import lenient, tone
 from farm.web.page import ask, render
-from farm.web.plot_parts import Plot, time_words
-from farm.web.plots import history_plot
+from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
 
 router = APIRouter()
 PAGE_RESULTS = 100
@@ -27,8 +29,20 @@ Text = Annotated[str, Query(max_length=255)]
 
 
 @router.get("/history")
-async def history(request: Request, model: Text = "", device: Text = "", before: int | None = None) -> Response:
-    """Every bench of a model, newest first, and how its medians went on each phone."""
+async def history(
+    request: Request,
+    model: Text = "",
+    device: Text = "",
+    before: int | None = None,
+    trusted: bool = False,
+    log: bool = False,
+    a: Text = "",
+    b: Text = "",
+) -> Response:
+    """Every bench of a model, newest first, and how its medians went on each phone; two of them, A and B, beside.
+
+    `trusted`: only results of that verdict; `log`: plots have a logarithmic axis.
+    """
     models = (await ask(request, "history.models", model=model))["models"] if model else []
     hashes = sorted({each["model"] for each in models})
     rows: Sequence[Mapping[str, Any]] = ()
@@ -36,7 +50,9 @@ async def history(request: Request, model: Text = "", device: Text = "", before:
     if len(hashes) == 1:
         asked = {"model": hashes[0], "device": device, "limit": PAGE_RESULTS}
         page = await ask(request, "history.list", **asked, **({"before": before} if before is not None else {}))
-        rows, more = told(page["rows"]), page["more"]
+        rows, more = lenient(page["rows"]), page["more"]
+    shown = [row for row in rows if not trusted or row["verdict"] == "trusted"]
+    pair = [row for job in (a, b) for row in rows if job and row["job"] == job and row["estimate"]]
     return render(
         request,
         "history.html",
@@ -44,10 +60,18 @@ async def history(request: Request, model: Text = "", device: Text = "", before:
         device=device,
         models=models,
         several=len(hashes) > 1,
-        rows=rows,
-        scaled=scaled(rows),
+        rows=shown,
+        measured=bool(rows),
+        name=rows[0]["name"] if rows else model,
+        trusted=trusted,
+        log=log,
+        chosen=(a, b),
+        pair=pair if len(pair) == 2 else [],
+        unlike=[word for word in SAME if len(pair) == 2 and pair[0][word] != pair[1][word]],
+        moved=moved_nominal(rows),
+        common_estimate=common_estimate,
         before=rows[-1]["seq"] if more else None,
-        plots=[plot.figure() for plot in line_plots(rows)],
+        plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
         recent=[] if model else await _recent(request),
         tone_of=tone,
         words=time_words,
@@ -64,7 +88,7 @@ async def records(request: Request, name: Text = "") -> Response:
 @router.get("/records/{number}")
 async def one_set(request: Request, number: int) -> Response:
     """One set: the best of each task."""
-    kept = told(await ask(request, "records.show", set=str(number)))
+    kept = lenient(await ask(request, "records.show", set=str(number)))
     return render(request, "record_set.html", kept=kept, tasks=kept["best"]["tasks"] or (), target_words=target_words)
 
 
@@ -77,7 +101,13 @@ async def _recent(request: Request) -> list[str]:
     return list(dict.fromkeys(row["name"] for row in jobs))
 
 
-def line_plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
+def pair_plots(pair: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
+    """A and B beside each other; nothing but for two."""
+    plot = history_plot([_point(row) for row in pair], log=log) if len(pair) == 2 else None
+    return [] if plot is None else [replace(plot, id="pair", title="A and B", x_label="1: A, 2: B")]
+
+
+def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[Plot]:
     """A plot for each line of results that can be compared; `rows` are newest first."""
 
     def line(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -86,17 +116,64 @@ def line_plots(rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
         results = [row for row in group if row.get("estimate")]
-        plot = history_plot([_point(row) for row in results])
+        plot = history_plot([_point(row) for row in results], log=log)
         if plot is not None:
             plots.append(plot.named(f"history-{number}", _line_title(results[0])))
     return plots
 
 
 def _point(row: Mapping[str, Any]) -> tuple[float, float, float, str]:
-    estimate = row["estimate"]
+    estimate = common_estimate(row)
     return estimate["median_s"], estimate["low_s"], estimate["high_s"], str(row.get("verdict", ""))
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
     tuned = ", tuned" if row.get("tuned") else ""
     return f"{row['device']}: {row.get('target', '')} {row.get('precision', '')}{tuned}, TVM {row.get('tvm', '?')}"
+
+
+def history_plot(points: Sequence[tuple[float, float, float, str]], *, log: bool = False) -> Plot | None:
+    """Results of one model on one phone in order: medians with their intervals. None for fewer than two.
+
+    Args:
+        points: median, low and high in seconds, verdict; oldest first.
+        log: whether times have a logarithmic axis.
+    """
+    if len(points) < 2:
+        return None
+    factor, unit = unit_of(median([point[0] for point in points]))
+    x = [float(number + 1) for number in range(len(points))]
+
+    def of(place: int, *, trusted: bool | None = None) -> list[float | None]:
+        return [
+            float(point[place]) / factor if trusted is None or (point[3] == "trusted") is trusted else None
+            for point in points
+        ]
+
+    return Plot(
+        id="history",
+        title="Medians in the order they were measured",
+        summary=f"{len(points)} results, the newest {time_words(points[-1][0])}, the first {time_words(points[0][0])}.",
+        x_label="result, oldest first",
+        span=(0.0, len(points) + 1.0),
+        panels=[
+            Panel(
+                label=f"median, {unit}",
+                x=x,
+                log=log,
+                lines=[
+                    Line(name="trusted", values=of(0, trusted=True), tone="a"),
+                    Line(name="suspect or rejected", values=of(0, trusted=False), tone="warn"),
+                    Line(name="interval, high", values=of(2), kind="high", tone="quiet"),
+                    Line(name="interval, low", values=of(1), kind="low", tone="quiet"),
+                ],
+            )
+        ],
+        table=Table(
+            head=("result", f"median, {unit}", f"interval, {unit}", "verdict"),
+            rows=[
+                (str(n + 1), digits(m / factor), f"{digits(low / factor)} to {digits(high / factor)}", verdict)
+                for n, (m, low, high, verdict) in enumerate(points)
+            ],
+        ),
+    )

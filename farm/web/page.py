@@ -1,4 +1,4 @@
-"""What every page stands on: who asks, the verbs they ask by, templates, and what guards an action.
+"""What every page needs: sign-in sessions, the caller and the verbs they ask by, and what guards an action.
 
 A page is a function that asks verbs (`ask`) and renders a template (`render`). An action is a POST of a form with the
 session's `csrf`; it asks one verb and answers with a redirect (`done`).
@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from farm.control.accounts import Accounts
-from farm.control.callers import Caller, Role
-from farm.control.forms import FieldError
+from farm.common.errors import NotAllowedError, UserError
+from farm.common.events import EventLog
+from farm.config import WebConfig
+from farm.control.audit import FORM_EXPIRED
+from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
-from farm.core.errors import NotAllowedError, UserError
-from farm.core.events import EventLog
-from farm.web import words
-from farm.web.assets import Asset
-from farm.web.hosts import UNSAFE_METHODS
-from farm.web.session import Session, Sessions
+from farm.control.verbs import FieldError
+from farm.web import rendering
+from farm.web.guard import UNSAFE_METHODS, is_loopback
+from farm.web.rendering import Asset
 
 COOKIE = "farm_session"
 CSRF_FIELD = "csrf"
@@ -36,17 +38,76 @@ CSRF_HEADER = "x-csrf-token"
 MOST_FIELDS = 40
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
+PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for everybody who reaches the port
 FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while somebody holds it”."
+IDLE_S = 8 * 3600.0  # a working day
+LONGEST_S = 24 * 3600.0  # of a session
+MOST_SESSIONS = 256
+ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
 
 
-class Desk(Protocol):
+@dataclass(slots=True)
+class Session:
+    """One browser that showed a token."""
+
+    id: str
+    csrf: str
+    account: str
+    began_s: float
+    seen_s: float
+    notice: str = ""  # shown on the next page, once
+
+
+class Sessions:
+    """Sessions by the value of their cookie; the one unused for longest makes room."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, account: str) -> Session:
+        """A new session of an account whose token was shown."""
+        now = self._clock()
+        session = Session(secrets.token_urlsafe(ID_BYTES), secrets.token_urlsafe(ID_BYTES), account, now, now)
+        while len(self._sessions) >= MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        self._sessions[session.id] = session
+        return session
+
+    def get(self, session_id: str) -> Session | None:
+        """The session of a cookie, if it is not over."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return None
+        now = self._clock()
+        if now - session.seen_s > IDLE_S or now - session.began_s > LONGEST_S:
+            self.end(session_id)
+            return None
+        session.seen_s = now
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def end(self, session_id: str) -> None:
+        """Sign out."""
+        self._sessions.pop(session_id, None)
+
+    def end_of(self, account: str) -> None:
+        """End every session of an account that is revoked."""
+        for session in [each for each in self._sessions.values() if each.account == account]:
+            self.end(session.id)
+
+
+class VerbApi(Protocol):
     """farm.control.server.ControlServer, as far as the page needs it."""
 
     async def ask(self, caller: Caller, kind: str, fields: Mapping[str, Any]) -> Answer:
-        """Call a verb as anybody would by the job door."""
+        """Call a verb as anybody would by the control channel."""
 
-    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+    async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
         """Write down what was done without a verb."""
 
 
@@ -59,41 +120,22 @@ class SignInNeededError(NotAllowedError):
 class FormExpiredError(UserError):
     """This form is not from your session: it is older than your last sign-in, or from elsewhere."""
 
-    code = "form_expired"
+    code = FORM_EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
 class Web:
     """What the pages of one daemon share."""
 
-    desk: Desk
+    verbs: VerbApi
     accounts: Accounts
     events: EventLog
     assets: Mapping[str, Asset]
     templates: Environment
     version: str
+    config: WebConfig
     sessions: Sessions = field(default_factory=Sessions)
     drawing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one plot at a time: others need threads too
-
-
-def make_templates(assets: Mapping[str, Asset]) -> Environment:
-    """The templates; whatever is put into them is escaped."""
-    environment = Environment(
-        loader=PackageLoader("farm.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters.update(words.FILTERS)
-
-    def static(path: str) -> str:
-        return f"/static/{assets[path].version}/{path}"
-
-    environment.globals["static"] = static
-    environment.globals["Role"] = Role
-    return environment
 
 
 def web_of(request: Request) -> Web:
@@ -103,7 +145,7 @@ def web_of(request: Request) -> Web:
 
 
 def session_of(request: Request) -> Session | None:
-    """The session of whoever asks, if they are signed in."""
+    """The caller's session, if they are signed in."""
     _identify(request)
     session: Session | None = request.state.session
     return session
@@ -130,7 +172,7 @@ def _identify(request: Request) -> None:
     request.state.caller = (
         Caller(user="", role=Role.VIEWER, origin=f"web page from {address}")
         if account is None
-        else Caller(user=account.name, role=account.role, origin=f"web token {account.name} from {address}")
+        else Caller(user=account.user, role=account.role, origin=f"web token {account.user} from {address}")
     )
 
 
@@ -140,16 +182,16 @@ def address_of(request: Request) -> str:
 
 
 async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
-    """What a verb answers to whoever asks for the page.
+    """What a verb answers to the page's caller.
 
     Raises:
         FarmError: what the verb raises; it becomes an error page. A field is called as the page's forms call it.
     """
     try:
-        return (await web_of(request).desk.ask(caller_of(request), kind, fields)).fields
+        return (await web_of(request).verbs.ask(caller_of(request), kind, fields)).fields
     except FieldError as error:
         hint = FORM_HINT if "--" in error.hint else error.hint or FORM_HINT  # a page has no options
-        raise UserError(f"{words.field(error.field)} {error.said}", hint=hint) from error
+        raise UserError(f"{rendering.field(error.field)} {error.problem}", hint=hint) from error
     except UserError as error:
         if "--force" in error.hint:
             error.hint = FORCE_HINT
@@ -159,7 +201,8 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
 def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
     """A page, or a part of one, from a template under farm/web/templates.
 
-    Templates have `caller`, `signed_in`, `csrf`, `notice`, `path` (of this page), `seq` (newest event), `version`.
+    Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event) and
+    `version`.
     """
     web, session = web_of(request), session_of(request)
     part = request.headers.get("hx-request") == "true"
@@ -169,6 +212,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     body = web.templates.get_template(template).render(
         caller=caller_of(request),
         signed_in=session is not None,
+        may_read=may_read(request),
         csrf=session.csrf if session else "",
         notice=notice,
         path=request.url.path,
@@ -211,18 +255,35 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: value for name, value in form.multi_items() if not isinstance(value, UploadFile)}
 
 
-async def guard_actions(request: Request) -> None:
-    """Before every route: whatever may change something needs a session, and that session's csrf.
+def may_read(request: Request) -> bool:
+    """Whether the caller may read pages: somebody who is signed in, and with `read = "loopback"` users of this host."""
+    nameless = web_of(request).config.read == "loopback" and is_loopback(address_of(request))
+    return nameless or session_of(request) is not None
+
+
+async def audit_refusal(request: Request, outcome: str) -> None:
+    """Write down an action that was refused before any verb was asked: a form without a session, or a forged one."""
+    await web_of(request).verbs.audit(caller_of(request), "web.action", request.url.path, outcome)
+
+
+async def guard_requests(request: Request) -> None:
+    """Before every route: reading needs a session where `[web] read` says so, an action one with its csrf.
 
     Raises:
         SignInNeededError: nobody is signed in.
         FormExpiredError: the form is not of this session.
     """
-    if request.method not in UNSAFE_METHODS or request.url.path == SIGN_IN:
+    path = request.url.path
+    if path == SIGN_IN or path in PUBLIC or path.startswith("/static/"):
+        return
+    if request.method not in UNSAFE_METHODS and may_read(request):
         return
     session = session_of(request)
     if session is None:
+        if request.method in UNSAFE_METHODS:
+            await audit_refusal(request, NotAllowedError.code)
         raise SignInNeededError(hint="sign in with a token: farm auth new NAME --role user --web prints one")
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
     if not secrets.compare_digest(given.encode(), session.csrf.encode()):
+        await audit_refusal(request, FormExpiredError.code)
         raise FormExpiredError(hint="nothing was done; go back, reload the page and try again")

@@ -15,12 +15,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from farm.core.errors import HostError
-from farm.core.tasks import tell_failure
+from farm.common.errors import HostError
+from farm.common.tasks import log_failure
 
 MOST_CONNECTIONS = 256  # for a further one the one that asks nothing for longest is cut, else it is answered 503
 REQUEST_PATIENCE_S = 10.0  # for a whole request, head and body, from its first byte
-READER_PATIENCE_S = 10.0  # with somebody who does not read what is sent
+READER_PATIENCE_S = 10.0  # for a client that does not read
 KEEP_ALIVE_S = 30.0
 STOP_S = 1.0
 BACKLOG = 128
@@ -38,14 +38,14 @@ class WebPortError(HostError):
     code = "web_port"
 
 
-class _Patience:
+class _RequestTimer:
     """A timer that runs once at a time."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, seconds: float, cut: Callable[[], None]) -> None:
-        """Call `cut` in so many seconds; nothing while it runs: whoever drips would never be late."""
+        """Call `cut` in so many seconds; nothing while it runs: a client that sends slowly would never be late."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(seconds, cut)
 
@@ -60,8 +60,8 @@ class _Protocol(H11Protocol):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._request = _Patience()  # while one is awaited or incomplete
-        self._reader = _Patience()  # while nobody takes what is sent
+        self._request = _RequestTimer()  # while one is awaited or incomplete
+        self._reader = _RequestTimer()  # while nobody takes what is sent
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,7 +109,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
 
-class _Quiet(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """The daemon has signal handlers of its own."""
 
     @contextlib.contextmanager
@@ -124,7 +124,7 @@ class WebServer:
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._socket = _listen(host, port)
-        self._server: _Quiet | None = None
+        self._server: _UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -153,9 +153,9 @@ class WebServer:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             **settings,
         )
-        self._server = _Quiet(config)
+        self._server = _UvicornServer(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
-        self._serving.add_done_callback(tell_failure)
+        self._serving.add_done_callback(log_failure)
 
     @property
     def parts(self) -> Sequence[asyncio.Task[None]]:

@@ -1,6 +1,6 @@
 """`/events`: small hints of what happens, as server-sent events (WHATWG HTML §9.2). Pages then fetch what changed.
 
-A reader has a queue of bounded length; whoever does not keep up is cut, and resumes by the number of its last hint.
+A reader has a queue of bounded length. One that does not keep up is cut, and resumes by the number of its last hint.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator
 
-from farm.core.events import Event, EventLog
-from farm.web.hosts import is_loopback
+from farm.common.events import Event, EventLog
 
 MOST_READERS = 100
 MOST_NAMELESS = 75  # the other places are kept for those who are signed in
-MOST_OF_ONE = 25  # of one account, or nameless from one address of elsewhere
+MOST_OF_ONE = 25  # of one account
 MOST_BEHIND = 512  # hints; then a reader is cut
 HEARTBEAT_S = 15.0  # proxies and browsers give a silent connection up after about a minute
 RETRY_MS = 2000
@@ -24,24 +23,23 @@ MOST_RESUMED = 1000  # older news are worth one reload of the page
 
 def hint_of(event: Event) -> bytes:
     """One hint as it is sent. It carries no data of the event: pages ask verbs for that, in the reader's role."""
-    told = {"seq": event.seq, "at": event.at.isoformat(), "kind": event.kind, "subject": event.subject}
+    hint = {"seq": event.seq, "at": event.at.isoformat(), "kind": event.kind, "subject": event.subject}
     device = event.data.get("device")
     if isinstance(device, str):
-        told["device"] = device
-    return f"id: {event.seq}\nevent: hint\ndata: {json.dumps(told)}\n\n".encode()
+        hint["device"] = device
+    return f"id: {event.seq}\nevent: hint\ndata: {json.dumps(hint)}\n\n".encode()
 
 
 class _Reader:
     """What one reader has not been sent yet."""
 
-    def __init__(self, account: str, address: str) -> None:
+    def __init__(self, account: str) -> None:
         self.account = account
-        self.address = address
         self.waiting: deque[Event] = deque()
         self.news = asyncio.Event()
         self.over = False
 
-    def heard(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Something happened."""
         if self.over:  # what came after the gap would hide it: the reader resumes before it
             return
@@ -58,7 +56,7 @@ class _Reader:
         self.news.set()
 
 
-class Hints:
+class HintReaders:
     """Every reader of hints."""
 
     def __init__(self, events: EventLog) -> None:
@@ -66,18 +64,10 @@ class Hints:
         self._readers: set[_Reader] = set()
         self._closed = False
 
-    def has_room(self, account: str, address: str) -> bool:
-        """Whether one more may read, of `account` ("": nobody is signed in) from `address`.
-
-        Everybody of this host has one address, so for loopback only the limit of all nameless readers counts.
-        """
-        if len(self._readers) >= MOST_READERS:
-            return False
-        alike = [each for each in self._readers if each.account == account]
-        if account:
-            return len(alike) < MOST_OF_ONE
-        beside = sum(each.address == address for each in alike)
-        return len(alike) < MOST_NAMELESS and (beside < MOST_OF_ONE or is_loopback(address))
+    def has_room(self, account: str) -> bool:
+        """Whether one more may read, of `account`; "": nobody is signed in."""
+        alike = sum(each.account == account for each in self._readers)
+        return len(self._readers) < MOST_READERS and alike < (MOST_OF_ONE if account else MOST_NAMELESS)
 
     def close(self) -> None:
         """End every stream: the daemon stops."""
@@ -86,13 +76,13 @@ class Hints:
             reader.end()
 
     async def read(
-        self, since: int | None, account: str = "", address: str = "", *, heartbeat_s: float = HEARTBEAT_S
+        self, since: int | None, account: str = "", *, heartbeat_s: float = HEARTBEAT_S
     ) -> AsyncIterator[bytes]:
         """Hints after `since` (None: from now on), then as they happen, until the reader is too slow or it is over."""
-        reader = _Reader(account, address)
+        reader = _Reader(account)
         self._readers.add(reader)
-        stop = self._events.subscribe(reader.heard)
-        missed = self._missed(since)  # in the same step of the loop: no hint is lost or told twice
+        stop = self._events.subscribe(reader.on_event)
+        missed = self._missed(since)  # in the same step of the loop: no hint is lost or sent twice
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             for hint in missed:
@@ -111,7 +101,7 @@ class Hints:
             self._readers.discard(reader)
 
     def _missed(self, since: int | None) -> list[bytes]:
-        """What a reader that was away has not heard; one `reset` when that is too much or forgotten."""
+        """What a reader that was away has missed; one `reset` when that is too much or forgotten."""
         newest = self._events.seq
         if since is None or since == newest:
             return []

@@ -8,26 +8,26 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm.compiler.build import Build
-from farm.jobs.tasks import ModelTask
+from farm.jobs.specs import ModelTask
 from farm.measure.assess import Assessment
-from farm.measure.statistics import Summary, summarise
-from farm.worker.timing import MS, Taken
+from farm.measure.interval import SampleSummary, summarise
+from farm.worker.timing import MS, TakenSamples
 
 VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class MeasuringRun:
     """One run of the measuring loop."""
 
-    taken: Taken
+    taken: TakenSamples
     assessment: Assessment
     started_at: str  # ISO 8601
     seconds: float  # it took
 
 
 @dataclass(frozen=True, slots=True)
-class Nominal:
+class NominalSpeed:
     """The reference kernel's speed that an estimate is given at."""
 
     kernel: str  # its key
@@ -35,13 +35,15 @@ class Nominal:
     of: str  # "history" of this phone since its last system update, or "this run"
 
 
-def nominal_of(kernel: str, known: Mapping[str, float]) -> Nominal:
+def nominal_of(kernel: str, known: Mapping[str, float]) -> NominalSpeed:
     """A kernel's nominal speed on a phone: of its first benches, or else of this run."""
     seconds = known.get(kernel)
-    return Nominal(kernel, seconds, "this run" if seconds is None else "history")
+    return NominalSpeed(kernel, seconds, "this run" if seconds is None else "history")
 
 
-def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: str) -> dict[str, Any]:
+def measured(
+    tries: Sequence[MeasuringRun], reported: MeasuringRun, nominal: NominalSpeed | None, raw: str
+) -> dict[str, Any]:
     """The fields of a result that say what was measured.
 
     Args:
@@ -74,7 +76,7 @@ def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: 
                 **{name: value for name, value in wire.items() if name not in ("nominal_s", "reference_median_s")},
                 "number": taken.number,
                 "reference": reference,
-                "tries": [_told(each, reported=each is reported) for each in tries],
+                "tries": [_try_to_wire(each, reported=each is reported) for each in tries],
                 "raw": raw,
             },
         }
@@ -82,19 +84,19 @@ def measured(tries: Sequence[Try], reported: Try, nominal: Nominal | None, raw: 
     return fields
 
 
-def about_build(built: Build, task: ModelTask) -> dict[str, Any]:
+def about_build(built: Build, task: ModelTask[Any]) -> dict[str, Any]:
     """What exactly was measured."""
     return {
         "model": built.name,
         "model_sha256": built.sha256,
         "library_sha256": built.compiled.sha256,
-        "target": task.target_name,
+        "target": task.spec.target,
         "precision": built.recipe.precision,
         "tuned": built.tuned,
     }
 
 
-def latency_ms(summary: Summary) -> dict[str, float]:
+def latency_ms(summary: SampleSummary) -> dict[str, float]:
     """A summary in milliseconds, with `count` beside it."""
     fields = asdict(summary)
     count = fields.pop("count")
@@ -112,7 +114,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _told(each: Try, *, reported: bool) -> dict[str, Any]:
+def _try_to_wire(each: MeasuringRun, *, reported: bool) -> dict[str, Any]:
     wire = each.assessment.to_wire()
-    told = {name: wire[name] for name in ("verdict", "reasons", "estimate", "count", "warmup")}
-    return {**told, "started_at": each.started_at, "seconds": each.seconds, "reported": reported}
+    fields = {name: wire[name] for name in ("verdict", "reasons", "estimate", "count", "warmup")}
+    return {**fields, "started_at": each.started_at, "seconds": each.seconds, "reported": reported}

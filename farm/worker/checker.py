@@ -1,4 +1,4 @@
-"""The check worker: golden kernels on one phone. `main` is a zygote child's task."""
+"""The check worker: golden kernels on one phone. `main` runs in the zygote's fork."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from farm.bundle.model import KIND_OPENCL
-from farm.worker.daemon import Daemon
+from farm.worker.daemon import WorkerChannel
 from farm.worker.golden import CheckResult, run_golden
 from farm.worker.session import PhoneSession, on_phone, opened
 
 ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
 
 
-def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
     """Run the bundle's golden kernels: for the CPU, and for OpenCL if it has any and the phone a driver.
 
     A phone without an OpenCL driver is a healthy phone; the detail says so.
@@ -37,7 +37,7 @@ def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
     return {"ok": found.ok, "detail": found.detail, "max_abs_error": min(found.max_abs_error, 1e300)}
 
 
-def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: Daemon) -> CheckResult:
+def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: WorkerChannel) -> CheckResult:
     if not has_opencl(session):
         return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
     daemon.progress("running the golden kernels for OpenCL")

@@ -1,27 +1,40 @@
-"""A worker's way to the daemon: the verbs as methods, and the heartbeat."""
+"""A worker and the daemon: the verbs as methods, the heartbeat, and `run`, which carries out an attempt.
+
+`run` greets the daemon, calls the `main` of the task's module, and reports its result or error. A task's `early`, where
+it has one, is called before anything else: the process has a single thread until then, and may fork.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
+from farm.common.errors import FarmError, HostError, UserError, error_to_wire
+from farm.compiler.tvm_errors import first_line
 from farm.control.client import ControlClient
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, HostError
-from farm.jobs.attempt import MAX_WORDS_CHARS, SILENCE_LIMIT_S, SessionOffer, check_report
+from farm.jobs.attempt import SILENCE_LIMIT_S, SessionOffer, YieldedError, check_report
 from farm.jobs.messages import Spawn
-from farm.measure.conditions import Moment
+from farm.jobs.progress_schema import MAX_TEXT_CHARS
+from farm.measure.conditions import PhoneCondition
+from farm.tuning.phones import PooledPhone, PoolState
 
 HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without one
 LEAVE_S = 2.0
 
 
-class Daemon:
-    """The daemon, as one attempt's worker sees it. Use it as a context manager: the heart beats inside."""
+class WorkerChannel:
+    """The daemon, as one attempt's worker sees it. Use it as a context manager: the heart beats inside.
+
+    For an attempt with a pool it is the PhoneSource of farm.tuning.phones.
+    """
 
     def __init__(self, order: Spawn) -> None:
         self._client = _client(order)
@@ -51,11 +64,11 @@ class Daemon:
             return self._client.call(verb, **fields)
 
     def hello(self, **facts: Any) -> None:
-        """Say that this worker runs."""
+        """Report that this worker runs."""
         self.call("hello", **facts)
 
     def progress(self, step: str, **facts: Any) -> None:
-        """Say what comes next."""
+        """Report the step that begins."""
         self.call("progress", step=step, **facts)
 
     def open_session(self, lease: str = "") -> SessionOffer:
@@ -67,24 +80,41 @@ class Daemon:
         offer = self.call("session.open", lease=lease)
         return SessionOffer(offer["host"], offer["port"], offer["key"])
 
-    def abort_session(self, reason: str, lease: str = "") -> None:
-        """Have the session cut and the phone looked at."""
-        self.call("session.abort", reason=reason[:MAX_WORDS_CHARS], lease=lease)
+    def abort_session(self, lease: str, reason: str) -> None:
+        """Have the session cut and the phone cleaned and checked; `lease` is "" without a pool."""
+        self.call("session.abort", reason=reason[:MAX_TEXT_CHARS], lease=lease)
+
+    def state(self) -> PoolState:
+        """The pool's phones now."""
+        pool = self.call("pool")
+        return PoolState(tuple(PooledPhone(**each) for each in pool["phones"]), pool["wanted"], pool["waits"])
+
+    def search(self, *, on: bool) -> None:
+        """Have all the phones in the pool that the job asks for, or only one: the others are given back."""
+        self.call("pool.search", on=on)
+
+    def give_back(self, lease: str) -> None:
+        """Let others have a phone of the pool; another one is asked for by itself.
+
+        Raises:
+            PhoneError: (`not_in_pool`) it is not in the pool any more.
+        """
+        self.call("pool.give_back", lease=lease)
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
         """Those of these libraries (SHA-256) that must not be run: they killed what ran them, twice."""
         return frozenset(self.call("poison.look", artifacts=list(artifacts))["poisoned"])
 
-    def tell_poison(self, artifact: str, device: str, what: str, kills: int = 1) -> None:
-        """A library has killed what ran it on `device`, so many times; `what` happened, one line."""
-        self.call("poison.tell", artifact=artifact, device=device, what=what[:MAX_WORDS_CHARS], kills=kills)
+    def report_poison(self, artifact: str, device: str, what: str) -> None:
+        """A library killed what ran it on `device` twice, the second time alone; `what` happened, one line."""
+        self.call("poison.report", artifact=artifact, device=device, what=what[:MAX_TEXT_CHARS], kills=2)
 
     def suspect(self, artifact: str, what: str) -> bool:
         """The phone's process died under a library: whether it was that, which the daemon then remembers.
 
         Returns when the phone was looked at (seconds); its session is over then. False: it may have been a cable.
         """
-        return bool(self.call("poison.suspect", artifact=artifact, what=what[:MAX_WORDS_CHARS])["killed"])
+        return bool(self.call("poison.suspect", artifact=artifact, what=what[:MAX_TEXT_CHARS])["killed"])
 
     def keep_records(
         self, *, model: str, name: str, target: object, artifact: str, records: int, best: Mapping[str, Any]
@@ -112,14 +142,14 @@ class Daemon:
         """
         self.call("bundle.use", bundle=bundle)
 
-    def conditions(self) -> Moment:
+    def conditions(self) -> PhoneCondition:
         """The phone's condition now, in an attempt that measures; what the daemon does not know is None."""
-        told = self.call("conditions")
-        return Moment(**{each.name: told.get(each.name) for each in fields(Moment)})
+        known = self.call("conditions")
+        return PhoneCondition(**{each.name: known.get(each.name) for each in fields(PhoneCondition)})
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a line in the attempt's log."""
-        self.call("log", text=text[:MAX_WORDS_CHARS], level=level)
+        self.call("log", text=text[:MAX_TEXT_CHARS], level=level)
 
     def yield_wanted(self) -> bool:
         """Whether others wait for this phone. An attempt that can go on later then raises YieldedError."""
@@ -168,9 +198,51 @@ class Daemon:
 def _client(order: Spawn) -> ControlClient:
     # A worker's work is worth more than a person's two seconds: it waits as long as the daemon waits for it.
     return ControlClient(
-        Path(order.door),
+        Path(order.socket),
         token=order.token,
         attempt=order.attempt,
         fence=order.fence,
         first_sign_s=SILENCE_LIMIT_S,
     )
+
+
+Main = Callable[[Mapping[str, Any], WorkerChannel], dict[str, Any]]
+
+
+class WorkerBugError(FarmError):
+    """A worker failed in a way farm did not foresee."""
+
+    code = "worker_bug"
+
+
+def run(order: Spawn) -> None:
+    """Carry out one spawn order in this process."""
+    early(order.task)
+    with WorkerChannel(order) as daemon:
+        daemon.hello(pid=os.getpid())
+        try:
+            main: Main = importlib.import_module(order.task).main
+            daemon.succeed(main(order.payload, daemon))
+        except YieldedError as error:
+            daemon.fail(error)
+        except UserError as error:  # nobody's bug: the sentence is enough
+            sys.stderr.write(f"{error.message}\n")
+            daemon.fail(error)
+        except FarmError as error:
+            traceback.print_exc()
+            daemon.fail(error)
+        except Exception as error:  # noqa: BLE001 - reported to the daemon, which decides; the trace is the evidence
+            traceback.print_exc()
+            daemon.fail(
+                WorkerBugError(
+                    f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
+                )
+            )
+
+
+def early(task: str) -> None:
+    """What the task must do before there are threads. A task that cannot be imported is told of by `run`."""
+    try:
+        getattr(importlib.import_module(task), "early", lambda: None)()
+    except Exception:  # noqa: BLE001 - the task does without; the trace goes into the attempt's log
+        traceback.print_exc()

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.bundle.abi import Abi, Platform
-from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL
+from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL, Abi, Platform
+from farm.common.errors import FarmError, HostError
+from farm.common.install import pip_install
 from farm.compiler.link import exporter, find_linker
-from farm.core.errors import FarmError, HostError
-from farm.core.extras import pip_install
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -286,8 +285,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         made = compile_golden(chosen.abi, chosen.platform, kinds, chosen.out)
     except FarmError as error:
-        said = {"message": error.message, "hint": error.hint, "evidence": error.evidence}
-        sys.stdout.write(json.dumps({"error": said}) + "\n")
+        fields = {"message": error.message, "hint": error.hint, "evidence": error.evidence}
+        sys.stdout.write(json.dumps({"error": fields}) + "\n")
         return 1
     sys.stdout.write(json.dumps(made) + "\n")
     return 0

@@ -15,25 +15,27 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from farm.compiler.build import Wanted, build
+from farm.common.errors import FarmError, ModelError, UserError, error_to_wire
+from farm.common.selector import HOST
+from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
-from farm.compiler.fitting import unpack
 from farm.compiler.inputs import open_shapes
-from farm.compiler.load import file_bytes, import_model, load, read
+from farm.compiler.load import file_bytes, import_model, load, outline, read, summarise
 from farm.compiler.package import PackageForeignError, is_package
-from farm.compiler.packing import SMALL_BYTES, make_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
-from farm.compiler.summary import outline, summarise
-from farm.compiler.targets import TargetRefusedError, check_target, device_of, host_target, is_texture, target_from
+from farm.compiler.targets import (
+    TargetRefusedError,
+    check_target,
+    device_of,
+    host_target,
+    is_texture,
+    target_from,
+    unpack_records,
+)
 from farm.compiler.tvm_errors import end_of, first_line
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, ModelError, UserError
-from farm.core.selector import HOST
-from farm.fleet.named_targets import named_target
-from farm.fleet.targets import ADRENO_TAGS
-from farm.worker.outputs import save_arrays, told
-from farm.worker.ranking import check_labels, read_labels
+from farm.devices.identity.targets import ADRENO_TAGS, named_target
+from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 
 
 class HostRunError(ModelError):
@@ -46,7 +48,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compile a model file into a package.
 
     Raises:
-        FarmError: as `farm.compiler.packing.make_package`.
+        FarmError: as `farm.compiler.build.make_package`.
         TargetRefusedError: nothing here can check what TVM makes of the target.
     """
     target = _target(request)
@@ -85,7 +87,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model file or a package once on this machine; what `farm run` reports of a phone.
+    """Run a model file or a package once on this machine; returns what `farm run` reports of a phone.
 
     Raises:
         FarmError: as `farm.compiler.build.build`.
@@ -95,7 +97,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     target = host_target() if request["target"] is None else _target(request)
     labels = read_labels(file_bytes(Path(request["labels"]))) if request["labels"] else ()
     records, notes = _records(request, target)
-    wanted = Wanted(
+    wanted = BuildRequest(
         recipe=Recipe(target, request["precision"], records),
         shapes=request["shapes"],
         dtypes=request["dtypes"],
@@ -127,7 +129,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **built.judged(outputs),
         **built.about(),
-        **told(built, outputs, request["fill"], request["top_k"], labels),
+        **output_fields(built, outputs, request["fill"], request["top_k"], labels),
         "timings": {"load_s": loaded_s - started_s, "run_s": ran_s - loaded_s},
         "target": HOST if request["target"] is None else request["target"],
         "versions": {"tvm": tvm.__version__},
@@ -145,7 +147,7 @@ def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
     source = read(file_bytes(path), path.name)
     if missing := open_shapes(source, request["shapes"]):
         return outline(source, missing)
-    return summarise(import_model(source, request["shapes"], request["dtypes"])).to_wire()
+    return summarise(import_model(source, request["shapes"], request["dtypes"]))
 
 
 def import_to(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,17 +188,17 @@ def _target(request: Mapping[str, Any]) -> Any:
     given = request["target"]
     if isinstance(given, Mapping):
         return dict(given)
-    if given == "adreno-clml":  # what this TVM lacks is the reason that another command line does not mend
+    if given == "adreno-clml":  # first, what this TVM lacks: no other command line helps
         check_target(target_from({"tag": ADRENO_TAGS[given]}))
     return host_target() if given == HOST else named_target(given)
 
 
 def _records(request: Mapping[str, Any], target: object) -> tuple[Path | None, tuple[str, ...]]:
-    """The folder of those that are for the target, and what is to be said of the others."""
+    """The folder with the records for the target, and notes on the others."""
     if not request["records"]:
         return None, ()
     folder = Path(request["scratch"]) / "records"
-    return folder, unpack(Path(request["records"]), target, folder)
+    return folder, unpack_records(Path(request["records"]), target, folder)
 
 
 if __name__ == "__main__":

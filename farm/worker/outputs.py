@@ -1,4 +1,4 @@
-"""What a run gave: kept as .npz, and told in few words."""
+"""A model's outputs: kept as .npz, summarised, their largest elements with labels, and those of two builds compared."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from farm.common.errors import ModelError
 from farm.compiler.build import Build
 from farm.compiler.inputs import Fill, write_arrays
-from farm.compiler.model import Array
-from farm.worker.ranking import largest
+from farm.compiler.model import Array, TensorSpec
 
-FEW_VALUES = 16  # an output of so many is told whole
+FEW_VALUES = 16  # an output of so many is shown whole
 
 
-def told(built: Build, outputs: Sequence[Array], fill: Fill, top_k: int, labels: Sequence[str]) -> dict[str, Any]:
+def output_fields(
+    built: Build, outputs: Sequence[Array], fill: Fill, top_k: int, labels: Sequence[str]
+) -> dict[str, Any]:
     """Each output in few words, its largest elements if asked, and where the inputs came from: a result's fields."""
     arrays = dict(zip(built.output_names, map(_storable, outputs), strict=True))
     return {
@@ -51,3 +53,121 @@ def _about(name: str, array: Array) -> dict[str, Any]:
 def _storable(array: Array) -> Array:
     """Types that numpy itself does not know (bfloat16) would be read back as raw bytes: float32 holds them."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+class LabelsError(ModelError):
+    """The labels do not fit the model's outputs."""
+
+    code = "bad_labels"
+
+
+def read_labels(data: bytes) -> tuple[str, ...]:
+    """One label per line; the end of the last line is no further label.
+
+    Raises:
+        LabelsError: it is no text, or there are none.
+    """
+    try:
+        labels = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        where = data[: error.start].count(b"\n") + 1
+        raise LabelsError(f"the labels are no UTF-8 text (line {where})", hint="one class name per line") from error
+    if not any(labels):
+        raise LabelsError("the labels file is empty", hint="one class name per line")
+    return labels
+
+
+def check_labels(labels: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
+    """Whether some output has a class, along its last axis, for each label.
+
+    Raises:
+        LabelsError: none has; says how many each has.
+    """
+    classes = {spec.name: spec.shape[-1] if spec.shape else 1 for spec in outputs}
+    if len(labels) not in classes.values():
+        had = ", ".join(f"{name!r} has {count}" for name, count in classes.items())
+        raise LabelsError(
+            f"there are {len(labels)} labels, and no output has so many classes: {had}",
+            hint="one line per class, in the order of the output's last axis; no heading, no blank lines",
+        )
+
+
+def largest(output: Array, count: int, labels: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The `count` largest finite elements, the largest first, equal ones in their order.
+
+    `index` counts in the flattened output; `at` is the place in each dimension when there is more than one row. `label`
+    is that of the place in the last axis, when the labels are for an output of that size.
+    """
+    flat = output.reshape(-1)
+    candidates = np.flatnonzero(np.isfinite(flat))
+    values = flat[candidates]
+    if 0 < count < len(values):  # a partial sort first: outputs may have millions of elements
+        threshold = np.partition(values, len(values) - count)[len(values) - count]
+        candidates = candidates[values >= threshold]
+        values = flat[candidates]
+    order = candidates[np.lexsort((candidates, -values.astype(np.float64)))][:count]
+    return [_row(output, int(index), labels) for index in order]
+
+
+def _row(output: Array, index: int, labels: Sequence[str]) -> dict[str, Any]:
+    classes = _classes(output)
+    row: dict[str, Any] = {"index": index, "value": float(output.reshape(-1)[index])}
+    if classes < output.size:
+        row["at"] = [int(place) for place in np.unravel_index(index, output.shape)]
+    if len(labels) == classes:
+        row["label"] = labels[index % classes]
+    return row
+
+
+def _classes(output: Array) -> int:
+    return output.shape[-1] if output.ndim else 1
+
+
+FAR = 0.5  # of an output's own spread: float16 and 8 bits stay below a tenth, unrelated numbers are beyond 1
+
+
+def differences(
+    inputs_a: Sequence[Array], outputs_a: Sequence[Array], inputs_b: Sequence[Array], outputs_b: Sequence[Array]
+) -> list[str]:
+    """What tells that A and B are not two builds of one model, a sentence each; empty: nothing does.
+
+    Tensors are compared by position: formats name them differently. Numbers are compared where both got the same.
+    """
+    edges = [*_edge("input", inputs_a, inputs_b), *_edge("output", outputs_a, outputs_b)]
+    if edges or not all(np.array_equal(a, b) for a, b in zip(inputs_a, inputs_b, strict=True)):
+        return edges
+    return [
+        f"for the same inputs, output {number} of B is far from that of A"
+        for number, (a, b) in enumerate(zip(outputs_a, outputs_b, strict=True))
+        if _far(a, b)
+    ]
+
+
+def _edge(what: str, a: Sequence[Array], b: Sequence[Array]) -> list[str]:
+    if len(a) != len(b):
+        return [f"A has {_many(len(a), what)}, B {_many(len(b), what)}"]
+    return [
+        f"{what} {number} is {_type(one)} in A, {_type(other)} in B"
+        for number, (one, other) in enumerate(zip(a, b, strict=True))
+        if (one.shape, one.dtype) != (other.shape, other.dtype)
+    ]
+
+
+def _far(a: Array, b: Array) -> bool:
+    """Whether two outputs differ by more than a good part of what they vary; a constant one, of its size."""
+    if not a.size:
+        return False
+    one, other = a.astype(np.float64), b.astype(np.float64)
+    known = np.isfinite(one) & np.isfinite(other)
+    if not known.all():
+        return not np.array_equal(np.isfinite(one), np.isfinite(other))
+    scale = max(one.std(), other.std()) or max(abs(one).max(), abs(other).max())
+    return bool(np.sqrt(np.mean((one - other) ** 2)) > FAR * scale)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _type(array: Array) -> str:
+    return f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype}"

@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from farm.common.durations import digits
 from farm.compiler.build import Build
 from farm.compiler.compile import compile_operators, lowered
 from farm.compiler.inputs import import_with
@@ -24,7 +25,6 @@ from farm.compiler.link import exporter
 from farm.compiler.load import read
 from farm.compiler.package import is_package
 from farm.compiler.targets import TargetRefusedError, abi_of
-from farm.core.durations import digits
 from farm.worker.session import PhoneSession, on_phone
 from farm.worker.timing import MS, runs_per_sample
 
@@ -44,12 +44,7 @@ class Operator:
     calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One operator on one phone."""
-
-    operator: Operator
-    seconds: float  # of one call
+Timed = tuple[Operator, float]  # an operator on a phone, and the seconds of one call
 
 
 def operators_of(module: Any) -> tuple[list[Operator], list[str]]:
@@ -106,22 +101,22 @@ def profile(built: Build, data: bytes, session: PhoneSession, model_s: float) ->
 
 def shaped(timed: Sequence[Timed], model_s: float, notes: Sequence[str]) -> dict[str, Any]:
     """Times as JSON, the largest first, with what they add up to."""
-    total_s = sum(each.seconds * each.operator.calls for each in timed)
+    total_s = sum(seconds * operator.calls for operator, seconds in timed)
     rows = [
         {
-            "name": each.operator.name,
-            "calls": each.operator.calls,
-            "each_ms": each.seconds * MS,
-            "total_ms": each.seconds * each.operator.calls * MS,
-            "share": each.seconds * each.operator.calls / total_s,
-            "shapes": [f"{'x'.join(map(str, sizes)) or 'scalar'} {dtype}" for sizes, dtype in each.operator.shapes],
+            "name": operator.name,
+            "calls": operator.calls,
+            "each_ms": seconds * MS,
+            "total_ms": seconds * operator.calls * MS,
+            "share": seconds * operator.calls / total_s,
+            "shapes": [f"{'x'.join(map(str, sizes)) or 'scalar'} {dtype}" for sizes, dtype in operator.shapes],
         }
-        for each in sorted(timed, key=lambda each: -each.seconds * each.operator.calls)
+        for operator, seconds in sorted(timed, key=lambda each: -each[1] * each[0].calls)
     ]
-    said = (
+    remarks = (
         [f"together {digits(total_s * MS)} ms; the whole model takes {digits(model_s * MS)} ms", ALONE] if rows else []
     )
-    return {"operators": rows, "operators_ms": total_s * MS, "model_ms": model_s * MS, "notes": [*notes, *said]}
+    return {"operators": rows, "operators_ms": total_s * MS, "model_ms": model_s * MS, "notes": [*notes, *remarks]}
 
 
 def _shapes(call: Any, result: Any) -> tuple[tuple[tuple[int, ...], str], ...] | None:
@@ -153,7 +148,7 @@ def _time_all(
             tensors = [_tensor(sizes, dtype, device, fill) for sizes, dtype in operator.shapes]
             once_s = _seconds(module, operator.name, device, tensors, 1)
             number = runs_per_sample(max(once_s, 1e-7), MIN_SAMPLE_S)
-            timed.append(Timed(operator, _seconds(module, operator.name, device, tensors, number)))
+            timed.append((operator, _seconds(module, operator.name, device, tensors, number)))
     if not timed:
         notes.append("the model calls no operator that can be timed by itself")
     return timed

@@ -1,19 +1,33 @@
-"""One RPC session to the attempt's phone, through the gate. What fails in it is held to be the phone's fault."""
+"""One RPC session to the attempt's phone, through the gate, and one model in it, up to right outputs.
+
+What fails in a session is held to be the phone's fault.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tvm
 from tvm import relax, rpc
 
-from farm.compiler.targets import TargetError
+from farm.common.errors import FarmError, ModelError, PhoneError
+from farm.compiler.build import Build, BuildRequest, build
+from farm.compiler.compile import Recipe
+from farm.compiler.inputs import Fill
+from farm.compiler.model import Array
+from farm.compiler.reference import flatten
+from farm.compiler.targets import unpack_records
 from farm.compiler.tvm_errors import end_of, first_line
-from farm.core.errors import FarmError, PhoneError
 from farm.jobs.attempt import SessionOffer
+from farm.jobs.specs import ModelTask
+from farm.model.identity import target_key
+from farm.worker.daemon import WorkerChannel
 
 # What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's
 # low memory killer ends the process instead, nothing is said: that is a worker which died.
@@ -21,7 +35,6 @@ _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_(RESOURCES|HOST_MEMORY)|CL_INVALID_BUFFER_SIZE"
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
-_DEVICES = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "opencl": "opencl", "vulkan": "vulkan"}
 
 
 class PhoneSessionError(PhoneError):
@@ -48,16 +61,12 @@ class PhoneSession:
         self.suspect = ""  # SHA-256 of the library to blame, should the phone's process die now; "": nobody knows
         self.alone = True  # whether one library at most was loaded
 
-    def device(self, kind: str) -> Any:
-        """The phone's device for a TVM target kind (`llvm`, `opencl`).
+    def device(self, name: str) -> Any:
+        """The phone's device by TVM's name (`cpu`, `opencl`, `vulkan`).
 
         Raises:
-            TargetError: the farm runs nothing on that kind.
             PhoneSessionError: the phone has none.
         """
-        name = _DEVICES.get(kind)
-        if name is None:
-            raise TargetError(f"the farm cannot run code for {kind} on a phone")
         device = self.raw.device(name, 0)
         if name != "cpu":
             with on_phone(f"looking for {name}"):
@@ -130,3 +139,135 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
             died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
             raise PhoneProcessError(f"{step} failed: {died}", evidence=evidence) from error
         raise PhoneSessionError(f"{step} failed: {first_line(error)}", evidence=evidence) from error
+
+
+RECORDS = Path("records")  # unpacked, in the attempt's own folder
+
+
+class PoisonedError(ModelError):
+    """The library has killed what ran it before."""
+
+    code = "poisoned"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """A model on a phone that has run once."""
+
+    machine: Any  # relax.VirtualMachine
+    device: Any  # tvm.runtime.Device
+    outputs: list[Array]
+    timings: dict[str, float]  # seconds as this host saw them, the link to the phone included
+
+
+def prepare(
+    task: ModelTask[Any], daemon: WorkerChannel, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
+) -> Build:
+    """Everything that needs no phone: a library for it, inputs, and what its outputs should be; or all from the cache.
+
+    Args:
+        task: which model, and how.
+        daemon: has the artifacts.
+        inputs: the artifact of an .npz.
+        fill: what inputs are made of that it does not give.
+        all_or_none: refuse an .npz that gives only some.
+
+    Raises:
+        PoisonedError: the library has killed what ran it, twice.
+        FarmError: as `farm.compiler.build.build`.
+    """
+    daemon.progress("reading the model")
+    wanted = BuildRequest(
+        recipe=Recipe(task.target, task.spec.precision, _records(task, daemon)),
+        shapes=task.spec.shapes,
+        dtypes=task.spec.dtypes,
+        npz=daemon.artifact(inputs) if inputs else None,
+        fill=fill,
+        all_or_none=all_or_none,
+    )
+
+    def report(step: str) -> None:
+        daemon.progress(f"{step} for {task.spec.target}" if step == "compiling" else step)
+
+    built = build(daemon.artifact(task.spec.model), task.spec.name, wanted, Path(task.cache), report)
+    if task.spec.records is not None and built.compiled.scheduled < built.compiled.operators:
+        with_record = f"{built.compiled.scheduled} of {built.compiled.operators} operators have one"
+        daemon.log(f"tuning records: {with_record}; the others are compiled as without")
+    if daemon.poisoned([built.compiled.sha256]):
+        raise PoisonedError(
+            f"{built.name}: this build has killed what ran it twice, and is not run any more",
+            hint="compile it otherwise (--precision, --target), or farm poison list and farm poison forget",
+        )
+    return built
+
+
+@contextlib.contextmanager
+def session_to_phone(daemon: WorkerChannel) -> Iterator[PhoneSession]:
+    """A session of the attempt. When the phone fails in it, the daemon looks at the phone.
+
+    Raises:
+        PhoneError: it did.
+    """
+    suspect = ""
+    try:
+        with opened(daemon.open_session()) as session:
+            try:
+                yield session
+            finally:
+                suspect = session.suspect
+    except PhoneError as error:
+        if not (suspect and isinstance(error, PhoneProcessError) and _killed(daemon, suspect, error.message)):
+            daemon.abort_session("", error.message)
+        raise
+
+
+def first_run(built: Build, session: PhoneSession, report: Callable[[str], None], *, side: str = "") -> FirstRun:
+    """Upload the library and run the model once; `report` is called with each step.
+
+    `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
+
+    Raises:
+        PhoneOutOfMemoryError: it does not fit into the phone.
+        PhoneError: the phone failed.
+    """
+    device = session.device(built.device)
+    report("uploading")
+    session.suspect = built.compiled.sha256
+    times_s = [time.monotonic()]
+    name = f"{built.compiled.key[:16]}{side}.so"
+    with on_phone("loading the model", built.least_bytes):
+        machine = session.virtual_machine(session.load(built.compiled.library, name), device)
+    times_s.append(time.monotonic())
+    report("running")
+    with on_phone("running the model", built.least_bytes):
+        machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in built.inputs.values()))
+        device.sync()
+        times_s.append(time.monotonic())
+        machine.invoke_stateful("main")
+        device.sync()
+        times_s.append(time.monotonic())
+        outputs = flatten(machine.get_outputs("main"))
+        times_s.append(time.monotonic())
+    if not session.alone:
+        session.suspect = ""  # from now on it may be either of two
+    session.alone = False
+    names = ("upload_s", "send_inputs_s", "run_s", "fetch_outputs_s")
+    timings = {name: times_s[i + 1] - times_s[i] for i, name in enumerate(names)}
+    return FirstRun(machine, device, outputs, timings)
+
+
+def _killed(daemon: WorkerChannel, artifact: str, what: str) -> bool:
+    """Whether the daemon holds the library guilty; the phone is looked after then."""
+    try:
+        return daemon.suspect(artifact, what)
+    except FarmError:
+        return False
+
+
+def _records(task: ModelTask[Any], daemon: WorkerChannel) -> Path | None:
+    if task.spec.records is None:
+        return None
+    folder = RECORDS / f"{task.spec.records[:16]}-{target_key(task.target)}"  # two sides may be for two targets
+    for line in unpack_records(daemon.artifact(task.spec.records), task.target, folder, "the tuning records"):
+        daemon.log(f"tuning records: {line}", "warning")
+    return folder

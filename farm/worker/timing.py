@@ -2,6 +2,10 @@
 
 A sample is timed on the phone itself (TVM's time_evaluator); the host only says when the next one begins, so no round
 trip lies inside one. How many samples are enough is farm.measure's decision.
+
+Two runtime bundles take turns with one build (`BundleTurns`): changing the bundle restarts the phone's RPC server, so
+each turn is a session of its own with a block of samples in it, and a block's median is what is paired. In A B B A the
+two blocks under B have no change between them.
 """
 
 from __future__ import annotations
@@ -9,17 +13,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from statistics import median
+from typing import Any
 
 import numpy as np
 
-from farm.core.errors import PhoneError
-from farm.measure.assess import Assessment, assess
+from farm.common.errors import PhoneError, UserError
+from farm.jobs.specs import BundleUse
+from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
-from farm.measure.sampling import FIRST_SAMPLES, more_samples
-from farm.measure.series import LONGEST_S, SHORTEST_S, Series, series
+from farm.measure.series import LONGEST_S, SHORTEST_S, SampleSeries, series
 from farm.worker.session import on_phone
 
 MS = 1000.0
@@ -33,6 +39,9 @@ MOST_APART = 4.0  # times; builds whose first runs are nearer get samples of as 
 ORDER_SEED = 20261122  # fixed: every comparison takes its turns in the same order
 
 Clock = Callable[[], float]
+# Times something on a phone, given number and repeat: `repeat` samples in seconds per run, each the mean of `number`
+# runs. One more run before them is untimed.
+Timer = Callable[[int, int], Sequence[float]]
 
 
 class PhoneClockError(PhoneError):
@@ -41,15 +50,8 @@ class PhoneClockError(PhoneError):
     code = "phone_clock"
 
 
-class Timer(Protocol):
-    """Something on a phone that can be timed."""
-
-    def __call__(self, number: int, repeat: int) -> Sequence[float]:
-        """`repeat` samples in seconds per run, each the mean of `number` runs; one more run before them is untimed."""
-
-
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SamplingPlan:
     """How much to measure. With `repeat` exactly so many samples are taken, whatever they say."""
 
     half_width: float
@@ -60,7 +62,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenSamples:
     """Samples in the order they were taken. Seconds; starts count from the first one."""
 
     number: int  # runs averaged into one sample
@@ -69,7 +71,7 @@ class Taken:
     start_s: list[float] = field(default_factory=list)
     reference_s: list[float] = field(default_factory=list)
 
-    def series(self) -> Series:
+    def series(self) -> SampleSeries:
         """For farm.measure."""
         return series(self.seconds, self.start_s, self.reference_s)
 
@@ -87,7 +89,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairedSamples:
     """Two builds timed in turns: pairs 0 and 1 are a round (A B B A, or B A A B), and so on."""
 
     a_s: list[float]
@@ -106,20 +108,20 @@ def timer_of(machine: Any, device: Any) -> Timer:
 
     def timed(number: int, repeat: int) -> list[float]:
         with on_phone("timing the model"):
-            return [_time(sample, "the model") for sample in evaluator(number, repeat)("main").results]
+            return [_checked_time(sample, "the model") for sample in evaluator(number, repeat)("main").results]
 
     return timed
 
 
-def _time(told: float, what: str) -> float:
-    """A time that a phone told, seconds. A clock with long ticks, or without any, says that no time passed.
+def _checked_time(seconds: float, what: str) -> float:
+    """A time by the phone's clock, seconds. A clock with long ticks, or without any, says that no time passed.
 
     Raises:
         PhoneClockError: it is none.
     """
-    if not SHORTEST_S <= told <= LONGEST_S:
-        raise PhoneClockError(f"the phone's clock says that {what} took {told:g} s: no number comes of that")
-    return float(told)
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise PhoneClockError(f"the phone's clock says that {what} took {seconds:g} s: no number comes of that")
+    return float(seconds)
 
 
 def runs_per_sample(run_s: float, min_sample_s: float) -> int:
@@ -151,12 +153,12 @@ def block_size(number: int) -> int:
 def measure(
     model: Timer,
     reference: Callable[[], float] | None,
-    plan: Plan,
+    plan: SamplingPlan,
     *,
     nominal_s: float | None = None,
     clock: Clock = time.monotonic,
-    look: Callable[[Taken, Assessment], None] | None = None,
-) -> tuple[Taken, Assessment]:
+    look: Callable[[TakenSamples, Assessment], None] | None = None,
+) -> tuple[TakenSamples, Assessment]:
     """Take samples until the median is known as exactly as the plan wants, or its time is over.
 
     Args:
@@ -171,7 +173,7 @@ def measure(
         PhoneError: the phone failed.
     """
     first_s = first_runs(model, 1 if plan.number else FIRST_RUNS)
-    taken = Taken(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
+    taken = TakenSamples(plan.number or runs_per_sample(min(first_s), plan.min_sample_s), first_s[0])
     began_s = clock()
     wanted = plan.repeat or FIRST_SAMPLES
     while True:
@@ -189,12 +191,12 @@ def measure(
 
 
 def _block(
-    model: Timer, reference: Callable[[], float] | None, taken: Taken, size: int, began_s: float, clock: Clock
+    model: Timer, reference: Callable[[], float] | None, taken: TakenSamples, size: int, began_s: float, clock: Clock
 ) -> None:
     reading = math.nan
     if reference is not None:
         with on_phone("timing the reference kernel"):
-            reading = _time(reference(), "the reference kernel")
+            reading = _checked_time(reference(), "the reference kernel")
     begun_s = clock() - began_s
     samples = model(taken.number, size)
     ended_s = clock() - began_s
@@ -217,7 +219,7 @@ def time_pairs(
     min_effect: float = MIN_EFFECT,
     shuffled: bool = True,
     clock: Clock = time.monotonic,
-) -> Pairs:
+) -> PairedSamples:
     """Time two builds in turns, A B B A or B A A B by chance, until the answer is sure or the time is over.
 
     What interrupts a phone at a fixed rate (a display, audio, a quota) falls into step with turns of a fixed order, and
@@ -250,5 +252,90 @@ def time_pairs(
         comparison = compare(a_s, b_s, min_effect=min_effect)
         more = 0 if clock() - began_s >= measure_s else more_pairs(comparison)
         if not more:
-            return Pairs(a_s, b_s, number_a, number_b, comparison)
+            return PairedSamples(a_s, b_s, number_a, number_b, comparison)
         wanted = len(a_s) + more + more % 2
+
+
+BLOCK_SAMPLES = 8  # under one bundle: 0.1 s, beside 0.5 s for a change and a session
+
+
+class BundleVersionError(UserError):
+    """The library that is compiled here does not run under a bundle."""
+
+    code = "bundle_version"
+
+
+# The model in a session under one bundle, and one reading of the reference kernel there, seconds.
+BundleTurn = tuple[Timer, Callable[[], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBlock:
+    """What was timed in one turn, seconds."""
+
+    samples_s: tuple[float, ...]
+    reference_s: float  # geometric mean of the readings before and after
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"samples_s": list(self.samples_s), "reference_s": self.reference_s}
+
+
+class BundleTurns:
+    """Takes blocks; `timer` makes each side one that `time_pairs` times."""
+
+    def __init__(
+        self,
+        bundles: tuple[BundleUse, BundleUse],
+        change: Callable[[str], None],
+        turn: Callable[[int], AbstractContextManager[BundleTurn]],
+    ) -> None:
+        """`change`: to a bundle by its hash. `turn`: a session for side 0 or 1, under the bundle that is on now."""
+        self._bundles = bundles
+        self._change = change
+        self._turn = turn
+        self._on = ""
+        self._nominal_s = math.nan
+        self.blocks: tuple[list[TimedBlock], list[TimedBlock]] = ([], [])
+
+    def timer(self, side: int) -> Timer:
+        """A block under that side's bundle as one sample: its median, at the speed of the clock in the first one."""
+
+        def timed(number: int, repeat: int) -> list[float]:  # noqa: ARG001 - a block is one sample
+            block = self._block(side, number)
+            if math.isnan(self._nominal_s):
+                self._nominal_s = block.reference_s
+            self.blocks[side].append(block)
+            return [at_speed(block, self._nominal_s)]
+
+        return timed
+
+    def _block(self, side: int, number: int) -> TimedBlock:
+        wanted = self._bundles[side].hash
+        if wanted != self._on:
+            self._change(wanted)
+            self._on = wanted
+        with self._turn(side) as (model, reading):
+            before = reading()
+            samples = tuple(model(number, BLOCK_SAMPLES))
+            return TimedBlock(samples, math.sqrt(before * reading()))
+
+
+def at_speed(block: TimedBlock, nominal_s: float) -> float:
+    """What the block's median would be on a clock that runs the reference kernel in `nominal_s`; seconds."""
+    return median(block.samples_s) * nominal_s / block.reference_s
+
+
+def check_versions(bundles: Sequence[BundleUse], tvm: str) -> None:
+    """Whether libraries of this TVM run under all of them. Pure.
+
+    Raises:
+        BundleVersionError: one is of another version; both are named.
+    """
+    for bundle in bundles:
+        if bundle.tvm != tvm:
+            raise BundleVersionError(
+                f"bundle {bundle.name} is of TVM {bundle.tvm or '?'}, the toolchain compiles with TVM {tvm}: its"
+                " libraries do not run there",
+                hint="bench with each bundle in its own toolchain, and compare the two results",
+            )

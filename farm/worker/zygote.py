@@ -27,8 +27,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from farm.compiler.isolated import die_with_parent
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
+from farm.compiler.tvm_errors import die_with_parent
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
@@ -53,7 +53,8 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions g
 # What children use: imported here once, in the order in which a missing one is most worth naming.
 PRELOADED = (
     "tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx",
-    "farm.worker.child", "farm.worker.bench", "farm.worker.compare", "farm.worker.run", "farm.worker.checker",
+    "farm.worker.daemon", "farm.kinds.bench.worker", "farm.kinds.compare.worker", "farm.kinds.run.worker",
+    "farm.worker.checker",
 )  # fmt: skip
 
 Run = Callable[[Spawn], None]
@@ -76,14 +77,14 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda signum, _: stopping.append(signum))
         gc.freeze()  # keeps the collector of each child from touching, and so copying, what it shares with us
-        self._say(Ready(_threads(), versions))
+        self._report(Ready(_threads(), versions))
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
             while not stopping:
                 for key, _ in selector.select():
                     if key.fileobj is self._link:
-                        if not self._obey(selector):
+                        if not self._carry_out(selector):
                             stopping.append(0)
                     else:
                         os.read(wake_read, 4096)
@@ -91,7 +92,7 @@ class Zygote:
         for pid in self._attempts:
             _signal_group(pid, signal.SIGKILL, self._user)
 
-    def _obey(self, selector: selectors.BaseSelector) -> bool:
+    def _carry_out(self, selector: selectors.BaseSelector) -> bool:
         """Read one order and carry it out; False when the supervisor is gone."""
         packet, files, _, _ = socket.recv_fds(self._link, MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         if not packet:
@@ -109,7 +110,7 @@ class Zygote:
             pid = os.fork()
         except OSError as error:
             os.close(files[0])
-            self._say(SpawnFailed(order.attempt, str(error)))
+            self._report(SpawnFailed(order.attempt, str(error)))
             return True
         if pid == 0:
             selector.close()
@@ -118,7 +119,7 @@ class Zygote:
         os.close(files[0])
         self._user = (order.uid, order.gid) if order.uid is not None and order.gid is not None else None
         self._attempts[pid] = order.attempt
-        self._say(Spawned(order.attempt, pid))
+        self._report(Spawned(order.attempt, pid))
         return True
 
     def _reap(self) -> None:
@@ -136,7 +137,7 @@ class Zygote:
             attempt = self._attempts.pop(ended.si_pid, "")
             code = os.waitstatus_to_exitcode(status)
             if attempt:
-                self._say(Exited(attempt, code if code >= 0 else None, -code if code < 0 else None))
+                self._report(Exited(attempt, code if code >= 0 else None, -code if code < 0 else None))
 
     def _kill_strays(self) -> None:
         """Kill what workers detached from themselves (setsid, double forks): the kernel gave it to us, the subreaper.
@@ -147,7 +148,7 @@ class Zygote:
         for pid in _children() - self._attempts.keys():
             _signal_group(pid, signal.SIGKILL, self._user)
 
-    def _say(self, message: FromZygote) -> None:
+    def _report(self, message: FromZygote) -> None:
         self._link.sendall(encode(message))
 
 
@@ -269,7 +270,7 @@ def main(arguments: list[str]) -> int:
     try:
         for module in PRELOADED:
             importlib.import_module(module)
-        from farm.worker.child import run
+        from farm.worker.daemon import run
     except Exception as error:  # noqa: BLE001 - whatever a broken TVM raises at import is what the operator must see
         traceback.print_exc()
         link.sendall(encode(Failed(f"{type(error).__name__}: {error}")))

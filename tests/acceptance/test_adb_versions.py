@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli.virtual_farm import DaemonProcess
+from farm.simulation.virtual_farm import DaemonProcess
 from tests.adb_server import adb_binaries
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import phones, running_farm, until

@@ -8,10 +8,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from farm.bundle.elf import Machine
-from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
-from farm.simulation.arm64_downloads import DownloadError
-from farm.zoo.small_cnn import INPUT_SHAPE
+from farm.bundle.elf import read_elf
+from farm.simulation.arm64 import Arm64ToolsError, DownloadError, arm64_folder
+from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
 from tests.support.arm64 import board, compile_arm64_kernel, compile_dot_product
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import ON_PHONE, Story, answer, phones, running_farm, until, until_ready
@@ -58,7 +57,7 @@ def machine_of(farm, phone, path, folder):
     """`e_machine` of a file on the phone, as the host's adb reads it."""
     pulled = folder / "pulled"
     assert farm.adb("-s", phone.serial, "pull", path, str(pulled)).returncode == 0
-    return int.from_bytes(pulled.read_bytes()[18:20], "little")
+    return read_elf(pulled).machine
 
 
 def libraries(phone):
@@ -73,7 +72,7 @@ def test_the_phone_is_found_out_to_be_aarch64_and_gets_the_bundle_for_it(farm, p
     assert phone.shell("uname -m").strip() == "aarch64"
     bundle = f"{ON_PHONE}/farm/bundles/{phone.row['bundle']}"
     for name in ("tvm_rpc", "libtvm_runtime.so"):
-        assert machine_of(farm, phone, f"{bundle}/{name}", tmp_path) == Machine.AARCH64
+        assert machine_of(farm, phone, f"{bundle}/{name}", tmp_path) == "AARCH64"
     other = phones(farm)[1]
     assert other.shell("uname -m").strip() == "x86_64"
     assert other.row["bundle"] != phone.row["bundle"]
@@ -107,7 +106,7 @@ def test_a_bench_pushes_an_aarch64_library(farm, phone, model, tmp_path):
     [job] = answer(farm.farm("bench", str(model), "--on", phone.name, *FOREVER, "--detach", "--json"))["jobs"]
     try:
         until(lambda: libraries(phone))
-        assert [machine_of(farm, phone, path, tmp_path) for path in libraries(phone)] == [Machine.AARCH64]
+        assert [machine_of(farm, phone, path, tmp_path) for path in libraries(phone)] == ["AARCH64"]
     finally:
         farm.client.call("job.cancel", job=job["id"])
     done = farm.farm("bench", str(model), "--on", phone.name, "--repeat", "5", timeout_s=120)

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from farm.bundle.elf import Machine, read_elf
-from farm.simulation.arm64 import Arm64ToolsError, arm64_folder, find_tools, is_whole
-from farm.simulation.arm64_downloads import DownloadError
+from farm.bundle.elf import read_elf
+from farm.simulation.arm64 import Arm64ToolsError, DownloadError, arm64_folder, find_tools, is_whole
 from tests.support.whole_farm import until
 
 BUILD = "from farm.simulation.arm64 import arm64_folder; print(arm64_folder())"
@@ -56,7 +55,7 @@ def test_it_holds_aarch64_programs_and_nothing_is_left_of_what_was_killed(cache,
     assert is_whole(folder)
     assert sorted(path.name for path in (cache / "farm").iterdir()) == sorted([folder.name, "arm64.lock"])
     programs = [*(folder / "bundle").iterdir(), *(folder / "root").rglob("*.so*")]
-    assert {read_elf(path).machine for path in programs} == {Machine.AARCH64}
+    assert {read_elf(path).machine for path in programs} == {"AARCH64"}
 
 
 def test_a_damaged_folder_is_made_anew_and_the_host_knows_no_arm64(folder):
@@ -72,10 +71,10 @@ def test_a_damaged_folder_is_made_anew_and_the_host_knows_no_arm64(folder):
 
 
 def test_a_wheel_with_another_hash_is_refused_and_nothing_is_kept(cache, folder, monkeypatch):
-    from farm.simulation import arm64_downloads
+    from farm.simulation import arm64
 
-    known = dict.fromkeys(arm64_downloads._KNOWN_SHA256, "0" * 64)
-    monkeypatch.setattr(arm64_downloads, "_KNOWN_SHA256", known)
+    known = dict.fromkeys(arm64._KNOWN_SHA256, "0" * 64)
+    monkeypatch.setattr(arm64, "_KNOWN_SHA256", known)
     shutil.rmtree(folder)
     with pytest.raises(DownloadError) as caught:
         arm64_folder()

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.support.stock_client import Clients
-from tests.support.whole_farm import ON_PHONE, Story, answer, refused, until
+from tests.support.whole_farm import ON_PHONE, Story, answer, refused, until, until_ready
 
 USE = "session = connect().request('android'); tell(add_one(session)); close(session)"
 
@@ -44,33 +44,28 @@ def test_an_unchanged_bundle_is_not_pushed_again(farm, phone):
 
 def test_the_same_folder_again_is_the_same_bundle_with_one_more_name(farm):
     again = answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "again", "--json"))
-    [first] = {bundle["hash"] for bundle in answer(farm.farm("bundle", "list", "--json"))}
+    [first] = {bundle["hash"] for bundle in answer(farm.farm("bundle", "list", "--json"))["bundles"]}
     assert again["hash"] == first
     assert farm.farm("bundle", "remove", "again").returncode == 0
     assert answer(farm.farm("bundle", "show", first[:12], "--json"))["name"] == "virtual"
 
 
-def test_a_newer_bundle_stands_beside_the_old_and_takes_its_place_on_the_phone(farm, phone, newer, kernel):
-    old = phone.row["bundle"]
+def test_a_newer_bundle_is_rolled_out_and_takes_the_old_ones_place(farm, phone, newer, kernel):
+    old, story = phone.row["bundle"], Story(farm)
     added = answer(farm.farm("bundle", "add", str(newer), "--name", "newer", "--json"))
     assert added["hash"] != old
-    assert sorted(each["name"] for each in answer(farm.farm("bundle", "list", "--json"))) == ["newer", "virtual"]
-    assert phone.row["bundle"] == old  # a phone in use is not disturbed
-    refused(farm.farm("bundle", "remove", "virtual"), 2, phone.name)
-
-    story = Story(farm)
-    reboot(farm, phone, story)
+    bundles = answer(farm.farm("bundle", "list", "--json"))["bundles"]
+    assert sorted(each["name"] for each in bundles) == ["newer", "virtual"]
+    story.until("bundle.current")
+    until_ready(farm)
     assert phone.row["bundle"] == added["hash"]
     assert pushes(story)
-    until(lambda: on_phone(phone) == [added["hash"]])
     assert Clients(farm, kernel).result(USE) is True
     refused(farm.farm("bundle", "remove", "newer"), 2, phone.name)
-    assert farm.farm("bundle", "remove", "virtual").returncode == 0
 
-    back = answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))
-    assert back["hash"] == old
-    reboot(farm, phone, story)
-    assert phone.row["bundle"] == old
+    assert farm.farm("bundle", "rollback", "newer").returncode == 0
+    until(lambda: phone.row["bundle"] == old)
+    until_ready(farm)
     assert farm.farm("bundle", "remove", "newer").returncode == 0
 
 

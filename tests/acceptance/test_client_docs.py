@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.zoo.small_cnn import build
+from farm.zoo import small_cnn as build
 from tests.support.tvm import environment
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from farm.compiler import compile as compile_module
-from farm.compiler.build import Wanted, build
+from farm.compiler.build import BuildRequest, build, make_package
 from farm.compiler.compile import (
-    CompileError,
+    ModelCompileError,
     Recipe,
     compile_library,
     compile_model,
@@ -16,17 +16,16 @@ from farm.compiler.compile import (
 )
 from farm.compiler.load import load
 from farm.compiler.package import read_package, write_package
-from farm.compiler.packing import make_package
 from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import compare
 from farm.compiler.targets import target_from
-from farm.zoo import mobilenet_v2, resnet, small_cnn
+from farm.zoo import mobilenet_v2, resnet18, small_cnn
 from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
 from tests.support.opencl import opencl_source, syntax_errors
 from tests.support.tiny_model import tiny_onnx
 
-DATA = small_cnn.build().SerializeToString(deterministic=True)
+DATA = small_cnn().SerializeToString(deterministic=True)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_a_records_schedule_is_in_what_is_built(tmp_path, monkeypatch, precision
 
 @pytest.mark.parametrize("precision", ["float16", "float16_acc32"])
 def test_each_precision_keeps_the_models_interface_and_is_near_enough(small, tmp_path, precision):
-    wanted = Wanted(recipe=Recipe(HOST, precision), shapes={}, dtypes={})
+    wanted = BuildRequest(recipe=Recipe(HOST, precision), shapes={}, dtypes={})
     built = build(DATA, "small_cnn.onnx", wanted, tmp_path)
     outputs = outputs_of(compile_model(small, built.recipe), small)
     assert [output.dtype for output in outputs] == [np.float32]
@@ -95,7 +94,7 @@ def test_opencl_source_of_untuned_operators_is_valid(small, target, precision):
     assert syntax_errors(source) == ""
 
 
-@pytest.mark.parametrize("network", [mobilenet_v2.build, resnet.resnet18], ids=["mobilenet_v2", "resnet18"])
+@pytest.mark.parametrize("network", [mobilenet_v2, resnet18], ids=["mobilenet_v2", "resnet18"])
 def test_adreno_source_of_the_tutorials_models_is_valid(network):
     model = load(network().SerializeToString(), name="net.onnx")
     source = opencl_source(compile_model(model, Recipe(ADRENO)))
@@ -105,7 +104,7 @@ def test_adreno_source_of_the_tutorials_models_is_valid(network):
 
 def test_what_tvm_cannot_compile_is_told_with_model_target_and_tvms_words(small, tmp_path):
     texture = {"tag": "qcom/adreno-opencl-texture", "host": PHONE}
-    with pytest.raises(CompileError) as caught:  # a convolution over 3 channels: docs/facts.md
+    with pytest.raises(ModelCompileError) as caught:  # a convolution over 3 channels: docs/facts.md
         compile_library(small, Recipe(texture), tmp_path)
     assert str(caught.value).startswith("small_cnn.onnx: TVM cannot compile it for opencl (adreno, texture): ")
     assert "Divide by zero" in str(caught.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import Story, answer, leftovers, phones, refused, running_farm, until, until_ready
 

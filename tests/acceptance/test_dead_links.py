@@ -8,8 +8,8 @@ import signal
 import psutil
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.whole_farm import Story, phones, until_ready
 
 PLACES = {"left": "1-4.1", "right": "1-4.2"}
@@ -61,5 +61,5 @@ def test_a_wedged_adbd_comes_back_by_cutting_its_ports_power(farm: VirtualFarm) 
     phone, story = phones(farm)[0], Story(farm)
     name = phone.name
     farm.lab.fault(phone.nickname, "offline", mode="silent")
-    story.until("recovery.rung", subject=name, rung="power-cycle")
+    story.until("recovery.action", subject=name, action="power-cycle")
     story.until("device.ready", subject=name)

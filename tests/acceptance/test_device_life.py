@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet.identity import READ_COMMAND
+from farm.devices.identity.identity import READ_COMMAND
 from farm.simulation.control import running_lab
 from farm.simulation.runtime import is_launcher
 from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until
@@ -98,7 +98,7 @@ def test_labels_select_phones(farm, phone, clients):
 def test_an_alias_of_ones_own_is_a_key_for_stock_clients_until_it_is_removed(farm, phone, clients):
     assert answer(farm.farm("alias", "set", "fast", "soc=sm8650", "--json"))["devices"] == [phone.name]
     assert clients.result(USE.format("fast")) is True
-    rows = {row["alias"]: row for row in answer(farm.farm("alias", "list", "--json"))}
+    rows = {row["alias"]: row for row in answer(farm.farm("alias", "list", "--json"))["aliases"]}
     assert rows["fast"] == {"alias": "fast", "devices": [phone.name], "selector": "soc=sm8650"}
     assert farm.farm("alias", "remove", "fast").returncode == 0
     assert "fast" not in {row["key"] for row in farm.status()["keys"]}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import farm as farm_package
-from farm.core.event_kinds import KINDS
+from farm.model.event_kinds import KINDS
 from tests.support.pages import ROOT, Shown, blocks, missing, shown
 from tests.support.tvm import environment
 
@@ -22,7 +22,7 @@ TUTORIAL = ROOT / "docs" / "tutorial-first-model.md"
 MIGRATION = ROOT / "docs" / "migration.md"
 DEMO, *COMMANDS = shown(TUTORIAL)
 EXPORT = re.compile(r"^ *export (\w+)=(\S+)", re.MULTILINE)
-PORT = re.compile(r'connect_tracker\("[^"]+", (\d+)\)')
+PORT = re.compile(r"TVM_TRACKER_PORT=(\d+)")
 UP = "farm demo fault "  # of the demo's last line
 QUIET = {"PYTHONWARNINGS": "ignore"}  # of programs' own dependencies
 

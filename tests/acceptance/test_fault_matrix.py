@@ -29,7 +29,7 @@ def test_a_fault_ends_as_the_table_says(fault, outcomes):
         pytest.skip(why)
     outcome = outcomes[fault.name]
     assert outcome.wrong == ""
-    assert outcome.rungs == fault.rungs
+    assert outcome.actions == fault.actions
     assert outcome.spared
 
 

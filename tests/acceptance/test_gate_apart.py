@@ -63,7 +63,7 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
         before, running = leases(farm), [servers(each) for each in (phone, other)]
         story = Story(farm)
         getattr(farm.daemon, end)()
-        until(lambda: "newcomers wait" in gate.said)
+        until(lambda: "new clients wait" in gate.said)
         client.go()
         assert client.hear() == ""  # computed with no daemon there
         with clients_while_away(farm, gate, clients) as newcomer:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.adb_server import adb_binaries
 from tests.support.tvm import environment as for_tvm
 from tests.support.users import needs_another_user
@@ -100,7 +100,7 @@ def test_a_lease_is_adb_and_tvm_on_one_phone_and_leaves_no_trace(farm):
     pid = started.stdout.strip()
     assert phone.shell(f"[ -e /proc/{pid} ] && echo alive") == "alive\n"
     assert adb(held, "reverse", "tcp:6100", "tcp:9").returncode == 0
-    assert "farm's own doors" in adb(held, "reverse", "tcp:6101", f"tcp:{held['tvm_port']}").stderr
+    assert "a port of farm itself" in adb(held, "reverse", "tcp:6101", f"tcp:{held['tvm_port']}").stderr
     forwarded = int(adb(held, "forward", "tcp:0", "tcp:1").stdout)
     used = use_tvm(held)
     assert used.stdout == "used\n", used

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from farm.core.errors import ExitCode
-from farm.zoo.builder import INPUT, Network
-from farm.zoo.small_cnn import build
+from farm.common.errors import ExitCode
+from farm.zoo import INPUT, Network
+from farm.zoo import small_cnn as build
 
 PHONE = "virtual-1"  # its name in the lab
 # A bench would wait for a cool phone; what is said of numbers of a hot one is tested here.

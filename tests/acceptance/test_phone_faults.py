@@ -152,7 +152,7 @@ def test_a_full_phone_says_what_is_needed_and_what_is_free(farm, phone):
     told = story.until("device.recovering", subject=name)
     while "MiB are needed" not in told["data"]["reason"]:
         told = story.until("device.recovering", subject=name)
-    assert "MiB are free" in told["data"]["reason"]
+    assert "MiB free" in told["data"]["reason"]
     assert told["data"]["reason"] in farm.farm("device", "list").stdout
     farm.lab.free_disk(phone.nickname)
     story.until("device.ready", subject=name)

@@ -22,7 +22,7 @@ import httpx
 import psutil
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 from tests.support.whole_farm import Story, phones, until, until_ready, until_status
 
 pytestmark = pytest.mark.skipif(
@@ -185,7 +185,7 @@ def test_false_numbers_page_and_a_quarantine_by_hand_waits(farm: VirtualFarm, wa
     story.until("device.quarantined", subject=liar.name)
     assert farm.farm("device", "quarantine", other.name, "--reason", "a crack").returncode == 0
     assert watch.fires("FarmFalseNumbers")["device"] == liar.name
-    assert watch.fires("FarmDeviceQuarantined")["ailment"] == "order"
+    assert watch.fires("FarmDeviceQuarantined")["fault"] == "order"
     farm.lab.good_kernels(liar.nickname)
     for phone in (liar, other):
         assert farm.farm("device", "release", phone.name).returncode == 0

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from farm.zoo.catalogue import onnx_bytes
+from farm.zoo import onnx_bytes
 from tests.support.whole_farm import answer
 
 SHAPE = (1, 3, 224, 224)
@@ -99,8 +99,8 @@ def gpu_phone():
     """A ready phone whose bundle has OpenCL, and its GPU's target; of the farm whose socket GPU_FARM is."""
     if "GPU_FARM" not in os.environ:
         pytest.skip("virtual phones have no GPU: GPU_FARM may name the socket of a farm with a bundle with OpenCL")
-    able = {each["hash"] for each in answer(on_gpu_farm("bundle", "list", "--json")) if each["has_opencl"]}
-    for row in answer(on_gpu_farm("device", "list", "--json")):
+    able = {each["hash"] for each in answer(on_gpu_farm("bundle", "list", "--json"))["bundles"] if each["has_opencl"]}
+    for row in answer(on_gpu_farm("device", "list", "--json"))["devices"]:
         if row["bundle"] in able and row["state"] == "ready":
             targets = answer(on_gpu_farm("device", "show", row["name"], "--json"))["targets"]
             return row["name"], "adreno" if "adreno" in targets else "opencl"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.tvm import environment
 from tests.support.users import needs_another_user
 from tests.support.whole_farm import Story, phones, refused

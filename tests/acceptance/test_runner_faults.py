@@ -15,8 +15,8 @@ from tests.support.whole_farm import until
 pytest.importorskip("tvm")
 
 from farm import FarmBuilder, FarmRunner
-from farm.tuning import intrinsics
 from farm.tuning.session import Evaluator
+from farm.tuning.stock import load_intrinsics
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 360  # a script imports TVM twice, for itself and for its builder: on a busy host a minute
@@ -114,7 +114,7 @@ def tensorized():
     import tvm
     from tvm import s_tir, te
 
-    intrinsics.load()
+    load_intrinsics()
     from tvm.s_tir.tensor_intrin.arm_cpu import ARM_DOT_4x4_i8_SDOT_INTRIN
 
     a = te.placeholder((64, 64), name="a", dtype="int8")

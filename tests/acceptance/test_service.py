@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.cli.virtual_farm import DaemonProcess
+from farm.common.errors import ExitCode
 from farm.control.client import ControlClient
-from farm.core.errors import ExitCode
 from farm.jobs.worker_user import SETUID_AND_SETGID
-from farm.tracker import gate_messages as m
+from farm.simulation.virtual_farm import DaemonProcess
+from farm.tvm_server.gate import messages as m
 from tests.support import seccomp
 from tests.support.long_bench import bench_under_way
 from tests.support.stock_client import Clients
@@ -96,7 +96,7 @@ def greeting(path):
     """What a gate answers a daemon."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.connect(str(path))
-        daemon.send(m.encode(m.Hello(m.VERSION, "0", "a farm", os.getpid(), 600.0)))
+        daemon.send(m.encode(m.DaemonHello(m.VERSION, "0", "a farm", os.getpid(), 600.0)))
         return m.decode(daemon.recv(m.MAX_MESSAGE_BYTES), m.FROM_GATE)
 
 
@@ -112,7 +112,7 @@ def test_a_gate_that_hangs_is_not_fed_and_the_next_one_has_its_port():
                 assert first.served_when_ready.port == tvm.getsockname()[1]
                 until(lambda: len(first.times("WATCHDOG=1")) >= 3)
                 assert max(gaps(first.times("WATCHDOG=1"))) < WATCHDOG_S
-                assert first.statuses()[0] == "STATUS=0 sessions, 0 newcomers wait; the daemon is away"
+                assert first.statuses()[0] == "STATUS=0 sessions, 0 clients wait; the daemon is away"
 
                 process = psutil.Process(gate.pid)
                 process.suspend()

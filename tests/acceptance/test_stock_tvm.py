@@ -8,12 +8,12 @@ import textwrap
 
 import pytest
 
-from farm.core.device import Life
-from farm.core.events import EventLog
-from farm.leasing import Leasing
+from farm.common.events import EventLog
+from farm.leasing.leases import Leasing
+from farm.model.device import Life
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from farm.tracker import wire
-from farm.tracker.door import TvmDoor
+from farm.tvm_server import wire
+from farm.tvm_server.server import LocalTvmServer
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import (
@@ -29,7 +29,7 @@ from tests.support.waiting import until
 
 SECRET = "per-start-secret"
 CLIENT_LIMIT_S = 100.0  # importing TVM takes 10 s on a cold disk
-STOCK_EXCHANGE_MS = 88.0  # of the stock tracker with the stock client (FACTS-tvm §1)
+STOCK_EXCHANGE_MS = 88.0  # of the stock tracker with the stock client
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ class Lab:
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper())
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm)
+        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
 
@@ -187,8 +187,8 @@ async def test_a_session_past_its_timeout_is_cut(phone_port):
 async def test_query_rpc_tracker_lists_the_farm(python_server):
     async with Lab(python_server) as lab:
         waiting = await RawTracker.connect(lab.door.port)
-        await waiting.send(encode_message(wire.Request("mali", "", 1)))
-        await until(lambda: lab.leasing.waiting() != ())
+        await waiting.send(encode_message(wire.TrackerRequest("mali", "", 1)))
+        await until(lambda: lab.leasing.requests.waiting() != ())
         lines, _ = await lab.output(
             "-m", "tvm.exec.query_rpc_tracker", "--host", "127.0.0.1", "--port", str(lab.door.port)
         )
@@ -251,7 +251,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
             await until(lambda: lab.door.summary()["queue_info"]["board"] == free)
             # A key that is taken and never used: the server notices by GET_PENDING_MATCHKEYS and offers a new one.
             client = await RawTracker.connect(lab.door.port)
-            code, (_, _, unused) = await client.ask(wire.Request("board", "", 1))
+            code, (_, _, unused) = await client.ask(wire.TrackerRequest("board", "", 1))
             assert code == 0
             assert lab.door.summary()["queue_info"]["board"] == {"free": 0, "pending": 0}
             code, (_, _, fresh) = await asyncio.wait_for(asyncio.shield(ask_patiently(client)), 30)
@@ -263,7 +263,7 @@ async def test_a_stock_server_registers_itself_is_used_and_offers_itself_again()
 
 
 async def ask_patiently(client):
-    await client.send(encode_message(wire.Request("board", "", 1)))
+    await client.send(encode_message(wire.TrackerRequest("board", "", 1)))
     loop = asyncio.get_running_loop()
     while (event := client.parser.next_event()) is None:
         client.parser.receive_data(await loop.sock_recv(client.sock, 4096))

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client, Submitted
 from farm.compiler.record_files import ASIDE, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import POLL_S, running_farm
 
@@ -119,7 +119,7 @@ def test_a_tuning_that_waits_after_a_killed_daemon_keeps_its_trials_when_it_is_c
         assert f"{submitted.ids[0]} (tune of" in (said := "\n".join(client.explain("job", submitted.ids[0])))
         assert "is queued" in said
         client.cancel(submitted)
-    [row] = json.loads(farm.farm("records", "list", "--json").stdout)
+    [row] = json.loads(farm.farm("records", "list", "--json").stdout)["sets"]
     assert (row["job"], row["records"]) == (submitted.ids[0], len(read_records(folder).set.records))
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
 from farm.compiler.package import read_package
 from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import answer, phones, running_farm, until, until_ready
 

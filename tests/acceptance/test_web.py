@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.browser import CHROMIUM, DRAWN, NARROW, Watched, chromium, profile
 from tests.support.tunable import dense_onnx
 from tests.support.whole_farm import phones
@@ -348,7 +348,7 @@ def test_the_keys_stay_where_they_are_while_rows_before_them_go(farm: VirtualFar
     spec = {"kind": "shell", "on": "android", "hold": True, "command": "echo fig"}
     oldest, middle, newest = (farm.client.call("job.submit", spec=spec)["jobs"][0]["id"] for _ in range(3))
     page = opens().open("/jobs?state=held&text=fig")
-    last = page.get_by_role("link", name=oldest)
+    last = page.get_by_role("link", name=oldest, exact=True)
     last.focus()
     for job in (newest, middle):
         farm.client.call("job.cancel", job=job)
@@ -446,3 +446,19 @@ def test_on_a_phone_s_screen_nothing_is_cut_off(benched: str, held: list[str], o
         if width > NARROW["width"]:
             wide[path] = width
     assert wide == {}
+
+
+def test_on_a_phone_s_screen_name_and_state_stand_first(farm: VirtualFarm, held: list[str], opens: Opens) -> None:
+    name = phones(farm)[0].name
+    web = opens(viewport=NARROW)
+    page = sign_in(web, token(farm, "nora", "operator"), "/jobs?state=held")
+    row = page.locator("tr").filter(has=page.get_by_role("link", name=held[-1], exact=True))
+    top = {part: box["y"] for part in (".name", ".status", ".id", ".line") if (box := row.locator(part).bounding_box())}
+    assert max(top[".name"], top[".status"]) < min(top[".line"], top[".id"])
+    page = web.open(f"/devices/{name}")
+    orders = page.get_by_role("group", name=f"Orders for {name}").bounding_box()
+    heading, state = page.get_by_role("heading", level=1).bounding_box(), page.locator(".state.big").bounding_box()
+    assert orders
+    assert heading
+    assert state
+    assert max(heading["y"], state["y"]) < orders["y"]

@@ -58,11 +58,11 @@ def test_a_kernel_that_outlives_sigkill_costs_a_reboot(farm, phone, model):
     story, name = Story(farm), phone.name
     farm.lab.fault(phone.nickname, "unkillable", seconds=60.0)
     run_until_its_limit(farm, phone, model)
-    rung = story.until("recovery.rung", subject=name, rung="reboot")
-    assert "do not die" in rung["data"]["cause"]
+    action = story.until("recovery.action", subject=name, action="reboot")
+    assert "do not die" in action["data"]["cause"]
     farm.lab.good_kernels(phone.nickname)
     story.until("device.ready", subject=name)
-    story.until("recovery.ended", subject=name, rung="reboot", outcome="mended")
+    story.until("recovery.ended", subject=name, action="reboot", outcome="mended")
 
 
 @needs_root
@@ -76,8 +76,8 @@ def test_a_server_that_dies_and_leaves_a_stuck_process_costs_a_reboot_and_the_jo
     farm.lab.good_kernels(phone.nickname)
     farm.lab.server_crash(phone.nickname)
     story.until("job.done")
-    rungs = [event["data"]["rung"] for event in story.events if event["kind"] == "recovery.rung"]
-    assert rungs == ["reap", "reboot"]
+    actions = [event["data"]["action"] for event in story.events if event["kind"] == "recovery.action"]
+    assert actions == ["reap", "reboot"]
     attempts = [event["data"] for event in story.events if event["kind"] == "attempt.ended"]
     assert [each["state"] for each in attempts] == ["failed", "done"]
     assert attempts[0]["error"]["fault"] == "phone"

@@ -24,8 +24,8 @@ PAGES = ("", "leases", "queue", "jobs", "bundles", "history", "records", "sign-i
 USE = f"""
 import os, pathlib, re, sys, urllib.request
 import farm
-from farm.cli.virtual_farm import phones_of, virtual_farm
-from farm.zoo.small_cnn import build
+from farm.simulation.virtual_farm import phones_of, virtual_farm
+from farm.zoo import small_cnn as build
 
 def get(address):
     with urllib.request.urlopen(address, timeout=30) as answer:
@@ -73,7 +73,7 @@ def test_every_file_is_in_the_wheel(installed):
         if (ROOT / name).is_file() and (not file.is_file() or file.read_bytes() != (ROOT / name).read_bytes()):
             missing.append(name)
     assert missing == []
-    (metadata,) = installed.glob("farm-*.dist-info")
+    (metadata,) = installed.glob("tvm_phone_farm-*.dist-info")
     licences = {
         path.relative_to(metadata / "licenses").name for path in (metadata / "licenses").rglob("*") if path.is_file()
     }

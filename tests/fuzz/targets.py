@@ -13,22 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm import config
-from farm.adb import devices, filter_requests, host_protocol, tunnels
-from farm.adb.filter_lists import only
+from farm.adb import devices, host_protocol, tunnels
+from farm.adb.lease_proxy import requests as filter_requests
 from farm.bundle.closure import inspect
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import FolderFile
-from farm.compiler import records, tuning_curve
+from farm.common.errors import FarmError, ProtocolError, UserError
+from farm.common.phone_text import parse_getprop
+from farm.common.selector import Selector
+from farm.compiler import records
 from farm.control import address, messages
 from farm.control.audit import SUBJECT_CHARS, subject_of
-from farm.core.errors import FarmError, ProtocolError, UserError
-from farm.core.selector import Selector
-from farm.fleet.getprop import parse_getprop
-from farm.fleet.identity import NoIdentityError, RawIdentity, identify
-from farm.fleet.probe.parse import parse_probe
+from farm.devices.health.probe.parse import parse_probe
+from farm.devices.identity.identity import NoIdentityError, RawIdentity, identify
 from farm.simulation import adbd
 from farm.simulation.sync_protocol import SyncDecoder
-from farm.tracker import gate_messages, handshake, wire
+from farm.tuning import progress
+from farm.tvm_server import wire
+from farm.tvm_server.gate import messages as gate_messages
+from farm.tvm_server.wire import Code
 from tests.support.raw import encode_message
 from tests.unit.bundle.elves import LINKER64, Elf
 
@@ -110,18 +113,18 @@ def gate_message(data: bytes) -> None:
     for side in (gate_messages.FROM_DAEMON, gate_messages.FROM_GATE):
         with suppress(ProtocolError):
             message = gate_messages.decode(data, side)
-            gate_messages.secretless(message)
             if gate_messages.decode(gate_messages.encode(message), side) != message:
                 raise AssertionError("it was read as something else")
 
 
 def adb_host(data: bytes) -> None:
     """Requests of a leased adb's clients, and what the filter makes of them."""
-    reader = filter_requests.RequestReader()
+    reader = host_protocol.BlockReader()
     with suppress(ProtocolError):
         for piece in pieces(data):
             reader.feed(piece)
-            while (request := reader.next()) is not None:
+            while (block := reader.next()) is not None:
+                request = filter_requests.request_of(block)
                 for selected in (False, True):
                     verdict = filter_requests.judge(request, "S1", selected=selected)
                     name = filter_requests.change_of(request, verdict.decision)
@@ -150,10 +153,10 @@ def adb_lists(data: bytes) -> None:
     listed = devices.parse_device_list(text)
     tunnels.parse_forwards(text)
     tunnels.parse_reverses("S1", text)
-    for form in filter_requests.ListForm:
+    for form in devices.ListForm:
         with suppress(ProtocolError):
-            shown = only(data, "S1", form)
-            if form is filter_requests.ListForm.TEXT:
+            shown = devices.keep_only(data, "S1", form)
+            if form is devices.ListForm.TEXT:
                 whose = {each.serial for each in devices.parse_device_list(host_protocol.text_of(shown))}
                 if not whose <= {"S1"}:
                     raise AssertionError(f"phones of others are shown: {whose}")
@@ -222,7 +225,7 @@ def record_lines(data: bytes) -> None:
     if again.damage or len(again.set.records) != len(found.set.records):
         raise AssertionError("what was kept cannot be read again")
     records.best(records.pruned(found.set))
-    tuning_curve.replayed(found.set)
+    progress.replayed(found.set)
 
 
 def selector(data: bytes) -> None:
@@ -242,22 +245,27 @@ def _json(**fields: object) -> bytes:
 
 TRACKER = wire.encode_magic() + b"".join(
     encode_message(message)
-    for message in (wire.Request("android", "ann", 1), wire.Summary(), wire.GetPendingMatchKeys(), wire.Ping())
+    for message in (
+        wire.TrackerRequest("android", "ann", 1),
+        Code.SUMMARY,
+        Code.GET_PENDING_MATCHKEYS,
+        Code.PING,
+    )
 )
 HOST = b"host::\0"
 ASKED = _json(v=1, id="a", kind="job.submit", spec={"kind": "shell"}, device="pixel")
 
 TARGETS: Mapping[str, Target] = {
-    "tracker": Target(of_parser(wire.TrackerParser, wire.MAX_MESSAGE_BYTES + 4), (b"\0" + TRACKER,)),
+    "tracker": Target(of_parser(wire.TrackerParser, wire.MAX_TRACKER_MESSAGE_BYTES + 4), (b"\0" + TRACKER,)),
     "session-hello": Target(
-        of_parser(handshake.ClientHelloParser, handshake.MAX_HELLO_BYTES + 4),
-        (b"\0" + handshake.encode_client_hello("client:android:0123456789abcdef"),),
+        of_parser(wire.ClientHelloParser, wire.MAX_HELLO_BYTES + 4),
+        (b"\0" + wire.encode_client_hello("client:android:0123456789abcdef"),),
     ),
     "session-answer": Target(
-        of_parser(handshake.ServerHelloParser, handshake.MAX_HELLO_BYTES + 4),
+        of_parser(wire.ServerHelloParser, wire.MAX_HELLO_BYTES + 4),
         (
             b"\0"
-            + handshake.encode_server_hello(handshake.ServerHello(handshake.SessionCode.SUCCESS, "server:android")),
+            + wire.encode_server_hello(wire.ServerHello(wire.SessionCode.SUCCESS, "server:android")),
         ),
     ),
     "control-request": Target(control_request, (ASKED, ASKED + b"\xffraw", _json(v=1, id="a", kind="ping"))),
@@ -267,7 +275,10 @@ TARGETS: Mapping[str, Target] = {
     ),
     "gate": Target(
         gate_message,
-        tuple(gate_messages.encode(each) for each in (gate_messages.Ready(), gate_messages.Heard(1.5))),
+        tuple(
+            gate_messages.encode(each)
+            for each in (gate_messages.Notice(gate_messages.Signal.DAEMON_READY), gate_messages.PhoneHeard(1.5))
+        ),
     ),
     "adb-host": Target(
         adb_host,

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
+from farm.kinds.tune import worker as tune
 from farm.tuning.builder import FarmBuilder
-from farm.worker import tune
-from farm.worker.daemon import Daemon
+from farm.worker.daemon import WorkerChannel
 from tests.support.candidates import builder_inputs, module
 from tests.support.whole_farm import until
 
@@ -24,7 +24,7 @@ def early() -> None:
     tune.early()
 
 
-def main(payload: Mapping[str, Any], daemon: Daemon) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
     """Build one candidate that is right, or one that takes for ever."""
     kind = payload["kind"]
     with FarmBuilder(cache=Path.cwd(), server=tune.forked()) as builder:

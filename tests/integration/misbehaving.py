@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from farm.common.errors import FarmError, ModelError
 from farm.control.client import ControlClient
-from farm.core.errors import FarmError, ModelError
-from farm.jobs.executor import YieldedError
+from farm.jobs.attempt import YieldedError
 
 LIMITS = ("CORE", "NOFILE", "FSIZE", "CPU", "DATA", "NPROC")
 

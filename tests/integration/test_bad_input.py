@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from farm.core.errors import ExitCode
-from farm.zoo.small_cnn import build
+from farm.common.errors import ExitCode
+from farm.zoo import small_cnn as build
 from tests.support.whole_farm import refused
 
 BASE = """
@@ -55,7 +55,7 @@ def serve(tmp_path):
         (BASE + "hosst = '127.0.0.1'", ("tvm.hosst", "did you mean 'tvm.host'?")),
         ("[tmv]\nport = 0", ("'tmv'", "did you mean 'tvm'?")),
         ("[tvm]\nport = 'many'", ("tvm.port", "'many'")),
-        ("[tvm]\nport = 70000", ("tvm.port: 70000 is not a port",)),
+        ("[tvm]\nport = 70000", ("tvm.port must be 65535 or less (got 70000)",)),
         ("[tvm]\nhost = localhost", ("not valid TOML", "line 2")),
         (BASE + "[[adopt]]\nmatch = 'soc=='", ("adopt.0", "'soc=='")),
         (BASE + "[aliases]\nfast = 'gpu='", ("aliases.fast", "'gpu='")),

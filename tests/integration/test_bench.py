@@ -17,30 +17,27 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farm.bundle.abi import Abi, Platform
-from farm.bundle.manifest import Bundle
+from farm.bundle.model import Abi, Bundle, Platform
+from farm.common.errors import ModelError, PhoneError, UserError
+from farm.common.selector import Selector
 from farm.compiler.inputs import InputError
 from farm.control.artifacts import ArtifactFolder
-from farm.control.worker_door import WorkerDoor
-from farm.core.device import DeviceView, Life
-from farm.core.errors import ModelError, PhoneError, UserError
-from farm.core.identity import DeviceIdentity, Soc
-from farm.core.job import Attempt, Job
-from farm.core.requests import Door, Lease, LeaseRequest
-from farm.core.selector import Selector
+from farm.control.server import WorkerServer
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.checker import CheckTimeoutError, FarmChecker
-from farm.jobs.comparing import Bundles, CompareExecutor
-from farm.jobs.executor import Running
+from farm.jobs.executor import AttemptContext
 from farm.jobs.logs import AttemptLogs
-from farm.jobs.measuring import BenchExecutor
-from farm.jobs.phone_work import HostParts, PhoneWork
-from farm.jobs.run import RunExecutor
 from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain
-from farm.worker.ranking import LabelsError
-from farm.zoo.small_cnn import build
+from farm.kinds import KINDS
+from farm.kinds.execution import PhoneWork, WorkerServices
+from farm.model.device import DeviceView, Life
+from farm.model.identity import DeviceIdentity, Soc
+from farm.model.job import Attempt, Job
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.worker.outputs import LabelsError
+from farm.zoo import small_cnn as build
 from tests.support.quiet import AS_THEY_ARE
 from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
@@ -55,9 +52,6 @@ PHONE = DeviceView(
     name="a", serial="a", life=Life.READY, adopted=True, aliases=("android", "a"), identity=IDENTITY, bundle="b" * 64,
     temperature_c=30.0,
 )  # fmt: skip
-
-
-NO_BUNDLES = Bundles(get=lambda name: None, lending=None)
 
 
 class OneKey:
@@ -79,7 +73,7 @@ class Lab:
 
     def __init__(self, folder, port):
         self.artifacts = ArtifactFolder(folder / "artifacts")
-        self.door = WorkerDoor(folder / "workers.sock", self.artifacts)
+        self.door = WorkerServer(folder / "workers.sock", self.artifacts)
         self.supervisor = Supervisor((Toolchain("default", Path(sys.executable)),), folder / "work", self.door)
         self.logs = AttemptLogs(folder / "logs")
         self.port = port
@@ -102,12 +96,14 @@ class Lab:
         fields = {"kind": kind, "model": self.model, "name": "small_cnn.onnx", "on": "android", "timeout_s": timeout_s}
         if kind == "bench":
             fields |= {"repeat": 4, "number": 2}
-        spec = spec_from_wire(fields | changes)
+        spec = spec_from_wire(KINDS, fields | changes)
         now = datetime.now(UTC)
         job = Job(f"{kind}-{self.count}", kind, "tester", spec.to_wire(), "android", now, timeout_s=timeout_s)
         self.latest = job.id
         attempt = Attempt(f"{job.id}.1", job.id, 1, view.name, "lease", self.count, now)
-        lease = Lease("lease", view.name, self.count, LeaseRequest(Selector.parse("android"), "tester", Door.JOB), 0.0)
+        lease = Lease(
+            "lease", view.name, self.count, LeaseRequest(Selector.parse("android"), "tester", LeaseSource.JOB), 0.0
+        )
 
         def progress(step, **facts):
             self.steps.append(step)
@@ -116,23 +112,25 @@ class Lab:
         async def save_facts(facts):
             raise AssertionError("nothing to take up after a restart")
 
-        running = Running(
+        running = AttemptContext(
             job, spec, attempt, lease, view, progress,
             lambda text, level="info", *, source="farm": self.logs.keep(attempt, text, level, source),
             save_facts, lambda: False,
         )  # fmt: skip
-        parts = HostParts(
+        parts = WorkerServices(
             self.keys,
             lambda: ("127.0.0.1", port or self.port),
             poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
             kills=SimpleNamespace(killed=self.killed),
         )
         work = PhoneWork(parts, self.supervisor, lambda view: "default")
-        executor = {
-            "bench": BenchExecutor(work, self.look, lambda device, epoch: self.nominals, AS_THEY_ARE),
-            "compare": CompareExecutor(work, self.look, NO_BUNDLES, AS_THEY_ARE),
-            "run": RunExecutor(work),
-        }[kind]
+        daemon = SimpleNamespace(
+            work=work,
+            read_conditions=self.look,
+            nominals=lambda device, epoch: self.nominals,
+            quiescing=AS_THEY_ARE,
+        )
+        executor = KINDS.kinds[kind].executor(daemon)
         return await executor.run(running)
 
     async def killed(self, lease_id, device):
@@ -185,8 +183,16 @@ async def shared(tmp_path_factory, server):
     await lab.supervisor.stop()
     await lab.door.stop()
     # The stock server forks one process per session; it ends each by itself soon after.
-    left = [child for child in psutil.Process().children(recursive=True) if "zygote" in " ".join(child.cmdline())]
-    assert [child for child in left if child.pid not in known] == []
+    assert [child for child in zygotes() if child.pid not in known] == []
+
+
+def zygotes():
+    """Those below this process; one that has ended and was not waited for yet is none."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # ZombieProcess, too
+            found += [child] if "zygote" in " ".join(child.cmdline()) else []
+    return found
 
 
 @pytest.fixture
@@ -393,7 +399,7 @@ async def test_a_cancelled_attempt_leaves_no_worker(lab):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    left = [child for child in psutil.Process().children(recursive=True) if "zygote" in " ".join(child.cmdline())]
+    left = zygotes()
     assert len(left) == 1
 
 

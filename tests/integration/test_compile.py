@@ -10,26 +10,23 @@ import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from farm.bundle.elf import Machine, parse_elf
-from farm.compiler.build import Wanted, build
+from farm.bundle.elf import parse_elf
+from farm.common.errors import ModelError
+from farm.compiler.build import BuildRequest, build, make_package
 from farm.compiler.compile import (
     Recipe,
-    UnusableRecordsError,
     compile_library,
     compile_model,
     lowered,
 )
-from farm.compiler.fitting import ForeignRecordsError
-from farm.compiler.isolated import isolated
 from farm.compiler.load import load
 from farm.compiler.package import PackageError, read_package, write_package
-from farm.compiler.packing import make_package
-from farm.compiler.precision import PrecisionError
+from farm.compiler.record_files import BadRecordsError
 from farm.compiler.records import RECORDS, WORKLOADS
-from farm.compiler.targets import TargetRefusedError, generators, host_target
-from farm.compiler.tvm_errors import TvmCrashedError
-from farm.core.errors import ModelError
-from farm.fleet.named_targets import named_target
+from farm.compiler.relax_passes import PrecisionError
+from farm.compiler.targets import ForeignRecordsError, TargetRefusedError, generators, host_target
+from farm.compiler.tvm_errors import TvmCrashedError, run_in_child
+from farm.devices.identity.targets import named_target
 from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
 from tests.support.opencl import opencl_source, syntax_errors
 from tests.support.tiny_model import tiny_onnx
@@ -41,11 +38,11 @@ def small():
 
 
 def test_records_that_cannot_be_read_are_refused(small, tmp_path):
-    with pytest.raises(UnusableRecordsError, match="tuning records cannot be used"):
+    with pytest.raises(BadRecordsError, match="tuning records cannot be used"):
         compile_model(small, Recipe(HOST, records=tmp_path))
     (tmp_path / WORKLOADS).write_text("[1, 2\n")
     (tmp_path / RECORDS).write_text("")
-    with pytest.raises(UnusableRecordsError):
+    with pytest.raises(BadRecordsError):
         compile_model(small, Recipe(HOST, records=tmp_path))
 
 
@@ -90,11 +87,15 @@ def test_a_build_is_tuned_when_a_record_schedules_something_of_it(small, tmp_pat
     every = functions(lowered(small, Recipe(HOST)))
     records.mkdir()
     noted(records, small, every[0])
-    tuned = build(tiny_onnx(), "tiny.onnx", Wanted(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache)
+    tuned = build(
+        tiny_onnx(), "tiny.onnx", BuildRequest(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache
+    )
     assert tuned.tuned
     assert (tuned.about()["compile"]["with_record"], tuned.about()["compile"]["operators"]) == (1, len(every))
     (records / RECORDS).write_text("")  # as of a set whose every best is slower than TVM's own
-    plain = build(tiny_onnx(), "tiny.onnx", Wanted(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache)
+    plain = build(
+        tiny_onnx(), "tiny.onnx", BuildRequest(recipe=Recipe(HOST, records=records), shapes={}, dtypes={}), cache
+    )
     assert not plain.tuned
 
 
@@ -103,7 +104,7 @@ def test_a_package_whose_manifest_lacks_inputs_is_refused_not_the_phone(small, t
     package = write_package(replace(made.manifest, inputs=(), sha256={}), made.members)
     for fill, said in (("random", "expected outputs cannot be read"), ("zeros", r"names the inputs \[\]")):
         with pytest.raises(PackageError, match=said):
-            build(package, "x.farm.tar", Wanted(recipe=Recipe(HOST), shapes={}, dtypes={}, fill=fill), tmp_path)
+            build(package, "x.farm.tar", BuildRequest(recipe=Recipe(HOST), shapes={}, dtypes={}, fill=fill), tmp_path)
 
 
 def functions(module):
@@ -118,7 +119,7 @@ def test_opencl_source_in_half_precision_is_valid(small):
 
 
 def test_half_precision_keeps_the_models_interface_and_is_near_enough(small, tmp_path):
-    wanted = Wanted(recipe=Recipe(HOST, "float16"), shapes={}, dtypes={})
+    wanted = BuildRequest(recipe=Recipe(HOST, "float16"), shapes={}, dtypes={})
     built = build(tiny_onnx(), "tiny.onnx", wanted, tmp_path)
     outputs = outputs_of(compile_model(small, built.recipe), small)
     assert [output.dtype for output in outputs] == [np.float32]
@@ -134,11 +135,11 @@ def test_the_syntax_check_sees_a_wrong_kernel():
 @pytest.mark.parametrize(
     ("target", "machine", "bits", "needed"),
     [
-        (PHONE, Machine.AARCH64, 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
-        (named_target("android-armv7"), Machine.ARM, 32, ["libtvm_ffi.so", "libm.so", "libc.so"]),
-        (named_target("rpi4"), Machine.AARCH64, 64, []),
-        (named_target("rpi4-32"), Machine.ARM, 32, []),
-        (ADRENO, Machine.AARCH64, 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+        (PHONE, "AARCH64", 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+        (named_target("android-armv7"), "ARM", 32, ["libtvm_ffi.so", "libm.so", "libc.so"]),
+        (named_target("rpi4"), "AARCH64", 64, []),
+        (named_target("rpi4-32"), "ARM", 32, []),
+        (ADRENO, "AARCH64", 64, ["libtvm_ffi.so", "libm.so", "libc.so"]),
     ],
     ids=["android-arm64", "android-armv7", "linux-arm64", "linux-armv7", "adreno"],
 )
@@ -157,7 +158,7 @@ def test_textures_are_compiled_apart_and_leave_the_model_whole(small, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     with pytest.raises(TargetRefusedError, match="records do not apply"):
         lowered(small, Recipe(texture))
-    wanted = Wanted(recipe=Recipe(texture), shapes={}, dtypes={})
+    wanted = BuildRequest(recipe=Recipe(texture), shapes={}, dtypes={})
     built = build(tiny_onnx(), "tiny.onnx", wanted, tmp_path)
     with pytest.raises(TargetRefusedError, match="generates wrong code for textures"):
         built.judged([np.zeros_like(output) for output in before])
@@ -179,14 +180,14 @@ def test_this_machine_as_a_target_runs_here(small):
 
 
 def test_a_crash_in_a_process_of_its_own_is_one_error():
-    isolated(lambda: None, "nothing")
+    run_in_child(lambda: None, "nothing")
     with pytest.raises(TvmCrashedError, match="crashed \\(SIGKILL\\) while dying"):
-        isolated(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying")
+        run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying")
     with pytest.raises(TvmCrashedError, match="ZeroDivisionError"):
-        isolated(lambda: 1 // 0, "dividing")
+        run_in_child(lambda: 1 // 0, "dividing")
 
     def refuse():
         raise ModelError("no such thing")
 
     with pytest.raises(ModelError, match="no such thing"):
-        isolated(refuse, "refusing")
+        run_in_child(refuse, "refusing")

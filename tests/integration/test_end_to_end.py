@@ -8,7 +8,7 @@ import pytest
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3")
 
-pytestmark = pytest.mark.farm(*PROFILES)
+pytestmark = pytest.mark.farm(*PROFILES, anywhere=True)
 
 
 def test_phones_are_known_for_what_they_are(farm):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm
 from farm.client.tuning import FarmRunner
-from farm.core.errors import NoPhoneError, NotAllowedError
+from farm.common.errors import NoPhoneError, NotAllowedError
+from farm.simulation.virtual_farm import VirtualFarm
 from farm.tuning.candidate import Measured
 from farm.tuning.session import Evaluator
 from tests.support.candidates import library, module, runner_inputs, target
@@ -118,7 +118,7 @@ def test_what_killed_is_told_to_the_farm_and_not_run_by_the_next_script(farm: Vi
         assert "poison" in answer.result().error_msg
     assert farm.client.call("poison.list")["poison"] == [row]
     with pytest.raises(NotAllowedError, match=f"{phone} is not yours now"):
-        farm.client.call("poison.tell", artifact="0" * 64, device=phone, what="a lie", kills=2)
+        farm.client.call("poison.report", artifact="0" * 64, device=phone, what="a lie", kills=2)
 
 
 def test_a_phone_that_comes_back_to_another_seat_shows_what_killed(farm: VirtualFarm, tmp_path: Path) -> None:

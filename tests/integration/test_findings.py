@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.whole_farm import Story, refused, running_farm, until
 
 PHONE = "virtual-1"  # its name in the lab

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.fleet.phone_paths import ROOT
-from farm.fleet.rpc_server import FIRST_PORT
+from farm.devices.server.phone_paths import ROOT
+from farm.devices.server.rpc_server import FIRST_PORT
 from farm.simulation.runtime import is_launcher
 from tests.support.whole_farm import phones, running_farm, until
 
@@ -38,7 +38,7 @@ def farm(tmp_path_factory):
         # Somebody else on the host already has the first port that a server tries.
         with contextlib.suppress(OSError):
             stack.enter_context(socket.create_server(("127.0.0.1", FIRST_PORT)))
-        yield stack.enter_context(running_farm(*PROFILES))
+        yield stack.enter_context(running_farm(*PROFILES, anywhere=True))
 
 
 def device_named(farm, name):

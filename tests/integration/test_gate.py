@@ -7,17 +7,18 @@ import struct
 
 import pytest
 
-from farm.core.device import Life
-from farm.core.events import EventLog
-from farm.core.requests import Door, LeaseRequest
-from farm.core.selector import Selector
-from farm.leasing import LeasePolicy, Leasing
-from farm.tracker import wire
-from farm.tracker.connection import Limits
-from farm.tracker.door import DoorPolicy, TvmDoor
-from farm.tracker.gate import GateLimits
-from farm.tracker.handshake import SESSION_MAGIC, SessionCode
-from farm.tracker.relay import GOODBYE
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.model.device import Life
+from farm.model.requests import LeaseRequest, LeaseSource
+from farm.tvm_server import wire
+from farm.tvm_server.connection import Limits
+from farm.tvm_server.gate.gate import GateLimits
+from farm.tvm_server.gate.relay import GOODBYE
+from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
+from farm.tvm_server.wire import SESSION_MAGIC, SessionCode
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
@@ -32,14 +33,14 @@ class Lab:
         self.devices = FakeDevices()
         self.events = EventLog()
         self.lease_policy = lease or LeasePolicy()
-        self.policy = DoorPolicy(limits=Limits(handshake_s=5.0), gate=GateLimits(**gate))
+        self.policy = TvmServerPolicy(limits=Limits(handshake_s=5.0), gate=GateLimits(**gate))
         self.sockets = []
 
     async def __aenter__(self):
         await self.phone.__aenter__()
         self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
+        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self
 
@@ -53,7 +54,7 @@ class Lab:
     async def key(self, name="android"):
         client = await RawTracker.connect(self.door.port)
         try:
-            code, (_, _, match_key) = await client.ask(wire.Request(name, "", 1))
+            code, (_, _, match_key) = await client.ask(wire.TrackerRequest(name, "", 1))
         finally:
             client.close()
         assert code == 0
@@ -72,7 +73,7 @@ class Lab:
         return sock
 
     async def job(self):
-        lease = await self.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+        lease = await self.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
         return lease, self.leasing.new_match_key(lease.id, single_use=False)
 
     def kinds(self):
@@ -176,14 +177,14 @@ async def test_a_job_key_opens_one_session_at_a_time_until_the_lease_ends():
         lab.leasing.release(lease.id)
         assert await at_end(second) == b""
         await lab.over(2)
-        assert not lab.leasing.holders()
+        assert not lab.leasing.active.holders()
         assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
 
 
 async def test_a_grant_that_nobody_uses_is_reclaimed():
     async with Lab(lease=LeasePolicy(unused_s=0.05)) as lab:
         key = await lab.key()
-        await until(lambda: not lab.leasing.holders())
+        await until(lambda: not lab.leasing.active.holders())
         assert await lab.told() == ["lease.granted", "lease.released"]
         assert (await lab.dial(key))[1].code is SessionCode.MISMATCH
         assert not lab.devices.broken
@@ -219,7 +220,7 @@ async def test_an_operator_cuts_a_session():
         sock = await lab.session()
         await send(sock, b"work")
         assert await receive(sock, 4) == b"work"
-        (holder,) = lab.leasing.holders()
+        (holder,) = lab.leasing.active.holders()
         assert holder.session
         await lab.leasing.revoke("pixel", "maintenance")
         assert await at_end(sock) == b""
@@ -278,7 +279,7 @@ async def test_a_phone_that_is_lost_takes_its_session_with_it():
         assert await at_end(sock) == b""
         await lab.over()
         assert lab.kinds()[2] == "lease.revoked"
-        assert not lab.leasing.holders()
+        assert not lab.leasing.active.holders()
 
 
 async def test_a_server_that_refuses_or_hangs_or_is_not_there():
@@ -311,7 +312,7 @@ async def test_a_client_that_leaves_before_the_phone_answers_frees_it():
             await dialling
         assert (await lab.over())["outcome"] == "abandoned"
         await until(lambda: lab.phone.open == 0)
-        assert not lab.leasing.holders()
+        assert not lab.leasing.active.holders()
 
 
 async def test_a_session_can_be_cut_before_it_is_open():
@@ -351,7 +352,7 @@ async def test_garbage_on_the_port_is_closed(stream):
         else:
             assert await at_end(sock) == b""
             sock.close()
-        await until(lambda: lab.door.entrance.open == 0)
+        await until(lambda: lab.door.listener.open == 0)
         await lab.session()
 
 
@@ -397,7 +398,7 @@ async def test_the_checker_gets_a_phone_that_nobody_else_gets():
         key = lab.leasing.checking_key("pixel")
         sock, hello = await lab.dial(key)
         assert hello.code is SessionCode.SUCCESS
-        assert not lab.leasing.holders()
+        assert not lab.leasing.active.holders()
         stale = key
         key = lab.leasing.checking_key("pixel")
         assert await at_end(sock) == b""
@@ -422,7 +423,7 @@ async def test_a_job_keeps_its_lease_while_its_phone_is_mended():
         await lab.over()
         dialling = asyncio.create_task(lab.dial(key))
         lab.devices.become("pixel", Life.CHECKING)
-        await until(lambda: any(holder.session for holder in lab.leasing.holders()))
+        await until(lambda: any(holder.session for holder in lab.leasing.active.holders()))
         lab.devices.become("pixel", Life.READY)
         _, hello = await dialling
         assert hello.code is SessionCode.SUCCESS
@@ -433,6 +434,6 @@ async def test_a_job_loses_a_phone_that_does_not_come_back():
     async with Lab(lease=LeasePolicy(recovery_s=0.05)) as lab:
         await lab.job()
         lab.devices.become("pixel", Life.RECOVERING, "wedged")
-        assert lab.leasing.holders()
-        await until(lambda: not lab.leasing.holders())
+        assert lab.leasing.active.holders()
+        await until(lambda: not lab.leasing.active.holders())
         assert await lab.told() == ["lease.granted", "lease.revoked", "lease.released"]

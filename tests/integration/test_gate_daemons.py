@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
-from farm.tracker import gate_door, gate_messages, gate_process
-from farm.tracker.gate_door import GateRefusedError
-from tests.support.gate_lab import Lab, echo, hello
+from farm.tvm_server.gate import process as gate_process
+from farm.tvm_server.gate import remote_server
+from farm.tvm_server.gate.remote_server import GateRefusedError
+from tests.support.gate_lab import READY, Lab, echo, hello
 from tests.support.waiting import until
 
 
@@ -24,7 +25,7 @@ async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socke
         await asyncio.Event().wait()
 
     async with Lab() as lab:
-        monkeypatch.setattr(gate_door.socket, "socket", Kept)
+        monkeypatch.setattr(remote_server.socket, "socket", Kept)
         monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
         looking = asyncio.create_task(lab.daemon())
         await until(lambda: made)
@@ -37,22 +38,22 @@ async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socke
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (hello(v=99), "version 1 of the gate's protocol, the daemon (farm 0) version 99"),
-        (b'{"kind": "hello", "v": 7, "more": 1}', "the daemon (farm of another release) version 7"),
-        (gate_messages.encode(gate_messages.Ready()), "did not begin with hello"),
+        (hello(v=99), "version 3 of the gate's protocol, the daemon (farm 0) version 99"),
+        (b'{"kind": "daemon_hello", "v": 7, "more": 1}', "the daemon (farm of another release) version 7"),
+        (READY, "did not begin with hello"),
     ],
 )
 async def test_whoever_is_no_daemon_of_this_release_is_told_why(first, said):
     async with Lab() as lab:
         [answer] = await lab.raw(first)
-        assert answer["kind"] == "unwelcome"
+        assert answer["kind"] == "rejected"
         assert said in answer["reason"]
         daemon = await lab.daemon()
         await daemon.stop()
 
 
 async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch):
-    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
@@ -70,7 +71,7 @@ async def test_a_second_daemon_and_another_farms_daemon_are_refused(monkeypatch)
 
 async def test_another_users_daemon_is_refused(monkeypatch):
     monkeypatch.setattr(gate_process, "trusted", lambda _: False)
-    monkeypatch.setattr(gate_door, "REFUSED_WAIT_S", 0.0)
+    monkeypatch.setattr(remote_server, "REFUSED_WAIT_S", 0.0)
     async with Lab() as lab:
         [answer] = await lab.raw()  # who says nothing has no place either
         assert "it runs as uid" in answer["reason"]

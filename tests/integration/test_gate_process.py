@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.requests import Door, LeaseRequest
-from farm.core.selector import Selector
-from farm.tracker import gate_door, gate_messages, gate_process
-from farm.tracker.gate_door import GateUnreachableError
-from farm.tracker.gate_process import GateProcess, GateSocketError, sockets_of
-from farm.tracker.handshake import SessionCode
-from farm.tracker.relay import GOODBYE
+from farm.common.selector import Selector
+from farm.model.requests import LeaseRequest, LeaseSource
+from farm.tvm_server.gate import messages as gate_messages
+from farm.tvm_server.gate import process as gate_process
+from farm.tvm_server.gate import remote_server
+from farm.tvm_server.gate.process import GateProcess, GateSocketError, sockets_of
+from farm.tvm_server.gate.relay import GOODBYE
+from farm.tvm_server.gate.remote_server import GateUnreachableError
+from farm.tvm_server.wire import SessionCode
 from tests.support.gate_lab import Lab, echo, hello
 from tests.support.tvm import ROOT, environment
 from tests.support.waiting import PATIENCE_S, until
@@ -37,7 +39,7 @@ async def test_a_session_through_both_processes_is_opened_copied_ended_and_count
         await until(daemon.ended)
         [ended] = daemon.ended()
         assert (ended["outcome"], ended["bytes_up"], ended["bytes_down"]) == ("closed", 16, 16)
-        await until(lambda: not daemon.leasing.holders())
+        await until(lambda: not daemon.leasing.active.holders())
         _, refused = await lab.dial("android:0123")
         assert refused.code is SessionCode.MISMATCH
         await daemon.stop()
@@ -48,12 +50,12 @@ async def test_the_next_daemon_takes_up_session_and_lease(end):
     async with Lab() as lab:
         first = await lab.daemon()
         sock = await lab.session()
-        [before] = first.leasing.holders()
+        [before] = first.leasing.active.holders()
         await getattr(first, end)()
         assert await echo(sock)
         second = await lab.daemon(2)
         assert second.kept == {before.lease.id}
-        [after] = second.leasing.holders()
+        [after] = second.leasing.active.holders()
         assert (after.lease.fence, after.session, after.peer) == (before.lease.fence, before.session, before.peer)
         assert second.leasing.in_session("pixel")
         assert second.devices.dialled == []
@@ -83,7 +85,7 @@ async def test_what_ended_while_nobody_was_there_is_told_to_the_next_daemon_and_
 async def test_a_session_whose_lease_ended_with_its_daemon_is_cut_and_told():
     async with Lab() as lab:
         first = await lab.daemon()
-        lease = await first.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+        lease = await first.leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
         sock, _ = await lab.dial(first.leasing.new_match_key(lease.id, single_use=False))
         assert await echo(sock)
         await first.die()
@@ -92,7 +94,7 @@ async def test_a_session_whose_lease_ended_with_its_daemon_is_cut_and_told():
         [ended] = second.ended()
         assert (ended["outcome"], ended["fence"], ended["user"]) == ("cut", lease.fence, "alice")
         assert second.kept == frozenset()
-        assert not second.leasing.holders()
+        assert not second.leasing.active.holders()
         await second.stop()
 
 
@@ -140,20 +142,20 @@ async def test_a_gate_that_hangs_is_given_up_and_reached_again(monkeypatch, capl
     async with Lab() as lab:
         daemon = await lab.daemon()
         await lab.session()
-        monkeypatch.setattr(gate_door, "SILENT_S", 0.05)
-        lab.gate._daemon.link.send(gate_messages.Crowded(""))  # its last word
+        monkeypatch.setattr(remote_server, "SILENT_S", 0.05)
+        lab.gate._daemon.link.send(gate_messages.ConnectionsRefused(""))  # its last word
         daemon.door._keeper.cancel()  # which waits for the time of before
         daemon.door._keeper = asyncio.create_task(daemon.door._keep())
         await until(daemon.ended)
         assert [end["outcome"] for end in daemon.ended()] == ["cut"]
-        monkeypatch.setattr(gate_door, "SILENT_S", 3600.0)
+        monkeypatch.setattr(remote_server, "SILENT_S", 3600.0)
         await until(lambda: daemon.door.sessions == 0 and not daemon.door.problem)
-        assert "it has said nothing for 0.05 s" in caplog.text
+        assert "it has sent nothing for 0.05 s" in caplog.text
         await daemon.stop()
 
 
 async def test_no_gate_is_said_with_a_hint(monkeypatch):
-    monkeypatch.setattr(gate_door, "START_WAIT_S", 0.0)
+    monkeypatch.setattr(remote_server, "START_WAIT_S", 0.0)
     async with Lab() as lab:
         lab.path = Path(lab.folder.name) / "none.sock"
         with pytest.raises(GateUnreachableError, match="there is no gate at") as failed:

@@ -2,7 +2,7 @@
 
 import psutil
 
-from farm.tuning.host_phone import HostPhones
+from farm.tuning.phones import HostPhones
 from farm.tuning.session import CandidateSession
 
 
@@ -11,7 +11,7 @@ def test_the_key_is_on_no_command_line_and_opens_a_session():
         offer = phones.open_session("host")
         running = psutil.Process().children(recursive=True)
         lines = [" ".join(process.cmdline()) for process in running]
-        assert any("host_server" in line for line in lines)
+        assert any("farm.tuning.phones" in line for line in lines)
         assert not any(offer.key in line for line in lines)
         session = CandidateSession.open(offer)
         session.ping()

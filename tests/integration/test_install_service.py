@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from farm.cli import install_service
-from farm.cli.units import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, Doing, Step, hidden, used_folders
-from farm.core.errors import NotAllowedError
+from farm.cli.install_service import CONFIG, SYSUSERS, UNIT_FOLDER, UNITS, FileStep, hidden, used_folders
+from farm.common.errors import NotAllowedError
+from tests.support.needs import needs
 
 MOST_EXPOSED = 20  # tenths: `systemd-analyze security` calls 2.0 "OK", a service of root without a sandbox is at 9.6
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+needs_systemd = needs("systemd-analyze")
 pytestmark = pytest.mark.skipif(
     bool(hidden(used_folders())), reason="this interpreter is in /tmp: no service is installed from there"
 )
@@ -43,11 +44,11 @@ def test_again_changes_nothing_and_brings_back_what_was_changed(root: Path) -> N
     before = everything(root)
     assert {f"{UNIT_FOLDER}/{unit}" for unit in UNITS} < before.keys()
     done = farm("--prefix", str(root), "--json")
-    assert {step["doing"] for step in json.loads(done.stdout)} == {"unchanged"}
+    assert {step["doing"] for step in json.loads(done.stdout)["steps"]} == {"unchanged"}
     (root / UNIT_FOLDER / "farm.service").write_text("[Unit]\n")
     (root / "etc/farm/farm.toml").write_text("[quota]\ndevices = 1\n")
     done = farm("--prefix", str(root), "--json")
-    doing = {Path(step["path"]).name: step["doing"] for step in json.loads(done.stdout)}
+    doing = {Path(step["path"]).name: step["doing"] for step in json.loads(done.stdout)["steps"]}
     assert (doing["farm.service"], doing["farm.toml"]) == ("replace", "keep")
     assert everything(root) == before | {"etc/farm/farm.toml": "[quota]\ndevices = 1\n"}
 
@@ -125,12 +126,12 @@ def test_what_systemd_is_told_is_said_before_and_only_where_it_runs(
 def test_units_that_are_gone_are_not_stopped() -> None:
     """`systemctl disable` refuses as a whole when it does not know one of them."""
     paths = [f"{UNIT_FOLDER}/{unit}" for unit in UNITS]
-    there = [Step(Doing.REMOVE, path) for path in (*paths[1:], SYSUSERS)]
-    before, after = install_service.commands_for([*there, Step(Doing.KEEP, CONFIG)], uninstall=True)
+    there = [FileStep("remove", path) for path in (*paths[1:], SYSUSERS)]
+    before, after = install_service.commands_for([*there, FileStep("keep", CONFIG)], uninstall=True)
     assert before == (("systemctl", "disable", "--now", *UNITS[1:]),)
     assert after == (("systemctl", "daemon-reload"),)
-    assert install_service.commands_for([Step(Doing.REMOVE, SYSUSERS)], uninstall=True)[0] == ()
-    assert install_service.commands_for([Step(Doing.KEEP, CONFIG)], uninstall=True) == ((), ())
+    assert install_service.commands_for([FileStep("remove", SYSUSERS)], uninstall=True)[0] == ()
+    assert install_service.commands_for([FileStep("keep", CONFIG)], uninstall=True) == ((), ())
 
 
 @needs_systemd
@@ -156,7 +157,7 @@ def test_systemd_calls_each_service_well_closed(unit: str, root: Path) -> None:
     assert done.returncode != 0
 
 
-@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="there is no systemd-sysusers here")
+@needs("systemd-sysusers")
 def test_systemd_makes_the_users(root: Path) -> None:
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\n")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.whole_farm import refused
 
 CONFIG = """

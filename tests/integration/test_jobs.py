@@ -2,8 +2,8 @@
 
 import pytest
 
+from farm.common.errors import NoPhoneError, UserError
 from farm.control.client import ControlClient
-from farm.core.errors import NoPhoneError, UserError
 from tests.support.whole_farm import Story, phones, until_ready
 
 pytestmark = pytest.mark.farm("oneplus-12", "galaxy-note20")
@@ -154,6 +154,10 @@ def test_orders_about_an_array(farm):
     assert [(row["state"], row["on"] == row["device"]) for row in rows] == [("done", True)] * 2
     listed = farm.client.call("job.list", array=array, limit=1)
     assert (len(listed["jobs"]), listed["more"]) == (1, True)
+    assert "result" not in listed["jobs"][0]
+    for row in farm.client.call("job.list", array=array, results=True)["jobs"]:
+        assert row["result"] == {"exit_code": 0}
+        assert row["submitted_at"] <= row["started_at"] <= row["ended_at"]
 
 
 def test_what_no_phone_matches_waits_or_is_refused(farm):

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from farm.compiler.package import write_package
-from farm.zoo.catalogue import onnx_bytes
+from farm.zoo import onnx_bytes
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
+from farm.common.errors import ModelError
 from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import InputError, all_inputs, filled, fitted, import_with, read_arrays
@@ -18,10 +19,9 @@ from farm.compiler.load import load, read
 from farm.compiler.model import TensorSpec
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
 from farm.compiler.targets import TargetError, abi_of
-from farm.core.errors import ModelError
-from farm.worker.outputs import save_arrays
-from farm.worker.ranking import LabelsError, check_labels, largest, read_labels
-from farm.zoo.small_cnn import INPUT_SHAPE, build
+from farm.worker.outputs import LabelsError, check_labels, largest, read_labels, save_arrays
+from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
+from farm.zoo import small_cnn as build
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 SMALL = build().SerializeToString(deterministic=True)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from farm.client import Client
-from farm.tracker import wire
+from farm.tvm_server import wire
 from tests.support.raw import RawTracker, encode_message
 from tests.support.whole_farm import Story, phones, until
 
@@ -64,8 +64,8 @@ async def test_while_it_runs_the_neighbour_is_for_nobody_else(farm, named, bench
         sock.setblocking(False)
         other = RawTracker(sock)
         await other.send(wire.encode_magic())
-        assert await other.event() == wire.Hello()
-        await other.send(encode_message(wire.Request(named["right"], "", 1)))
+        assert await other.event() == wire.TrackerHello()
+        await other.send(encode_message(wire.TrackerRequest(named["right"], "", 1)))
         said = f"its hub is kept quiet for {pwd.getpwuid(0).pw_name}, who has {named['left']}"
         until(lambda: "nobody" in (shown := farm.farm("explain", "key", named["right"]).stdout) and said in shown)
         with Client(farm.socket) as client, client.lease(on=named["right"]):  # to whom the bench belongs

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.whole_farm import phones, refused, until
 
 pytestmark = pytest.mark.farm("galaxy-s9")
@@ -41,13 +41,13 @@ def test_a_quarantine_outlives_the_cable_and_the_daemon(farm):
     kept = explained(farm, phone.name)["quarantine"]
     assert kept["reason"].startswith("screen cracked")
     assert kept["rule"] == "person"
-    assert any("Distrusted" in line for line in kept["evidence"])
+    assert any("QuarantineOrdered" in line for line in kept["evidence"])
     said = farm.farm("device", "release", phone.name).stdout
     assert "back in service" in said
     assert "its quarantine is over (screen cracked" in said
     farm.wait_ready(1)
-    (rung,) = [each for each in explained(farm, phone.name)["recovery"]["last_day"] if each["rung"] == "quarantine"]
-    assert rung["outcome"] == "mended"
+    (action,) = [each for each in explained(farm, phone.name)["recovery"]["last_day"] if each["action"] == "quarantine"]
+    assert action["outcome"] == "mended"
 
 
 def test_a_held_phone_is_taken_only_by_force_and_the_holder_is_named(farm, held):

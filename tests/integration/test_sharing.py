@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from farm.core.errors import ExitCode
+from farm.common.errors import ExitCode
 from tests.support.whole_farm import Story, phones, refused
 
 pytestmark = pytest.mark.farm("galaxy-s9")

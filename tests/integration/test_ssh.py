@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.tracker import wire
-from farm.tracker.handshake import SessionCode
+from farm.tvm_server import wire
+from farm.tvm_server.wire import SessionCode
 from tests.integration.test_gate import Lab
+from tests.support.needs import missing_packages, needs
 from tests.support.raw import RawTracker, open_session
 from tests.support.tvm import free_port, wait_for_port
 from tests.support.waiting import until
@@ -21,12 +22,12 @@ from tests.support.waiting import until
 SSHD = os.environ.get("FARM_TEST_SSHD") or shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 pytestmark = [
-    pytest.mark.skipif(SSHD is None, reason="no sshd here: apt install openssh-server"),
+    pytest.mark.skipif(SSHD is None, reason=missing_packages("sshd")),
     pytest.mark.skipif(
         os.geteuid() == 0 and "sshd" not in {each.pw_name for each in pwd.getpwall()},
         reason="sshd as root needs its user sshd: apt install openssh-server",
     ),
-    pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here: apt install openssh-client"),
+    needs("ssh"),
 ]
 
 
@@ -77,7 +78,7 @@ async def test_a_stock_client_reaches_tracker_and_phone_through_one_forwarded_po
         try:
             tracker = await RawTracker.connect(port)
             assert (await tracker.summary())["queue_info"]["android"]["free"] == 1
-            code, (host, told_port, match_key) = await tracker.ask(wire.Request("android", "", 1))
+            code, (host, told_port, match_key) = await tracker.ask(wire.TrackerRequest("android", "", 1))
             tracker.close()
             assert (code, host, told_port) == (0, "127.0.0.1", lab.door.port)  # `-L 9190:127.0.0.1:9190` makes it so
             session, hello, _ = await open_session(port, match_key)

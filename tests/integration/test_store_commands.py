@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.common.errors import ExitCode, FarmError
 from farm.control.client import ControlClient
-from farm.core.errors import ExitCode, FarmError
 from tests.support.whole_farm import answer
 
 LATE_S = 30.0
@@ -46,7 +46,7 @@ def test_while_it_serves(farm, tmp_path):
     named = tmp_path / "copy.db"
     assert str(named) in farm.farm("store", "backup", str(named)).stdout
     assert named.stat().st_size == made["size_bytes"]
-    for wrong, said in ((named, "is there already"), (tmp_path / "absent" / "x", "there is no folder")):
+    for wrong, said in ((named, "exists already"), (tmp_path / "absent" / "x", "there is no folder")):
         done = farm.farm("store", "backup", str(wrong))
         assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
 

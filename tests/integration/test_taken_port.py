@@ -6,7 +6,7 @@ import pytest
 
 from farm.config import load
 from farm.daemon import Daemon
-from farm.tracker.listener import PortTakenError
+from farm.tvm_server.listener import PortTakenError
 
 
 async def test_a_taken_port_is_known_before_anything_is_written(tmp_path):

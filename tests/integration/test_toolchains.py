@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from farm import __version__
-from farm.bundle.manifest import Bundle
-from farm.core.errors import ExitCode
-from farm.jobs.toolchain_check import ToolchainFacts, ToolchainRefusedError, check_pair, examine
+from farm.bundle.model import Bundle
+from farm.common.errors import ExitCode
+from farm.jobs.toolchains import ToolchainFacts, ToolchainRefusedError, check_pair, examine
 from tests.support.whole_farm import Story, refused, running_farm, until
 
 FACTS = ToolchainFacts(__version__, "0.27.0.post1", {})
@@ -50,7 +50,7 @@ BAD = {
         f"has farm 9.9, the daemon is farm {__version__}", "pip install",
     ),
     "garbage": (lambda folder: script(folder, "echo 'farm-toolchain {]'"), "something else than versions", ""),
-    "nothing at all": (lambda folder: script(folder, ""), "it said nothing", "import tvm"),
+    "nothing at all": (lambda folder: script(folder, ""), "it wrote nothing", "import tvm"),
     "bytes without end": (lambda folder: script(folder, "yes 0123456789"), "was killed", "import tvm"),
     "non-zero": (lambda folder: script(folder, "echo libtvm.so: undefined symbol >&2; exit 3"),
                  "undefined symbol", "import tvm"),
@@ -80,7 +80,7 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
 
 def bundle_of(version):
     return Bundle(
-        name="b26", hash="0" * 64, abi="arm64-v8a", files=(), path=Path(), toolchain="default", golden=(),
+        name="b26", hash="0" * 64, abi="arm64-v8a", files=(), path=Path(), toolchain="default", golden_kinds=(),
         tvm_version=version, has_opencl=False,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def farm():
 
 
 def rows(farm):
-    return {row["name"]: row for row in json.loads(farm.farm("toolchain", "list", "--json").stdout)}
+    return {row["name"]: row for row in json.loads(farm.farm("toolchain", "list", "--json").stdout)["toolchains"]}
 
 
 def test_one_is_added_used_kept_over_a_restart_and_removed(farm, tmp_path):

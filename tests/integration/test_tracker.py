@@ -5,15 +5,17 @@ import struct
 
 import pytest
 
-from farm.core.device import Life, Service
-from farm.core.events import EventLog
-from farm.leasing import LeasePolicy, Leasing
-from farm.tracker import wire
-from farm.tracker.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, Limits
-from farm.tracker.door import DoorPolicy, TvmDoor
-from farm.tracker.external import ExternalPolicy
-from farm.tracker.listener import PortTakenError
-from farm.tracker.tracker import TrackerConnection
+from farm.common.events import EventLog
+from farm.config import ExternalConfig
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.model.device import Life, Service
+from farm.tvm_server import wire
+from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, Limits
+from farm.tvm_server.listener import PortTakenError
+from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
+from farm.tvm_server.tracker import TrackerConnection
+from farm.tvm_server.wire import Code
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
@@ -26,12 +28,12 @@ class Lab:
     def __init__(self, **policy):
         self.devices = FakeDevices()
         self.events = EventLog()
-        self.policy = DoorPolicy(**policy)
+        self.policy = TvmServerPolicy(**policy)
         self.clients = []
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
-        self.door = TvmDoor("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
+        self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self
 
@@ -61,32 +63,32 @@ async def until_closed(client):
 async def test_every_message_is_answered():
     async with Lab() as lab:
         client = await lab.client()
-        assert await client.ask(wire.Ping()) == 0
-        assert await client.ask(wire.Stop("wrong")) == -1
-        assert await client.ask(wire.Stop("")) == -1
-        assert await client.ask(wire.GetPendingMatchKeys()) == []
-        assert await client.ask(wire.Summary()) == [0, {"queue_info": {}, "server_info": []}]
+        assert await client.ask(Code.PING) == 0
+        assert await client.ask(Code.STOP) == -1
+        assert await client.ask(Code.STOP) == -1
+        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == []
+        assert await client.ask(Code.SUMMARY) == [0, {"queue_info": {}, "server_info": []}]
         assert await client.ask(wire.UpdateInfo("board", None, 9090)) == 0
         assert await client.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
-        assert await client.ask(wire.GetPendingMatchKeys()) == ["board:0.5"]
+        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == ["board:0.5"]
         assert await client.summary() == {
             "queue_info": {"board": {"free": 1, "pending": 0}},
             "server_info": [{"key": "server:board", "addr": ["127.0.0.1", 9090]}],
         }
-        assert await client.ask(wire.Request("board", "", 1)) == [0, ["127.0.0.1", 9090, "board:0.5"]]
-        assert await client.ask(wire.GetPendingMatchKeys()) == []
+        assert await client.ask(wire.TrackerRequest("board", "", 1)) == [0, ["127.0.0.1", 9090, "board:0.5"]]
+        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == []
 
 
 async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
     stream = wire.encode_magic() + b"".join(
-        encode_message(message) for message in (wire.Ping(), wire.Stop("x"), wire.Ping(), wire.GetPendingMatchKeys())
+        encode_message(message) for message in (Code.PING, Code.STOP, Code.PING, Code.GET_PENDING_MATCHKEYS)
     )
     async with Lab() as lab:
         for size in (1, len(stream)):
             client = await lab.client(greet=False)
             for start in range(0, len(stream), size):
                 await client.send(stream[start : start + size])
-            assert await client.event() == wire.Hello()
+            assert await client.event() == wire.TrackerHello()
             assert [await client.answer() for _ in range(4)] == [0, -1, 0, []]
 
 
@@ -99,7 +101,7 @@ async def test_a_farm_phone_has_a_row_per_alias_and_is_free_under_each():
         summary = await client.summary()
         assert [row["key"] for row in summary["server_info"]] == ["server:android", "server:adreno-740", "server:pixel"]
         assert {tuple(row["addr"]) for row in summary["server_info"]} == {("127.0.0.1", lab.door.port)}
-        code, (address, port, match_key) = await client.ask(wire.Request("adreno-740", "", 1))
+        code, (address, port, match_key) = await client.ask(wire.TrackerRequest("adreno-740", "", 1))
         assert (code, address, port) == (0, "127.0.0.1", lab.door.port)
         assert match_key.startswith("adreno-740:")
         assert len(match_key.partition(":")[2]) == 32
@@ -111,7 +113,7 @@ async def test_the_address_can_be_another_for_some_clients():
     async with Lab(advertise={"10.0.0.0/8": "wrong", "127.0.0.0/8": "lab.example:9999"}) as lab:
         lab.devices.add("pixel")
         client = await lab.client()
-        code, (address, port, _) = await client.ask(wire.Request("pixel", "", 1))
+        code, (address, port, _) = await client.ask(wire.TrackerRequest("pixel", "", 1))
         assert (code, address, port) == (0, "lab.example", 9999)
 
 
@@ -119,19 +121,19 @@ async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
     async with Lab() as lab:
         for leave in (RawTracker.close, RawTracker.reset):
             client = await lab.client()
-            await client.send(encode_message(wire.Request("nobody-has-this", "", 1)))
+            await client.send(encode_message(wire.TrackerRequest("nobody-has-this", "", 1)))
             await until(lambda: lab.queue("nobody-has-this") == {"free": 0, "pending": 1})
             leave(client)
             await until(lambda: lab.queue("nobody-has-this") is None)
-        assert not lab.leasing.waiting()
+        assert not lab.leasing.requests.waiting()
 
 
 async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
     async with Lab() as lab:
         dead, alive = await lab.client(), await lab.client()
-        await dead.send(encode_message(wire.Request("pixel", "", 9)))
+        await dead.send(encode_message(wire.TrackerRequest("pixel", "", 9)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
-        await alive.send(encode_message(wire.Request("pixel", "", 1)))
+        await alive.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
         dead.close()
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -142,9 +144,9 @@ async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
 async def test_higher_priority_is_served_first():
     async with Lab() as lab:
         low, high = await lab.client(), await lab.client()
-        await low.send(encode_message(wire.Request("pixel", "", 1)))
+        await low.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
-        await high.send(encode_message(wire.Request("pixel", "", 2)))
+        await high.send(encode_message(wire.TrackerRequest("pixel", "", 2)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 2})
         lab.devices.add("pixel")
         assert (await high.answer())[0] == 0
@@ -163,7 +165,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
         assert await client.answer() == -1
         await client.send(struct.pack("<i", 2) + b"\xff\xfe")
         assert (await client.answer())[0] == -1
-        assert await client.ask(wire.Ping()) == 0
+        assert await client.ask(Code.PING) == 0
         await client.send(wire.encode_json([99]) * 2)
         assert (await client.answer())[0] == -1
         assert (await client.answer())[0] == -1
@@ -177,7 +179,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
     [
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack("<ii", wire.TRACKER_MAGIC, -1),
-        struct.pack("<ii", wire.TRACKER_MAGIC, wire.MAX_MESSAGE_BYTES + 1),
+        struct.pack("<ii", wire.TRACKER_MAGIC, wire.MAX_TRACKER_MESSAGE_BYTES + 1),
         b"\0\0",
     ],
 )
@@ -186,17 +188,17 @@ async def test_garbage_closes_only_its_own_connection(stream):
         client = await lab.client(greet=False)
         await client.send(stream)
         await until_closed(client)
-        assert await (await lab.client()).ask(wire.Ping()) == 0
+        assert await (await lab.client()).ask(Code.PING) == 0
 
 
 async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
     async with Lab(limits=Limits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
-        await halfway.send(encode_message(wire.Ping())[:-1])
+        await halfway.send(encode_message(Code.PING)[:-1])
         idle = await lab.client()
         waiting = await lab.client()
-        await waiting.send(encode_message(wire.Request("pixel", "", 1)))
+        await waiting.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         server = await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         for client in (silent, halfway, idle):
@@ -204,17 +206,17 @@ async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_
                 await client.event()
         lab.devices.add("pixel")
         assert (await waiting.answer())[0] == 0
-        assert await server.ask(wire.GetPendingMatchKeys()) == ["board:0.5"]
+        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == ["board:0.5"]
 
 
 async def test_the_number_of_waiting_requests_is_limited():
     async with Lab(limits=Limits(waiting=3, waiting_per_connection=2)) as lab:
         first, second = await lab.client(), await lab.client()
         for _ in range(3):
-            await first.send(encode_message(wire.Request("pixel", "", 1)))
+            await first.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         assert (await first.answer())[0] == -1
         for _ in range(2):
-            await second.send(encode_message(wire.Request("pixel", "", 1)))
+            await second.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         assert (await second.answer())[0] == -1
         first.close()
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
@@ -226,11 +228,11 @@ async def test_a_client_that_never_reads_is_cut_off():
         for number in range(200):
             lab.devices.add(f"phone-{number}", "android")
         client, other = await lab.client(), await lab.client()
-        flood = asyncio.create_task(client.send(encode_message(wire.Summary()) * 2_000_000))
-        assert await other.ask(wire.Ping()) == 0  # served while the other's answers wait for a reader
+        flood = asyncio.create_task(client.send(encode_message(Code.SUMMARY) * 2_000_000))
+        assert await other.ask(Code.PING) == 0  # served while the other's answers wait for a reader
         with pytest.raises(ConnectionError):
             await flood
-        assert await other.ask(wire.Ping()) == 0
+        assert await other.ask(Code.PING) == 0
 
 
 async def test_a_slow_reader_gets_every_answer():
@@ -238,7 +240,7 @@ async def test_a_slow_reader_gets_every_answer():
         for number in range(50):
             lab.devices.add(f"phone-{number}", "android")
         client = await lab.client()
-        flood = asyncio.create_task(client.send(encode_message(wire.Summary()) * 1000))
+        flood = asyncio.create_task(client.send(encode_message(Code.SUMMARY) * 1000))
         answers = [await client.answer() for _ in range(1000)]
         await flood
         assert len(answers[0][1]["server_info"]) == 100
@@ -252,13 +254,13 @@ async def test_answers_keep_the_order_of_their_questions():
             b"".join(
                 encode_message(message)
                 for message in (
-                    wire.Ping(),
-                    wire.Summary(),
+                    Code.PING,
+                    Code.SUMMARY,
                     wire.Put("board", 9090, "board:1", None),
-                    wire.Summary(),
-                    wire.GetPendingMatchKeys(),
-                    *[wire.Ping()] * 3 * MESSAGES_PER_TURN,
-                    wire.Stop(""),
+                    Code.SUMMARY,
+                    Code.GET_PENDING_MATCHKEYS,
+                    *[Code.PING] * 3 * MESSAGES_PER_TURN,
+                    Code.STOP,
                 )
             )
         )
@@ -282,8 +284,8 @@ async def test_who_sends_without_end_has_a_few_messages_handled_before_others_ha
 
         monkeypatch.setattr(TrackerConnection, "_handle", watched)
         greedy_port, other_port = (client.sock.getsockname()[1] for client in (greedy, other))
-        greedy.sock.send(encode_message(wire.Ping()) * 500)
-        other.sock.send(encode_message(wire.Ping()))
+        greedy.sock.send(encode_message(Code.PING) * 500)
+        other.sock.send(encode_message(Code.PING))
         assert [await greedy.answer() for _ in range(500)] == [0] * 500
         assert served.count(greedy_port) == 500
         assert served.index(other_port) <= 2 * MESSAGES_PER_TURN
@@ -294,12 +296,12 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
         client = await lab.client()
         (connection,) = lab.door.tracker._connections
         held = []
-        flood = asyncio.create_task(client.send(encode_message(wire.Ping()) * 50_000))
+        flood = asyncio.create_task(client.send(encode_message(Code.PING) * 50_000))
         for _ in range(50_000):
             assert await client.answer() == 0
             held.append(connection.unhandled_bytes)
         await flood
-        assert max(held) <= RECEIVE_BYTES + wire.MAX_MESSAGE_BYTES
+        assert max(held) <= RECEIVE_BYTES + wire.MAX_TRACKER_MESSAGE_BYTES
 
 
 async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loop(monkeypatch):
@@ -309,7 +311,7 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
         summary = lab.leasing.tvm.summary
         monkeypatch.setattr(lab.leasing.tvm, "summary", lambda: made.append(1) or summary())
         for client in clients:
-            client.sock.send(encode_message(wire.Summary()))
+            client.sock.send(encode_message(Code.SUMMARY))
         assert [(await client.answer())[0] for client in clients] == [0] * 20
         assert len(made) == 1
 
@@ -324,11 +326,11 @@ async def test_unfinished_messages_of_all_clients_have_a_common_limit():
         for client in clients[:4]:  # the oldest of those that hold the same
             with pytest.raises(EOFError):
                 await client.event()
-        assert await (await lab.client()).ask(wire.Ping()) == 0
+        assert await (await lab.client()).ask(Code.PING) == 0
         await clients[4].send(b" " * 10)
         assert (await clients[4].answer())[0] == -1
         clients[5].close()
-        await until(lambda: lab.door.tracker.budget.total_bytes == 0)
+        await until(lambda: lab.door.tracker.held.taken == 0)
 
 
 async def test_more_connections_than_allowed_wait_their_turn():
@@ -336,10 +338,10 @@ async def test_more_connections_than_allowed_wait_their_turn():
         clients = [await lab.client() for _ in range(3)]
         late = await lab.client(greet=False)
         await late.send(wire.encode_magic())
-        assert await clients[0].ask(wire.Ping()) == 0
+        assert await clients[0].ask(Code.PING) == 0
         assert late.parser.next_event() is None
         clients[1].close()
-        assert await late.event() == wire.Hello()
+        assert await late.event() == wire.TrackerHello()
 
 
 # --- servers that register themselves -----------------------------------------------------------------------------
@@ -360,22 +362,22 @@ async def test_a_server_leaves_nothing_behind_when_its_connection_ends():
 async def test_a_waiting_client_gets_the_server_that_comes():
     async with Lab() as lab:
         client, server = await lab.client(), await lab.client()
-        await client.send(encode_message(wire.Request("board", "", 1)))
+        await client.send(encode_message(wire.TrackerRequest("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:0.5"]]
-        assert await server.ask(wire.GetPendingMatchKeys()) == []
-        assert not lab.leasing.waiting()
+        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == []
+        assert not lab.leasing.requests.waiting()
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (ExternalPolicy(allow=("10.0.0.0/8",)), wire.Put("board", 9090, "board:1", None)),
-        (ExternalPolicy(), wire.Put("board", 9090, "board:1", "10.1.1.1")),
-        (ExternalPolicy(), wire.UpdateInfo("board", "board.example", 9090)),
-        (ExternalPolicy(), wire.Put("android", 9090, "android:1", None)),
-        (ExternalPolicy(), wire.UpdateInfo("Android", None, 9090)),
+        (ExternalConfig(allow=("10.0.0.0/8",)), wire.Put("board", 9090, "board:1", None)),
+        (ExternalConfig(), wire.Put("board", 9090, "board:1", "10.1.1.1")),
+        (ExternalConfig(), wire.UpdateInfo("board", "board.example", 9090)),
+        (ExternalConfig(), wire.Put("android", 9090, "android:1", None)),
+        (ExternalConfig(), wire.UpdateInfo("Android", None, 9090)),
     ],
 )
 async def test_who_may_not_register_is_told_so(policy, message):
@@ -387,29 +389,29 @@ async def test_who_may_not_register_is_told_so(policy, message):
 
 
 async def test_custom_addresses_and_shared_keys_can_be_allowed():
-    policy = ExternalPolicy(custom_addresses=("10.0.0.0/8", "board.example"), join=frozenset({"android"}))
+    policy = ExternalConfig(custom_addresses=("10.0.0.0/8", "board.example"), join=("android",))
     async with Lab(external=policy) as lab:
         lab.devices.add("pixel", "android")
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", "10.1.1.1")) == 0
         assert await server.ask(wire.Put("android", 9091, "android:1", "board.example")) == 0
-        assert await client.ask(wire.Request("android", "", 1)) == [0, ["board.example", 9091, "android:1"]]
-        assert (await client.ask(wire.Request("android", "", 1)))[1][1] == lab.door.port
+        assert await client.ask(wire.TrackerRequest("android", "", 1)) == [0, ["board.example", 9091, "android:1"]]
+        assert (await client.ask(wire.TrackerRequest("android", "", 1)))[1][1] == lab.door.port
 
 
 async def test_a_silent_server_is_not_handed_out_until_it_speaks():
-    async with Lab(external=ExternalPolicy(silent_after_s=0.05)) as lab:
+    async with Lab(limits=Limits(silent_s=0.05)) as lab:
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", None)) == 0
         await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
-        await client.send(encode_message(wire.Request("board", "", 1)))
+        await client.send(encode_message(wire.TrackerRequest("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
-        assert await server.ask(wire.GetPendingMatchKeys()) == []
+        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == []
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:1"]]
 
 
 async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
-    async with Lab(limits=Limits(invalid_messages=3), external=ExternalPolicy(allow=("10.0.0.0/8",))) as lab:
+    async with Lab(limits=Limits(invalid_messages=3), external=ExternalConfig(allow=("10.0.0.0/8",))) as lab:
         server = await lab.client()
         for _ in range(3):
             assert await server.ask(wire.Put("board", 9090, "board:1", None)) == -1
@@ -419,7 +421,7 @@ async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
 
 async def test_a_taken_port_is_named():
     async with Lab() as lab:
-        door = TvmDoor("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
+        door = LocalTvmServer("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
         with pytest.raises(PortTakenError, match=str(lab.door.port)) as caught:
             await door.start()
         assert "ss -ltnp" in caught.value.hint
@@ -429,9 +431,9 @@ async def test_stopping_ends_waiting_requests_and_connections():
     lab = Lab()
     async with lab:
         client = await lab.client()
-        await client.send(encode_message(wire.Request("pixel", "", 1)))
+        await client.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
         await until(lambda: lab.queue("pixel") == {"free": 0, "pending": 1})
         await lab.door.stop()
         with pytest.raises(EOFError):
             await client.event()
-        assert not lab.leasing.waiting()
+        assert not lab.leasing.requests.waiting()

@@ -5,11 +5,10 @@ import itertools
 import socket
 import time
 
-from farm.tracker import entrance, wire
-from farm.tracker.connection import Limits
-from farm.tracker.listener import SHED_AFTER_S
-from farm.tracker.places import FEWEST
-from farm.tracker.sockets import OtherEnd
+from farm.model.sessions import Peer
+from farm.tvm_server import listener, wire
+from farm.tvm_server.connection import Limits
+from farm.tvm_server.listener import FEWEST_OF_USER, SHED_AFTER_S
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import farm_door
 from tests.support.waiting import until
@@ -34,7 +33,7 @@ def refused(sock: socket.socket) -> bool:
 
 
 def ask(sock: socket.socket) -> bytes:
-    sock.sendall(encode_message(wire.Ping()))
+    sock.sendall(encode_message(wire.Code.PING))
     return sock.recv(len(wire.encode_json(0)), socket.MSG_WAITALL)
 
 
@@ -44,7 +43,7 @@ async def test_200_clients_at_once_are_all_served():
         async def one() -> object:
             client = await RawTracker.connect(door.port)
             try:
-                return await client.ask(wire.Ping())
+                return await client.ask(wire.Code.PING)
             finally:
                 client.close()
 
@@ -86,23 +85,25 @@ def test_of_more_clients_than_descriptors_a_users_share_is_served_and_the_others
 
 async def test_all_users_together_are_served_in_turn(monkeypatch):
     users = itertools.cycle("abcd")
-    monkeypatch.setattr(entrance, "other_end", lambda _: OtherEnd(next(users), 1, None))
+    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, next(users)), None))
     served, problems = [], []
 
     def serve(sock, peer, first, closed):
         served.append((sock, closed))
 
-    door = entrance.Entrance(Limits(connections=2 * FEWEST), tracker=serve, session=serve, told=problems.append)
+    door = listener.Listener(
+        Limits(connections=2 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
+    )
     door.start("127.0.0.1", 0)
-    clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEWEST + 1)]
+    clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEWEST_OF_USER + 1)]
     for client in clients:
         client.sendall(wire.encode_magic())
-    await until(lambda: len(served) == 2 * FEWEST)
-    assert door.open == 2 * FEWEST
+    await until(lambda: len(served) == 2 * FEWEST_OF_USER)
+    assert door.open == 2 * FEWEST_OF_USER
     sock, closed = served[0]
     sock.close()
     closed()
-    await until(lambda: len(served) == 2 * FEWEST + 1)
+    await until(lambda: len(served) == 2 * FEWEST_OF_USER + 1)
     assert problems == []
     door.stop()
     for each in (*clients, *(sock for sock, _ in served)):
@@ -111,7 +112,7 @@ async def test_all_users_together_are_served_in_turn(monkeypatch):
 
 async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(monkeypatch):
     user = "ann"
-    monkeypatch.setattr(entrance, "other_end", lambda _: OtherEnd(user, 1, None))
+    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, user), None))
     served, problems = [], []
 
     def serve(sock, peer, first, closed):
@@ -123,19 +124,21 @@ async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(m
         clients.append(client)
         return client
 
-    door = entrance.Entrance(Limits(connections=4 * FEWEST), tracker=serve, session=serve, told=problems.append)
+    door = listener.Listener(
+        Limits(connections=4 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
+    )
     door.start("127.0.0.1", 0)
     clients = []
-    for _ in range(FEWEST):
+    for _ in range(FEWEST_OF_USER):
         come()
-    await until(lambda: len(served) == FEWEST)
+    await until(lambda: len(served) == FEWEST_OF_USER)
     for _ in range(2):
         assert await asyncio.to_thread(refused, come())
     assert problems == [door.problem]
-    assert door.problem.startswith(f"ann: more than {FEWEST} connections")
+    assert door.problem.startswith(f"ann: more than {FEWEST_OF_USER} connections")
     user = "bob"
     come()
-    await until(lambda: len(served) == FEWEST + 1)
+    await until(lambda: len(served) == FEWEST_OF_USER + 1)
     sock, closed = served[0]
     sock.close()
     closed()
@@ -161,7 +164,7 @@ async def test_unknown_keys_cost_nothing():
         async def ask(first: int, count: int) -> None:
             for number in range(first, first + count):
                 client = await RawTracker.connect(door.port)
-                await client.send(encode_message(wire.Request(f"unknown-{number}", "", 1)))
+                await client.send(encode_message(wire.TrackerRequest(f"unknown-{number}", "", 1)))
                 client.close()
 
         async def settled() -> float:

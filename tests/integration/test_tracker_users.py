@@ -9,12 +9,15 @@ import threading
 
 import pytest
 
-from farm.config import UserConfig
-from farm.core.events import EventLog
-from farm.leasing import LeasePolicy, Leasing
-from farm.tracker import sockets, wire
-from farm.tracker.door import TvmDoor
-from farm.tracker.sockets import other_end, owner_of
+from farm.common import peers
+from farm.common.events import EventLog
+from farm.common.peers import owner_of
+from farm.leasing.config import UserConfig
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.tvm_server import wire
+from farm.tvm_server.listener import peer_of
+from farm.tvm_server.server import LocalTvmServer
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
@@ -38,7 +41,7 @@ class Lab:
 
     async def __aenter__(self):
         self.leasing = Leasing(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
-        self.door = TvmDoor(self._address, 0, self.leasing.tvm, self.leasing.tvm)
+        self.door = LocalTvmServer(self._address, 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
 
@@ -55,11 +58,11 @@ class Lab:
         client = RawTracker(sock)
         self._clients.append(client)
         await client.send(wire.encode_magic())
-        assert await client.event() == wire.Hello()
+        assert await client.event() == wire.TrackerHello()
         return client
 
     def users(self):
-        return [each.request.user for each in self.leasing.waiting()]
+        return [each.request.user for each in self.leasing.requests.waiting()]
 
     def pending(self, key="android"):
         return self.door.summary()["queue_info"].get(key, {"pending": 0})["pending"]
@@ -79,7 +82,7 @@ class Lab:
 async def test_a_client_of_this_host_is_the_owner_of_its_socket(bound, family, dialled):
     async with Lab(address=bound) as lab:
         client = await lab.client(family, dialled)
-        await client.send(encode_message(wire.Request("android", "somebody-else", 1)))
+        await client.send(encode_message(wire.TrackerRequest("android", "somebody-else", 1)))
         await until(lambda: lab.users() == [ME])
 
 
@@ -93,7 +96,7 @@ async def test_another_users_socket_is_that_user(family, dialled):
         finally:
             os.seteuid(0)
         client = await lab.client(family, dialled, sock)
-        await client.send(encode_message(wire.Request("android", "root", 1)))
+        await client.send(encode_message(wire.TrackerRequest("android", "root", 1)))
         await until(lambda: lab.users() == ["nobody"])
 
 
@@ -104,13 +107,13 @@ async def test_a_name_service_that_hangs_does_not_hold_the_loop(monkeypatch):
         asked.append(uid)
         return "slow-name" if answers.wait(LIMIT_S) else "the loop waited"
 
-    monkeypatch.setattr(sockets, "user_name", user_name)
+    monkeypatch.setattr(peers, "user_name", user_name)
     async with Lab() as lab:
         coming = asyncio.create_task(lab.client())
         await until(lambda: asked)
         answers.set()
         for client in (await coming, await lab.client()):
-            await client.send(encode_message(wire.Request("android", "root", 1)))
+            await client.send(encode_message(wire.TrackerRequest("android", "root", 1)))
         await until(lambda: lab.users() == ["slow-name"] * 2)
         assert asked == [os.getuid()]
 
@@ -136,7 +139,7 @@ def test_a_socket_that_is_closing_proves_nobody(family, address, how):
                     owner_of(accepted)
             else:
                 assert owner_of(accepted) is None
-                assert other_end(accepted).uid is None
+                assert peer_of(accepted)[1] is None
 
 
 def test_a_socket_in_time_wait_proves_nobody():
@@ -148,18 +151,18 @@ def test_a_socket_in_time_wait_proves_nobody():
         dialled_from = dialler.getsockname()[1]
         dialler.close()
         accepted.close()
-        assert sockets._owner("127.0.0.1", dialled_from, "127.0.0.1", port) is None
-        assert sockets._owner("127.0.0.1", port, "127.0.0.1", 1) is None  # a listener is no peer either
+        assert peers._owner("127.0.0.1", dialled_from, "127.0.0.1", port) is None
+        assert peers._owner("127.0.0.1", port, "127.0.0.1", 1) is None  # a listener is no peer either
 
 
 async def test_a_stock_client_holds_no_more_than_its_users_quota():
     async with Lab("a", "b", policy=LeasePolicy(unused_s=0.5, quota=UserConfig(devices=1))) as lab:
         first, second = await lab.client(), await lab.client()
-        code, _ = await first.ask(wire.Request("android", "", 1))
+        code, _ = await first.ask(wire.TrackerRequest("android", "", 1))
         assert code == 0
-        await second.send(encode_message(wire.Request("android", "", 1)))
+        await second.send(encode_message(wire.TrackerRequest("android", "", 1)))
         await until(lambda: lab.pending() == 1)
-        assert [holder.lease.request.user for holder in lab.leasing.holders()] == [ME]
+        assert [holder.lease.request.user for holder in lab.leasing.active.holders()] == [ME]
         assert (await second.answer())[0] == 0  # the first grant was not used and is reclaimed
         assert lab.pending() == 0
 
@@ -169,9 +172,11 @@ async def test_a_priority_beyond_the_users_is_lowered_to_it():
     async with Lab(policy=policy) as lab:
         for priority in (9, 4, 1, -3):
             client = await lab.client()
-            await client.send(encode_message(wire.Request("android", "", priority)))
-            await until(lambda wanted=priority: min(wanted, 4) in [w.request.priority for w in lab.leasing.waiting()])
-        assert [each.request.priority for each in lab.leasing.waiting()] == [4, 4, 1, -3]
+            await client.send(encode_message(wire.TrackerRequest("android", "", priority)))
+            await until(
+                lambda wanted=priority: min(wanted, 4) in [w.request.priority for w in lab.leasing.requests.waiting()]
+            )
+        assert [each.request.priority for each in lab.leasing.requests.waiting()] == [4, 4, 1, -3]
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "half-closed"])
@@ -179,7 +184,7 @@ async def test_a_client_that_leaves_while_it_waits_is_not_pending_any_more(how):
     async with Lab() as lab:
         leaving, staying, asking = await lab.client(), await lab.client(), await lab.client()
         for client in (leaving, staying):
-            await client.send(encode_message(wire.Request("android", "", 1)))
+            await client.send(encode_message(wire.TrackerRequest("android", "", 1)))
         await until(lambda: lab.pending() == 2)
         if how == "reset":
             leaving.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

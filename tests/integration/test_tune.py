@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from farm import Client
-from farm.cli.virtual_farm import VirtualFarm
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RecordSet
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tunable import dense_onnx
 
 TRIALS = 16
@@ -67,7 +67,7 @@ def test_exactly_so_many_trials_are_measured_kept_and_compiled_with(
 def test_the_records_are_listed_shown_exported_and_a_prior(
     farm: VirtualFarm, folder: Path, tuned: dict[str, Any]
 ) -> None:
-    [row] = json.loads(farm.farm("records", "list", "--json").stdout)
+    [row] = json.loads(farm.farm("records", "list", "--json").stdout)["sets"]
     assert (row["name"], row["version"], row["records"]) == ("dense.onnx", 1, TRIALS)
     shown = farm.farm("records", "show", "dense.onnx")
     assert f"records   {TRIALS} ({TRIALS} by {tuned['device']})" in shown.stdout
@@ -87,7 +87,7 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
     assert again.returncode == 0, again.stderr
     assert "2 of 2" in again.stdout
     assert "version 3 of dense.onnx" in again.stdout
-    newest = json.loads(farm.farm("records", "list", "--json").stdout)[0]
+    newest = json.loads(farm.farm("records", "list", "--json").stdout)["sets"][0]
     assert newest["records"] == TRIALS + 2
 
 
@@ -101,7 +101,7 @@ def test_a_tuning_that_is_cancelled_keeps_what_it_measured(farm: VirtualFarm, fo
         client.cancel(submitted)
         [outcome] = client.wait(submitted)
     assert outcome.job.state == "cancelled"
-    newest = json.loads(farm.farm("records", "list", "--json").stdout)[0]
+    newest = json.loads(farm.farm("records", "list", "--json").stdout)["sets"][0]
     assert newest["job"] == outcome.job.id
     assert newest["records"] >= 3
     words = f"{newest['records']} trials were kept: --prior {newest['set']} goes on from them"

@@ -18,17 +18,17 @@ from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from farm.compiler.cache import UNUSED_S
+from farm.common.errors import HostError
+from farm.compiler.files import UNUSED_S
 from farm.compiler.record_files import LOCK, read_records
 from farm.compiler.records import MEASURED_BY, RECORDS, WORKLOADS, Origin, merge, pruned
-from farm.core.errors import HostError
-from farm.jobs.executor import YieldedError
-from farm.tuning import intrinsics
+from farm.jobs.attempt import YieldedError
+from farm.kinds.tune.run import TUNING, _drop_unused
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
 from farm.tuning.host_faults import CannotBuildError, cannot_build
 from farm.tuning.search import Search, SearchOptions
-from farm.worker.tuning_run import TUNING, _drop_unused
+from farm.tuning.stock import load_intrinsics
 
 TARGET = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 OTHER = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 4})
@@ -109,7 +109,7 @@ def test_a_trace_that_tvm_does_not_take_is_set_aside(folder: Path) -> None:
 
 
 def test_a_record_without_origin_is_a_trial(folder: Path) -> None:
-    intrinsics.load()
+    load_intrinsics()
     lines = (folder / MEASURED_BY).read_text().splitlines()
     (folder / MEASURED_BY).write_text(lines[0] + "\n")
     with TuningDatabase(folder, TARGET) as database:
@@ -190,7 +190,7 @@ def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path: Pa
         return [ms.builder.BuilderResult("a.so", None) for _ in inputs]
 
     with TuningDatabase(tmp_path, TARGET) as database:
-        intrinsics.load()
+        load_intrinsics()
         database.add_tasks([matmul()])
         options = SearchOptions(trials=8, cost_model="random")
         with pytest.raises(CannotBuildError):
@@ -225,7 +225,7 @@ def test_of_a_prior_what_fits_is_known_and_the_rest_is_told(folder: Path, tmp_pa
 
 
 def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> None:
-    intrinsics.load()
+    load_intrinsics()
     asked: list[Future[Measured]] = []
 
     class Phones:
@@ -255,7 +255,7 @@ def test_what_is_under_way_when_a_run_breaks_off_is_no_trial(tmp_path: Path) -> 
 
 
 def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path: Path) -> None:
-    intrinsics.load()
+    load_intrinsics()
     learned: list[int] = []
 
     class Phones:

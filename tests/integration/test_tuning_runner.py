@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from farm.core.errors import PhoneError
+from farm.common.errors import PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
-from farm.tuning.host_phone import HostPhones, stock_server
+from farm.tuning.phones import HostPhones, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
 from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
@@ -25,10 +25,10 @@ from tvm.s_tir.meta_schedule.arg_info import TensorInfo
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from farm.tuning.builder import BuildError, FarmBuilder
-from farm.tuning.repeats import PROBE_MS
+from farm.tuning.measurement_slot import MAX_FAILURES
 from farm.tuning.runner import NoPhonesError, PoolRunner
-from farm.tuning.session import CandidateSession, Evaluator
-from farm.tuning.slot import MAX_FAILURES
+from farm.tuning.session import PROBE_MS, CandidateSession, Evaluator
+from tests.support.needs import need
 
 ONCE = Evaluator(number=1, repeat=2, min_repeat_ms=0)
 
@@ -156,27 +156,27 @@ def test_a_phone_whose_process_dies_while_arguments_are_made_costs_the_candidate
         assert "out of memory" in first.error_msg
         assert len(tried) == 2
         assert other.error_msg is None
-        assert not phones._kills
+        assert not phones._poisoned
 
 
 class BrokenKernel:
-    """A judge whose reference kernel fails on one phone."""
+    """A speed judge whose reference kernel fails on one phone."""
 
     def __init__(self, bad):
         self.bad = bad
 
-    def look(self, device, session, kind):
+    def check(self, device, session, kind):
         if device == self.bad:
             raise RuntimeError("CL_OUT_OF_RESOURCES")
         return SimpleNamespace(factor=1.0, out="")
 
 
 def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.slot.BACK_OFF_S", (0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF_S", (0.01, 0.05))
     told = []
     with (
         StagedPhones(2, **host) as phones,
-        PoolRunner(phones, evaluator=ONCE, judge=BrokenKernel("host-2"), tell=told.append) as runner,
+        PoolRunner(phones, evaluator=ONCE, judge=BrokenKernel("host-2"), report=told.append) as runner,
     ):
         assert all(each.error_msg is None for each in results(runner, [library(folder, "sleep 2")] * 5))
         poll(lambda: "host-2" in phones.given_back)
@@ -186,11 +186,11 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
 
 
 def test_a_phone_whose_sessions_never_open_is_put_out_with_the_reason(host, folder, monkeypatch):
-    monkeypatch.setattr("farm.tuning.slot.BACK_OFF_S", (0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF_S", (0.01, 0.05))
     told = []
     with StagedPhones(**host) as phones:
         monkeypatch.setattr(phones, "open_session", refused)
-        with PoolRunner(phones, evaluator=ONCE, tell=told.append) as runner:
+        with PoolRunner(phones, evaluator=ONCE, report=told.append) as runner:
             [future] = runner.run(runner_inputs([library(folder, "add")]))
             poll(lambda: phones.given_back)
             poll(lambda: told[-1].startswith("waiting for phones") and "its door is shut" in told[-1])
@@ -247,13 +247,13 @@ def test_a_server_on_this_host_does_not_outlive_its_owner(host):
         "print('ready', flush=True); time.sleep(60)"
     )
     if "libraries" not in host:
-        pytest.skip("no g++: the stock server takes seconds to start")
+        need("g++")
     command = [sys.executable, "-c", code, str(host["libraries"])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as owner:
         assert owner.stdout.readline() == b"ready\n"
         family = psutil.Process(owner.pid).children(recursive=True)
         owner.kill()
-    assert len(family) == 2
+    assert len(family) == 3  # the guard, its reader of the pipe, the server
     _, alive = psutil.wait_procs(family, 10)
     assert not alive
 
@@ -267,7 +267,7 @@ def test_a_run_without_phones_waits_says_so_and_goes_on(host, folder):
 
     with StagedPhones(**host) as phones:
         phones.hidden.add("host")
-        with PoolRunner(phones, evaluator=ONCE, tell=tell) as runner:
+        with PoolRunner(phones, evaluator=ONCE, report=tell) as runner:
             [future] = runner.run(runner_inputs([library(folder, "add")]))
             assert waits.wait(20)
             assert not future.done()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from farm.cli import doctor
-from farm.cli.virtual_farm import VirtualFarm
 from farm.client import Client
-from farm.core.doctor_findings import Verdict
+from farm.common.doctor_findings import DoctorVerdict
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.whole_farm import Phone, Story, phones, until_ready, until_status
 
 HUB = "1-4"
@@ -25,7 +25,7 @@ def test_where_phones_are_plugged_in(farm: VirtualFarm) -> None:
     assert found == PLACES
 
 
-def test_a_hub_that_vanishes_is_one_piece_of_news_and_costs_no_phone_a_rung(farm: VirtualFarm) -> None:
+def test_a_hub_that_vanishes_is_one_piece_of_news_and_costs_no_phone_an_action(farm: VirtualFarm) -> None:
     named = {nickname: phone.name for nickname, phone in by_nickname(farm).items()}
     on_hub = sorted([named["left"], named["right"]])
     story = Story(farm)
@@ -43,7 +43,7 @@ def test_a_hub_that_vanishes_is_one_piece_of_news_and_costs_no_phone_a_rung(farm
         story.read()
         kinds = story.kinds()
         assert kinds.count("hub.lost") == kinds.count("hub.back") == 1
-        assert "recovery.rung" not in kinds
+        assert "recovery.action" not in kinds
         assert "lease.released" not in story.kinds(named["far"])  # it is still its holder's
         assert not any("vanished" in problem for problem in farm.status()["problems"])
     until_ready(farm)
@@ -57,8 +57,8 @@ def test_a_ports_power_is_cut_and_given_back(farm: VirtualFarm) -> None:
     story.until("device.gone", subject=name)
     story.until("device.ready", subject=name)
     ended = story.until("recovery.ended", subject=name)
-    assert (ended["data"]["rung"], ended["data"]["outcome"]) == ("power-cycle", "mended")
-    story.order("recovery.rung", "device.gone", "device.ready", device=name)
+    assert (ended["data"]["action"], ended["data"]["outcome"]) == ("power-cycle", "mended")
+    story.order("recovery.action", "device.gone", "device.ready", device=name)
     assert "hub.lost" not in story.kinds()
 
 
@@ -66,7 +66,7 @@ def test_the_doctor_proves_that_a_port_can_be_cut(farm: VirtualFarm, monkeypatch
     monkeypatch.setenv("FARM_SOCKET", str(farm.socket))
     phone = by_nickname(farm)["left"]
     found = doctor._cut(phone.row["serial"])
-    assert (found.verdict, found.detail.partition(" ")[0]) == (Verdict.OK, phone.name)
+    assert (found.verdict, found.detail.partition(" ")[0]) == (DoctorVerdict.OK, phone.name)
 
 
 def test_the_doctor_says_which_hubs_can_be_switched(farm: VirtualFarm) -> None:

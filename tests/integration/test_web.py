@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.whole_farm import answer, until, until_ready
 
 pytestmark = pytest.mark.farm("oneplus-12", config="[probe]\nevery_s = 1\n")

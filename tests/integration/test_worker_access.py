@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from farm.common.errors import NotAllowedError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
-from farm.control.worker_door import WorkerDoor
-from farm.core.errors import NotAllowedError
-from farm.jobs.attempt import LiveAttempt, StaleAttemptError, Task, Watch
+from farm.control.server import WorkerServer
+from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, StaleAttemptError, Task
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
@@ -75,7 +75,7 @@ def passable(tmp_path):
     ],
 )  # fmt: skip
 async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code):
-    lab.door.admit("other", 7, LiveAttempt(Task("other", 7, TASK, {}, 1), Host(), Watch(0, 0)))
+    lab.door.admit("other", 7, LiveAttempt(Task("other", 7, TASK, {}, 1), Host(), HeartbeatWatch(0, 0)))
     try:
         answer = await lab.run("ask", **asked)
     finally:
@@ -116,7 +116,7 @@ async def test_workers_of_a_root_daemon_are_another_user(tmp_path, passable):
         path.write_text("secret")
     access = workers_as("nobody", state, [Path(sys.executable)])
     assert access.user == WorkerUser("nobody", NOBODY, NOBODY), access
-    door = WorkerDoor(state / "work" / "workers.sock", ArtifactFolder(state / "artifacts"), gid=NOBODY)
+    door = WorkerServer(state / "work" / "workers.sock", ArtifactFolder(state / "artifacts"), gid=NOBODY)
     supervisor = Supervisor(DEFAULT, state / "work", door, user=access.user)
     stale = state / "work" / "cache" / "default"
     stale.mkdir(parents=True)

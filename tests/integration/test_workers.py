@@ -12,10 +12,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from farm.common.errors import FarmError, ModelError, ProtocolError, UserError
+from farm.common.install import pip_install
 from farm.control.artifacts import ArtifactFolder
-from farm.control.worker_door import WorkerDoor
-from farm.core.errors import FarmError, ModelError, ProtocolError, UserError
-from farm.core.extras import pip_install
+from farm.control.server import WorkerServer
 from farm.jobs import attempt as attempt_module
 from farm.jobs import supervisor as supervisor_module
 from farm.jobs.attempt import (
@@ -26,9 +26,9 @@ from farm.jobs.attempt import (
     Task,
     WorkerDiedError,
     WorkerSilentError,
+    YieldedError,
     no_verb,
 )
-from farm.jobs.executor import YieldedError
 from farm.jobs.supervisor import Supervisor, _ready
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
 from farm.worker import zygote as worker_zygote
@@ -69,7 +69,7 @@ class Host:
 
 class Lab:
     def __init__(self, folder: Path, toolchains, **options):
-        self.door = WorkerDoor(folder / "workers.sock", ArtifactFolder(folder / "artifacts"))
+        self.door = WorkerServer(folder / "workers.sock", ArtifactFolder(folder / "artifacts"))
         self.supervisor = Supervisor(toolchains, folder / "work", self.door, **options)
         self.folder = folder
         self.count = 0
@@ -196,7 +196,7 @@ async def test_a_cancelled_attempt_leaves_nothing(lab):
 async def test_a_silent_worker_is_killed(lab, monkeypatch):
     monkeypatch.setattr(attempt_module, "SILENCE_LIMIT_S", 4.0)
     host = Host()
-    with pytest.raises(WorkerSilentError, match="said nothing for 4 s; it was at: stopping"):
+    with pytest.raises(WorkerSilentError, match="sent nothing for 4 s; it was at: stopping"):
         await lab.run("stop_itself", host)
     await gone((await host.heard.get())[1]["pid"])
 

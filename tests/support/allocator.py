@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import (
+from farm.common.selector import Selector
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.events import (
     AllocatorEvent,
     AllocatorPolicy,
+    ClockAdvanced,
     DeviceChanged,
     Grant,
     Holding,
     LeaseEnded,
     RequestCame,
-    TimePassed,
 )
-from farm.core.device import DeviceView, Life
-from farm.core.requests import Door, LeaseRequest
-from farm.core.selector import Selector
+from farm.model.device import DeviceView, Life
+from farm.model.requests import LeaseRequest, LeaseSource
 
 
 def phone(name: str, *aliases: str, life: Life = Life.READY, **facts: Any) -> DeviceView:
@@ -30,7 +30,7 @@ def phone(name: str, *aliases: str, life: Life = Life.READY, **facts: Any) -> De
 
 
 def wish(text: str = "android", priority: int = 1, device: str = "", user: str = "alice", **more: Any) -> LeaseRequest:
-    return LeaseRequest(Selector.parse(text), user, Door.JOB, priority, device=device, **more)
+    return LeaseRequest(Selector.parse(text), user, LeaseSource.JOB, priority, device=device, **more)
 
 
 class Ask(NamedTuple):
@@ -89,9 +89,9 @@ class Lab:
     def later(self, seconds: float) -> None:
         """Let time pass as the daemon does: the allocator looks whenever it wants to."""
         until_s = self.now_s + seconds
-        while (look_s := self.allocator.next_look_s()) is not None and look_s <= until_s:
+        while (look_s := self.allocator.next_check_s()) is not None and look_s <= until_s:
             self.now_s = look_s
-            self.tell(TimePassed())
+            self.tell(ClockAdvanced())
         self.now_s = until_s
 
     def holders(self) -> dict[str, str]:

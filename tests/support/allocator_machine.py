@@ -7,9 +7,11 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import (
+from farm.common.selector import Selector
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.events import (
     AllocatorPolicy,
+    ClockAdvanced,
     DeviceChanged,
     LeaseEnded,
     LeaseExtended,
@@ -17,13 +19,10 @@ from farm.core.allocator_events import (
     PlaceKept,
     RequestCame,
     RequestWithdrawn,
-    TimePassed,
 )
-from farm.core.allocator_index import WHOLE_REQUEST, Meaning
-from farm.core.attribution import UsbPlace
-from farm.core.device import Closed, Life
-from farm.core.requests import LeaseClass
-from farm.core.selector import Selector
+from farm.leasing.allocator.waiting import WHOLE_REQUEST, Meaning
+from farm.model.device import Closed, Life, UsbPlace
+from farm.model.requests import LeaseClass
 from tests.support.allocator import Asks, phone
 from tests.support.allocator_model import Model, line_of, means
 
@@ -34,7 +33,7 @@ KEYS = ("android", *ALIASES, *NAMES, "name=a", "gpu=mali,android", "unknown")
 USERS = ("ann", "bob", "cleo")
 POLICY = AllocatorPolicy(
     workers=2, starved_s=100.0, usage_half_life_s=500.0, held_counts_s=40.0, min_slice_s=20.0, reservation_guard_s=30.0,
-    cooling_hold_s=70.0,
+    cooling_hold_s=70.0, cleaning_counts_s=1e6,
 )  # fmt: skip
 
 users = st.sampled_from(USERS)
@@ -75,6 +74,8 @@ class Beside(RuleBasedStateMachine):
 
     def step(self, event):
         model = self.model
+        for name in tuple(model.cleaned):
+            model.cleaning_ends(name)
         model.keep_cool()
         expected, close = model.who_is_served()
         # A phone that was kept for somebody who is served with another one may be claimed anew before it is given away.
@@ -228,10 +229,10 @@ class Beside(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
     def time_passes(self, seconds):
         until_s = self.model.now_s + seconds
-        while (look_s := self.allocator.next_look_s()) is not None and look_s <= until_s:
+        while (look_s := self.allocator.next_check_s()) is not None and look_s <= until_s:
             assert look_s > self.model.now_s
             self.model.now_s = look_s
-            self.step(TimePassed())
+            self.step(ClockAdvanced())
         self.model.now_s = until_s
 
     # --- what is always true ---
@@ -313,7 +314,7 @@ class Beside(RuleBasedStateMachine):
     def tune_leases_are_looked_at_in_time(self):
         model = self.model
         if model.waiting and not model.paused and (tuning := model.tuning()):
-            assert self.allocator.next_look_s() <= min(model.held[device].look_s for device in tuning)
+            assert self.allocator.next_check_s() <= min(model.held[device].look_s for device in tuning)
 
     @invariant()
     def usage_is_what_was_held(self):

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from farm.core.allocator_events import AllocatorPolicy
-from farm.core.device import DeviceView, Life, Service
-from farm.core.requests import LeaseClass, LeaseRequest
-from farm.core.reservations import Reservation
-from farm.core.shares import Share
+from farm.leasing.allocator.events import AllocatorPolicy
+from farm.leasing.allocator.reservations import Reservation
+from farm.leasing.allocator.state import RETURNING
+from farm.leasing.config import UserConfig
+from farm.model.device import DeviceView, Life, Service
+from farm.model.requests import LeaseClass, LeaseRequest
 
 NEARLY = 1e-6  # turns closer than that are told apart by rounding alone
 
@@ -72,8 +73,8 @@ class Model:
     policy: AllocatorPolicy
     now_s: float = 0.0
     paused: bool = False
-    default: Share = field(default_factory=Share)
-    shares: dict[str, Share] = field(default_factory=dict)
+    default: UserConfig = field(default_factory=UserConfig)
+    shares: dict[str, UserConfig] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     views: dict[str, DeviceView] = field(default_factory=dict)
     waiting: dict[str, LeaseRequest] = field(default_factory=dict)  # by arrival
@@ -81,6 +82,7 @@ class Model:
     held: dict[str, Lease] = field(default_factory=dict)
     lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
+    cleaned: dict[str, tuple[str, float]] = field(default_factory=dict)  # devices after a lease: its user, its end
     turns: int = 0
     told_s: dict[str, float] = field(default_factory=dict)  # when each view came
     chosen: set[LineKey] = field(default_factory=set)  # lines that are being served
@@ -110,11 +112,25 @@ class Model:
         self.begins(device, request_id, request)
 
     def begins(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        if device in self.cleaned:
+            user, since_s = self.cleaned.pop(device)
+            self.past.append((user, since_s, self.cleaned_until_s(since_s)))
         self.held[device] = Lease(request_id, request, self.now_s, self.now_s + self.policy.min_slice_s)
 
     def ended(self, device: str) -> None:
         lease = self.held.pop(device)
         self.past.append((lease.request.user, lease.since_s, self.now_s))
+        if device in self.views and self.views[device].life in RETURNING:
+            self.cleaned[device] = lease.request.user, self.now_s
+
+    def cleaning_ends(self, device: str) -> None:
+        """What its last holder costs is over once it is ready again, or lost; or it is somebody else's."""
+        if device in self.cleaned and (device not in self.views or self.views[device].life not in RETURNING):
+            user, since_s = self.cleaned.pop(device)
+            self.past.append((user, since_s, self.cleaned_until_s(since_s)))
+
+    def cleaned_until_s(self, since_s: float) -> float:
+        return min(self.now_s, since_s + self.policy.cleaning_counts_s)
 
     def keeps_place(self, device: str, place: str) -> None:
         lease = self.held[device]
@@ -131,7 +147,7 @@ class Model:
     def free(self) -> list[str]:
         return [name for name, view in self.views.items() if view.leasable and name not in self.held]
 
-    def share(self, user: str) -> Share:
+    def share(self, user: str) -> UserConfig:
         return self.shares.get(user, self.default)
 
     def reserved(self, request: LeaseRequest, device: str) -> bool:
@@ -255,6 +271,7 @@ class Model:
             return float(2.0 ** ((at_s - self.now_s) / half_life_s))
 
         leases = [*self.past, *((each.request.user, each.since_s, self.now_s) for each in self.held.values())]
+        leases += [(name, since_s, self.cleaned_until_s(since_s)) for name, since_s in self.cleaned.values()]
         return sum((weight(end_s) - weight(begin_s)) / rate for name, begin_s, end_s in leases if name == user)
 
     def turn(self, user: str, more: int = 0) -> float:

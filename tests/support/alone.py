@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from farm.zoo.small_cnn import build
+from farm.zoo import small_cnn as build
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100

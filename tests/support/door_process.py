@@ -20,11 +20,12 @@ import sys
 from pathlib import Path
 
 from farm.adb.client import AdbClient
-from farm.core.events import EventLog
-from farm.leasing import LeasePolicy, Leasing
+from farm.common.events import EventLog
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
 from farm.store.store import Store
-from farm.tracker.door import DoorPolicy, TvmDoor
-from farm.tracker.gate_door import GateDoor
+from farm.tvm_server.gate.remote_server import GateTvmServer
+from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
@@ -93,13 +94,13 @@ async def serve(arguments: argparse.Namespace) -> None:
     leasing = Leasing(devices, EventLog(), 1, keeper, LeasePolicy())
     for phone in arguments.phone:
         devices.add_phone(*phone.split(":", 3))
-    door: TvmDoor | GateDoor
+    door: LocalTvmServer | GateTvmServer
     if arguments.gate:
-        door = GateDoor(Path(arguments.gate), "bench", leasing.tvm, leasing.tvm)
+        door = GateTvmServer(Path(arguments.gate), "bench", leasing.tvm, leasing.tvm)
         await door.start()
         door.begin()
     else:
-        door = TvmDoor("127.0.0.1", 0, leasing.tvm, leasing.tvm, DoorPolicy())
+        door = LocalTvmServer("127.0.0.1", 0, leasing.tvm, leasing.tvm, TvmServerPolicy())
         await door.start()
     delay = LoopDelay()
     reader = asyncio.StreamReader()
@@ -117,7 +118,7 @@ async def serve(arguments: argparse.Namespace) -> None:
             "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),
             "cpu_s": sum(os.times()[:2]),
             "loop_delay_s": delay.take(),
-            "open": door.entrance.open if isinstance(door, TvmDoor) and door.entrance else door.sessions,
+            "open": door.listener.open if isinstance(door, LocalTvmServer) and door.listener else door.sessions,
             "waiting": door.tracker.waiting,
             "keys": len(door.summary()["queue_info"]),
         }

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from farm.common.errors import FarmError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import FarmError, NoPhoneError, UserError
 
 LIMIT_S = 10.0
 FINAL = ("done", "failed", "cancelled")
@@ -156,7 +155,7 @@ class FakeDaemon:
         device = {
             "serial": "S1", "state": "ready", "reason": "", "adopted": True, "pool": "lab", "soc": "SM8650",
             "gpu": "Adreno 750", "virtual": True, "holder": "", "temperature_c": 30.0, "battery_percent": 90,
-            "aliases": ["android"],
+            "aliases": ["android"], "read_at": None,
         }  # fmt: skip
         return {
             "version": "0.1.0", "pid": 1, "seq": self._seq(), "tracker": {"host": "127.0.0.1", "port": 9190},
@@ -284,7 +283,7 @@ class FakeDaemon:
         await self._called("lease.list")
         leases = [
             {
-                "id": held["lease"], "device": held["device"], "user": "ann", "door": "job", "lease_class": "work",
+                "id": held["lease"], "device": held["device"], "user": "ann", "source": "job", "lease_class": "work",
                 "key": "", "job": job, "note": "", "held_s": 61.0, "expires_at": None, "session": "", "peer": "",
             }
             for job, held in self.held.items()

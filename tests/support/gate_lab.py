@@ -6,14 +6,15 @@ import socket
 import tempfile
 from pathlib import Path
 
-from farm.core.events import EventLog
-from farm.leasing import Leasing
-from farm.tracker import gate_messages, wire
-from farm.tracker.door import DoorPolicy
-from farm.tracker.gate import GateLimits
-from farm.tracker.gate_door import GateDoor
-from farm.tracker.gate_process import GateProcess, sockets_of
-from farm.tracker.handshake import SessionCode
+from farm.common.events import EventLog
+from farm.leasing.leases import Leasing
+from farm.tvm_server import wire
+from farm.tvm_server.gate import messages as gate_messages
+from farm.tvm_server.gate.gate import GateLimits
+from farm.tvm_server.gate.process import GateProcess, sockets_of
+from farm.tvm_server.gate.remote_server import GateTvmServer
+from farm.tvm_server.server import TvmServerPolicy
+from farm.tvm_server.wire import SessionCode
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
@@ -27,19 +28,19 @@ class Daemon:
         self.events = EventLog()
         self.devices = FakeDevices()
         self.leasing = Leasing(self.devices, self.events, epoch, lab.keeper)
-        policy = DoorPolicy(gate=GateLimits(idle_s=lab.idle_s))
-        self.door = GateDoor(lab.path, farm, self.leasing.tvm, self.leasing.tvm, policy)
+        policy = TvmServerPolicy(gate=GateLimits(idle_s=lab.idle_s))
+        self.door = GateTvmServer(lab.path, farm, self.leasing.tvm, self.leasing.tvm, policy)
         self.port = lab.phone.port
 
     async def start(self):
         await self.door.start()
-        self.kept = self.leasing.tvm.take_up(self.leasing_records(), self.door.survivors)
+        self.kept = self.leasing.tvm.restore_leases(self.leasing_records(), self.door.orphans)
         self.devices.add("pixel", "android", port=self.port, secret="secret")
         self.door.begin()
         return self
 
     def leasing_records(self):
-        return self.leasing._grants._keeper.open()
+        return self.leasing.requests._table.open()
 
     async def stop(self):
         await self.door.stop()
@@ -92,7 +93,7 @@ class Lab:
     async def key(self):
         client = await RawTracker.connect(self.gate.port)
         try:
-            code, (host, port, match_key) = await client.ask(wire.Request("android", "", 1))
+            code, (host, port, match_key) = await client.ask(wire.TrackerRequest("android", "", 1))
         finally:
             client.close()
         assert (code, host, port) == (0, "127.0.0.1", self.gate.port)
@@ -134,5 +135,8 @@ async def echo(sock, data=b"ping"):
         return await loop.sock_recv(sock, 1 << 16) == data
 
 
+READY = gate_messages.encode(gate_messages.Notice(gate_messages.Signal.DAEMON_READY))
+
+
 def hello(v=gate_messages.VERSION, farm="this farm"):
-    return gate_messages.encode(gate_messages.Hello(v, "0", farm, 1, 600.0))
+    return gate_messages.encode(gate_messages.DaemonHello(v, "0", farm, 1, 600.0))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from farm.core.events import Drafts, Event
-from farm.store.records import LeaseRecord
+from farm.common.events import Event, UncommittedEvents
+from farm.store.leases import LeaseRecord
 from farm.store.writer import StoreConflictError, StoreWriteError
 
 
@@ -55,7 +55,7 @@ class MemoryKeeper:
     def _change(self, lease_id: str, events: Sequence[Event], **changes: object) -> bool:
         row = self.rows.get(lease_id)
         if row is None or row.ended_at is not None:
-            if isinstance(events, Drafts):
+            if isinstance(events, UncommittedEvents):
                 events.drop()
             return False
         self._keep(replace(row, **changes), events)
@@ -64,5 +64,5 @@ class MemoryKeeper:
     def _keep(self, record: LeaseRecord, events: Sequence[Event]) -> None:
         self.rows[record.id] = record
         self.events.extend(events)
-        if isinstance(events, Drafts):
+        if isinstance(events, UncommittedEvents):
             events.settle(committed=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from farm.core.events import EventLog
-from farm.core.requests import Door, Lease, LeaseRequest
-from farm.core.selector import Selector
-from farm.leasing import LeasePolicy, Leasing
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
-ANDROID = LeaseRequest(Selector.parse("android"), "alice", Door.JOB)
+ANDROID = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB)
 
 
 class Lab:
@@ -33,7 +34,7 @@ class Lab:
         return await self.leasing.acquire(request)
 
     def why_first(self) -> str:
-        (waiting,) = self.leasing.waiting(1)
+        (waiting,) = self.leasing.requests.waiting(1)
         return self.leasing.why([waiting.id])[waiting.id]
 
     def told(self) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from farm.core import lifecycle_messages as m
-from farm.core.device import Life
-from farm.core.lifecycle import Lifecycle
-from farm.core.lifecycle_state import DeviceState
-from farm.core.recovery import Around
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.lifecycle import Lifecycle
+from farm.devices.lifecycle.recovery import RecoveryContext
+from farm.devices.lifecycle.state import LifecycleState
+from farm.model.device import Life
 
-USABLE = m.Listed(m.Link.USABLE)
+USABLE = m.Listed(m.LinkState.USABLE)
 
 
 class Story:
@@ -17,33 +17,33 @@ class Story:
     def __init__(self) -> None:
         self.machine = Lifecycle()
         self.now = 0.0
-        self.around = Around()
+        self.context = RecoveryContext()
         self.last: tuple[m.Instruction, ...] = ()
 
     @property
-    def state(self) -> DeviceState:
+    def state(self) -> LifecycleState:
         return self.machine.state
 
     @property
     def number(self) -> int:
         return self.state.generation
 
-    def tell(self, event: m.Event) -> tuple[m.Instruction, ...]:
-        self.last = self.machine.handle(event, self.now, self.around)
+    def on_event(self, event: m.Event) -> tuple[m.Instruction, ...]:
+        self.last = self.machine.handle(event, self.now, self.context)
         return self.last
 
     def until_due_check(self) -> None:
         """It was ready for long enough; its golden kernels run."""
-        self.tell(m.CheckDue())
-        self.tell(m.Provisioned(self.number, self.state.bundle))
-        self.tell(m.ServerStarted(self.number))
+        self.on_event(m.CheckDue())
+        self.on_event(m.Provisioned(self.number, self.state.bundle))
+        self.on_event(m.ServerStarted(self.number))
         assert self.state.life is Life.CHECKING
 
     def until_ready(self) -> Story:
-        self.tell(USABLE)
-        self.tell(m.Identified(self.number, adopted=True))
-        self.tell(m.Provisioned(self.number, "b" * 64))
-        self.tell(m.ServerStarted(self.number))
-        self.tell(m.CheckPassed(self.number))
+        self.on_event(USABLE)
+        self.on_event(m.Identified(self.number, adopted=True))
+        self.on_event(m.Provisioned(self.number, "b" * 64))
+        self.on_event(m.ServerStarted(self.number))
+        self.on_event(m.CheckPassed(self.number))
         assert self.state.life is Life.READY
         return self

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from farm.cli.virtual_farm import VirtualFarm
-from farm.zoo.small_cnn import build
+from farm.simulation.virtual_farm import VirtualFarm
+from farm.zoo import small_cnn as build
 from tests.support.whole_farm import phones, until
 
 LIMIT_S = 60.0

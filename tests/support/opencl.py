@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
+from tests.support.needs import need
+
 # An OpenCL device of 64 bits, with the built-in functions of the standard declared as clang ships them.
 CLANG = ("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "spir64", "-Xclang", "-finclude-default-header")
 
@@ -25,6 +27,7 @@ def opencl_source(executable: Any) -> str:
 
 def syntax_errors(source: str) -> str:
     """What clang says against it; "" when nothing."""
+    need("clang")
     command = [*CLANG, "-fsyntax-only", "-"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120, check=False)
     return done.stderr if done.returncode else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from farm.bundle.abi import Abi, Platform
-from farm.compiler.package import Manifest, Tensor
+from farm.bundle.model import Abi, Platform
+from farm.compiler.package import PackageManifest, Tensor
 
 TARGET = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon", "+dotprod", "-sve"]}
-MADE = Manifest(
+MADE = PackageManifest(
     format=1, name="net.onnx", source_format="onnx", source_sha256="a" * 64, key="b" * 64,
     inputs=(Tensor("x", (1, 4), "float32"),), outputs=(Tensor("y", (1, 2), "bfloat16"),), target_name="cpu",
     target=TARGET, device="cpu", abi=Abi.ARM64, platform=Platform.ANDROID, precision="float16", tvm="0.27.0",

@@ -22,8 +22,8 @@ class Shown:
 
 
 def pages() -> list[Path]:
-    """README and every document."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, CONTRIBUTING and every document."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, *languages: str) -> list[str]:

@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from tests.support.needs import lacks
+
 START_TIMEOUT_S = 60
 SERVER_USER = "nobody"  # initdb refuses root
 _COUNT = count(1)
@@ -24,6 +26,8 @@ def missing() -> str:
         return "CI installs no PostgreSQL"
     if _programs() is None:
         return "PostgreSQL is not installed (Debian: postgresql)"
+    if os.geteuid() == 0 and (why := lacks("setpriv")):
+        return why
     if find_spec("psycopg") is None:
         return "psycopg is not installed (the extra `postgres`)"
     return ""

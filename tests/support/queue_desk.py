@@ -1,17 +1,15 @@
-"""Jobs, moments and somebody at the desk, for tests of farm.core.queue."""
+"""Jobs, moments and somebody at the desk, for tests of farm.jobs.queue.queue."""
 
 from datetime import UTC, datetime, timedelta
 
-from farm.core.job import AttemptState, Job
-from farm.core.queue import JobQueue
-from farm.core.queue_messages import (
+from farm.jobs.queue.model import (
     AskForPhone,
     AttemptEnded,
     AttemptStarted,
+    ClockReading,
     EndAttempt,
     JobAdded,
     JobSaved,
-    Moment,
     Outcome,
     PhoneGranted,
     SaveJob,
@@ -20,13 +18,15 @@ from farm.core.queue_messages import (
     TimePassed,
     Withdraw,
 )
+from farm.jobs.queue.queue import JobQueue
+from farm.model.job import AttemptState, Job
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNWANTED = {"code": "cancelled", "fault": "user", "message": "not wanted"}
 
 
 def moment(s):
-    return Moment(s, START + timedelta(seconds=s))
+    return ClockReading(s, START + timedelta(seconds=s))
 
 
 def a_job(name="a", **facts):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from farm.core.quiesce import Level, QuiesceConfig
-from farm.jobs.quieting import QuietParts
+from farm.devices.quiesce_policy import Level, QuiesceConfig
+from farm.kinds.execution import QuiesceParts
 
 NOBODY = cast(Any, None)
-AS_THEY_ARE = QuietParts(NOBODY, NOBODY, QuiesceConfig(level=Level.OFF, tune=Level.OFF))
+AS_THEY_ARE = QuiesceParts(NOBODY, NOBODY, QuiesceConfig(level=Level.OFF, tune=Level.OFF))

@@ -9,17 +9,17 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, Self
 
-from farm.tracker import wire
-from farm.tracker.framing import Parser
-from farm.tracker.handshake import (
+from farm.tvm_server import wire
+from farm.tvm_server.connection import quick_ack
+from farm.tvm_server.wire import (
     ClientHelloParser,
+    Parser,
     ServerHello,
     ServerHelloParser,
     SessionCode,
     encode_client_hello,
     encode_server_hello,
 )
-from farm.tracker.sockets import quick_ack
 from tests.support.waiting import PATIENCE_S
 
 MAX_REPLY_BYTES = 64 << 20  # the protocol has no limit
@@ -38,13 +38,13 @@ class ReplyParser(Parser):
         super().__init__()
         self._greeted = False
 
-    def next_event(self) -> wire.Hello | Reply | None:
+    def next_event(self) -> wire.TrackerHello | Reply | None:
         """The echoed magic, then one reply per message; None when more bytes are needed."""
         if not self._greeted:
             magic = self.take_int32()
             assert magic in (None, wire.TRACKER_MAGIC)
             self._greeted = magic is not None
-            return wire.Hello() if self._greeted else None
+            return wire.TrackerHello() if self._greeted else None
         body = self.take_body(MAX_REPLY_BYTES, "a tracker reply")
         return None if body is None else Reply(json.loads(body))
 
@@ -52,20 +52,16 @@ class ReplyParser(Parser):
 def encode_message(message: wire.TrackerMessage) -> bytes:
     """What a client or server sends."""
     match message:
-        case wire.Ping():
-            fields: list[object] = [wire.Code.PING]
-        case wire.Stop(stop_key):
-            fields = [wire.Code.STOP, stop_key]
         case wire.Put(key, port, match_key, custom_address):
-            fields = [wire.Code.PUT, key, [port, match_key], custom_address]
-        case wire.Request(key, user, priority):
+            fields: list[object] = [wire.Code.PUT, key, [port, match_key], custom_address]
+        case wire.TrackerRequest(key, user, priority):
             fields = [wire.Code.REQUEST, key, user, priority]
         case wire.UpdateInfo(key, address, port):
             fields = [wire.Code.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
-        case wire.Summary():
-            fields = [wire.Code.SUMMARY]
-        case wire.GetPendingMatchKeys():
-            fields = [wire.Code.GET_PENDING_MATCHKEYS]
+        case wire.Code.STOP:
+            fields = [message, "a stop key"]
+        case wire.Code():
+            fields = [message]
     return wire.encode_json(fields)
 
 
@@ -86,7 +82,7 @@ class RawTracker:
         try:
             if greet:
                 await client.send(wire.encode_magic())
-                assert await client.event() == wire.Hello()
+                assert await client.event() == wire.TrackerHello()
         except BaseException:
             sock.close()
             raise
@@ -95,7 +91,7 @@ class RawTracker:
     async def send(self, data: bytes) -> None:
         await self._loop.sock_sendall(self.sock, data)
 
-    async def event(self) -> wire.Hello | Reply:
+    async def event(self) -> wire.TrackerHello | Reply:
         """The next event; EOFError when the tracker closed the connection."""
         async with asyncio.timeout(PATIENCE_S):
             while (event := self.parser.next_event()) is None:
@@ -119,7 +115,7 @@ class RawTracker:
         return await self.answer()
 
     async def summary(self) -> dict:
-        code, summary = await self.ask(wire.Summary())
+        code, summary = await self.ask(wire.Code.SUMMARY)
         assert code == 0
         return summary
 

@@ -12,11 +12,12 @@ import ctypes
 import os
 import platform
 import re
-import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.needs import lacks
 
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
@@ -31,7 +32,7 @@ def why_not() -> str:
     """Why no such filter can be made here; "" when it can."""
     if platform.machine() != "x86_64" or not HEADER.exists():
         return "numbers of system calls are read from the headers of x86-64"
-    return "" if shutil.which("systemd-analyze") else "there is no systemd-analyze here"
+    return lacks("systemd-analyze")
 
 
 def calls_of(name: str) -> set[str]:

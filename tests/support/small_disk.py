@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.needs import need
 from tests.support.tvm import ROOT, environment
 
 IN_NAMESPACE = ("unshare", "--mount", "--map-root-user", "--", "sh", "-ec")
@@ -21,10 +21,8 @@ LIMIT_S = 100.0
 def on_small_disk(size: str, disk: Path, program: str, *arguments: object) -> Any:
     """What a Python program prints as JSON, told the folder of a disk of `size`; skips where none can be had."""
     probe = [*IN_NAMESPACE, "mount -t tmpfs -o size=64k none /mnt"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode
-    ):
+    need("unshare")
+    if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode:
         pytest.skip("this host lets us mount no tmpfs (unshare --mount --map-root-user)")
     disk.mkdir(exist_ok=True)
     done = subprocess.run(

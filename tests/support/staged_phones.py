@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from farm.core.errors import PhoneError
-from farm.tuning.host_phone import Command, HostPhones, stock_server
-from farm.tuning.phones import PoolState, SessionOffer
+from farm.common.errors import PhoneError
+from farm.tuning.phones import Command, HostPhones, PoolState, SessionOffer, stock_server
 
 
 def compiled_server(bundle: Path) -> Command:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.tvm import environment, process
 
 END_LIMIT_S = 60.0

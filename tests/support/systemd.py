@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from farm.cli.units import CONFIG, UNIT_FOLDER, files, shipped, used_folders
+from farm.cli.install_service import CONFIG, UNIT_FOLDER, files, shipped, used_folders
 from tests.support.tvm import ROOT
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_farm import until
@@ -89,7 +89,7 @@ class Host:
         self.config = folder / CONFIG
         self.log = folder / "journal"
         self.environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-        self._texts = {file.path: file.text for file in files(shipped(), sys.executable, used_folders())}
+        self._texts = files(shipped(), sys.executable, used_folders())
         self.config.parent.mkdir(parents=True)
         self.config.write_text(self._texts[CONFIG])
 

@@ -6,8 +6,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 
-def tiny_onnx(*, batch: int | str = 1) -> bytes:
-    """Input `x`, batch x 4 x 8 x 8, output `y`, batch x 3."""
+def tiny_onnx(*, batch: int | str = 1, doc: str = "") -> bytes:
+    """Input `x`, batch x 4 x 8 x 8, output `y`, batch x 3. `doc`: text in the file, to make it large."""
     random = np.random.default_rng(3)
 
     def weight(name: str, *shape: int) -> TensorProto:
@@ -26,5 +26,5 @@ def tiny_onnx(*, batch: int | str = 1) -> bytes:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4, 8, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3])
     graph = helper.make_graph(nodes, "tiny", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, doc_string=doc)
     return bytes(model.SerializeToString(deterministic=True))

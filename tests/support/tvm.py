@@ -18,17 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from farm.adb.program import port_addresses
-from farm.core.device import DeviceView, Life
+from farm.model.device import DeviceView, Life
 
 START_LIMIT_S = 60.0  # a stock server binds after 1 s; a cold disk makes the import take 10 s
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """A port that the kernel just gave and took back."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that the kernel just gave and took back; none of those that adb scans for emulators."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if not 5500 <= port <= 5600:
+            return port
 
 
 def environment() -> dict[str, str]:

@@ -11,15 +11,14 @@ from typing import Any
 
 import httpx
 
-from farm.control.accounts import Account, Accounts
-from farm.control.callers import Caller, Role
-from farm.control.render import device_details, device_row
+from farm.common.errors import NoSuchDeviceError
+from farm.common.events import EventLog
+from farm.config import WebConfig
+from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
-from farm.core.device import DeviceView, Life
-from farm.core.errors import NoSuchDeviceError
-from farm.core.events import EventLog
-from farm.core.web_policy import WebConfig
-from farm.store.accounts import AccountRecord
+from farm.control.verbs.fleet import device_details, device_row
+from farm.model.device import DeviceView, Life
+from farm.store.access import AccountRecord
 from farm.web.app import create_app
 
 BASE = "http://127.0.0.1:9191"
@@ -27,7 +26,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Answering = Callable[..., Any]
 
 
-def exposition(accept: str) -> tuple[bytes, str]:
+async def exposition(accept: str) -> tuple[bytes, str]:
     """What /metrics answers."""
     return b"farm_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,7 +40,12 @@ class Desk:
     """Answers verbs from `answers` (a mapping or a function of the fields); keeps what was asked."""
 
     def __init__(self, **answers: Any) -> None:
-        self.answers: dict[str, Any] = {"fleet.trends": {"celsius": {}, "span_s": 3600.0}, **answers}
+        self.answers: dict[str, Any] = {
+            "fleet.trends": {"celsius": {}, "span_s": 3600.0},
+            "lease.list": {"leases": [], "waiting": [], "waiting_more": 0},
+            "job.list": {"jobs": [], "more": False, "before": ""},
+            **answers,
+        }
         self.asked: list[tuple[Caller, str, Mapping[str, Any]]] = []
         self.told: list[tuple[str, str, str]] = []  # who, what, how it ended
 
@@ -51,7 +55,7 @@ class Desk:
         answer = self.answers[kind]
         return Answer(answer(**fields) if callable(answer) else answer)
 
-    async def tell(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
+    async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
         """What is written down without a verb."""
         self.told.append((caller.origin, kind, outcome))
 
@@ -152,7 +156,12 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
 
     explained = {
         "classes": {"interactive": {"open": False, "reason": facts.get("why", ""), "opens_in_s": None}},
-        "recovery": {"under_way": None, "skipped": [], "last_day": facts.get("rungs", []), "left_today": {"reboot": 3}},
+        "recovery": {
+            "under_way": None,
+            "skipped": [],
+            "last_day": facts.get("actions", []),
+            "left_today": {"reboot": 3},
+        },
         "quarantine": facts.get("quarantine"),
         "probe": {"age_s": 1.0, "findings": []},
         "hint": facts.get("hint", ""),
@@ -177,9 +186,9 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
 def lease(**facts: Any) -> dict[str, Any]:
     """A row of `lease.list`."""
     return {
-        "id": "lease-1-1", "device": "pixel", "user": "bob", "door": "job", "lease_class": "interactive", "key": "",
+        "id": "lease-1-1", "device": "pixel", "user": "bob", "source": "job", "lease_class": "interactive", "key": "",
         "job": "lease-7", "note": "", "held_s": 5.0, "expires_at": NOW.isoformat(), "session": "", "peer": "", **facts,
     }  # fmt: skip
 
 
-__all__ = ["Account", "AccountStore", "Accounts", "Desk", "Page", "device_desk", "lease", "page", "status", "view"]
+__all__ = ["AccountStore", "Accounts", "Desk", "Page", "device_desk", "lease", "page", "status", "view"]

@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from farm.cli.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from tests.support.needs import need
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
 END_LIMIT_S = 10.0  # for processes that were told to end
@@ -37,7 +38,7 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 def is_gate(process: psutil.Process) -> bool:
     """Whether it is a gate; one that has ended is none."""
     try:
-        return "gate" in process.cmdline()
+        return "gate" in process.cmdline() and "--child" not in process.cmdline()
     except psutil.Error:
         return False
 
@@ -49,14 +50,19 @@ def running_farm(
     plugged: bool = True,
     ready: bool = True,
     isolation: str = "",
-    gate: Path | None = None,
+    gate: Path | str = "",
     named: Mapping[str, str] = MappingProxyType({}),
     places: Mapping[str, str] | None = None,
+    anywhere: bool = False,
 ) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback.
 
-    `named` has further phones, name in the lab -> profile; the rest is `virtual_farm`'s.
+    `named` has further phones, name in the lab -> profile; the rest is what `virtual_farm` takes. Without g++, mksh and
+    toybox a phone is a folder with a server in Python that takes seconds to start: then only farms that are to run
+    `anywhere` do.
     """
+    if not anywhere:
+        need("g++", "mksh", "toybox")
     test = psutil.Process()
     others = {
         process.pid for process in test.children()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.job import Attempt
 from farm.jobs import logs as module
 from farm.jobs.logs import AttemptLogs, LogLine, LogPage
+from farm.model.job import Attempt
 
 ATTEMPT = Attempt("bench-1.2", "bench-1", 2, "a", "lease", 7, datetime.now(UTC))
 

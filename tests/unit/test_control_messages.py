@@ -7,6 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.common.errors import (
+    MAX_TEXT_CHARS,
+    ExitCode,
+    FarmError,
+    Fault,
+    HostError,
+    NoPhoneError,
+    NotAllowedError,
+    PhoneError,
+    ProtocolError,
+    UserError,
+    error_from_wire,
+    error_to_wire,
+)
 from farm.control.messages import (
     MAX_FRAME_BYTES,
     MAX_FRAMES,
@@ -18,18 +32,6 @@ from farm.control.messages import (
     encode_reply,
     encode_request,
     request_id,
-)
-from farm.core.error_wire import MAX_TEXT_CHARS, error_from_wire, error_to_wire
-from farm.core.errors import (
-    ExitCode,
-    FarmError,
-    Fault,
-    HostError,
-    NoPhoneError,
-    NotAllowedError,
-    PhoneError,
-    ProtocolError,
-    UserError,
 )
 
 json_values = st.recursive(

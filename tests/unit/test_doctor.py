@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.control.artifact_budget import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.verbs.doctor import Host, look
-from farm.core.doctor_findings import FAIL, OK, WARN
+from farm.control.verbs.doctor import DoctorHost, host_findings
 
 
 class Health:
@@ -28,7 +28,10 @@ def host(tmp_path):
             path.write_bytes(b"x" * 40)
             path.with_name(f"{database}-wal").write_bytes(b"x" * 20)
             path.with_name(f"{database}.backup").write_bytes(b"x" * 5000)
-        return {finding.check: finding for finding in look(Host(folder, store(), path, limit, user, tmp_path))}
+        return {
+            finding.check: finding
+            for finding in host_findings(DoctorHost(folder, store(), path, limit, user, tmp_path))
+        }
 
     return make
 
@@ -59,8 +62,8 @@ def test_a_database_with_broken_pages_is_a_failure(tmp_path):
     path = tmp_path / "farm.db"
     path.touch()
     folder = ArtifactFolder(tmp_path / "artifacts", ArtifactRules())
-    broken = Host(folder, Health(), path, 100, "farm-job", tmp_path, damage=lambda: "page 7: never used")
-    found = {finding.check: finding for finding in look(broken)}["database"]
+    broken = DoctorHost(folder, Health(), path, 100, "farm-job", tmp_path, damage=lambda: "page 7: never used")
+    found = {finding.check: finding for finding in host_findings(broken)}["database"]
     assert (found.verdict, found.detail) == (FAIL, f"{path}: page 7: never used")
 
 

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
+from farm.common.errors import ExitCode, UserError
 from farm.config import load
-from farm.core.device import Life
-from farm.core.errors import ExitCode, UserError
-from farm.core.event_kinds import KINDS
-from farm.core.job import JobState
-from farm.store.history import PASSING
+from farm.jobs.specs import JobSpec, ModelSpec, fields_of
+from farm.kinds import KINDS as SPECS
+from farm.model.device import Life
+from farm.model.event_kinds import KINDS
+from farm.model.job import JobState
+from farm.store.event_history import TRANSIENT
 from tests.support.pages import BLOCK, ROOT, blocks, links, pages, slugs
+from tests.support.verbs import every_verb
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 import diagrams
@@ -43,6 +46,26 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         there = (page.parent / target).resolve() if target else page
         assert there.exists(), link
         assert not heading or heading in slugs(there), link
+
+
+def paths_in(page: Path) -> set[str]:
+    """Every path of this repository that a page names in code, those with a placeholder apart."""
+    tops = "|".join(re.escape(each.name) for each in ROOT.iterdir() if each.name not in (".git", ".venv"))
+    return set(re.findall(rf"(?<![\w./<>-])((?:{tops})/[\w./-]*)(?=[`\s)])", page.read_text("utf-8")))
+
+
+def test_every_path_in_contributing_exists() -> None:
+    found = paths_in(ROOT / "CONTRIBUTING.md")
+    assert len(found) > 60
+    assert [each for each in sorted(found) if not (ROOT / each).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_every_module_that_a_document_names_exists(page: Path) -> None:
+    named = set(re.findall(r"\b(?:farm|tests|benchmarks)/[\w/]+\.py\b", page.read_text()))
+    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -192,7 +215,7 @@ def test_every_command_and_option_is_in_the_reference_with_words() -> None:
         assert f"## `{name}`" in page or name == "farm", name
         assert command.help, name
         for written, what in generate.options_of(name, command):
-            assert f"`{written}`".replace("|", "\\|") in page, (name, written)
+            assert f"`{written}`" in page, (name, written)
             assert what or not written.startswith("-"), (name, written)
 
 
@@ -236,32 +259,43 @@ def test_every_key_is_in_the_reference_with_words() -> None:
     assert all(f"| `{each.name}` |" in page for each in found)
 
 
+def test_every_field_of_every_kind_of_job_is_in_the_reference_with_its_bounds_and_words() -> None:
+    page = generate.specs()
+    for kind, spec in SPECS.items():
+        own = page.partition(f"## `{kind}`")[2].partition("\n## ")[0]
+        for name, field in fields_of(spec).items():
+            assert field.help.text, (kind, name)
+            shared = name in fields_of(ModelSpec if issubclass(spec, ModelSpec) else JobSpec)
+            assert f"| `{name}` |" in (page if shared else own), (kind, name)
+    assert "| `trials` | whole number 1 to 1,000,000 | `1000` | Candidates to measure. |" in page
+    assert page.count("| `priority` |") == 1
+    assert "| `devices` | whole number 1 to 1,000 or `all` | `1` |" in page
+    assert "| `prior` | file | none |" in page
+
+
 # --- verbs, events, errors --------------------------------------------------------------------------------------------
 
 
-def test_every_verb_is_in_the_reference_with_words() -> None:
+def test_every_verb_is_in_the_reference_with_words(tmp_path: Path) -> None:
     found = {each.kind: each for each in generate.verbs()}
-    written = set()
-    for path in (ROOT / "farm" / "control").rglob("*.py"):
-        written |= set(re.findall(r'register\(\s*"([a-z._]+)"|\(\s*"([a-z]+\.[a-z_]+)", Role', path.read_text()))
-    written = {one or other for one, other in written}
-    assert len(written) > 60
-    assert written <= set(found)
+    assert set(found) == set(every_verb(tmp_path))
     assert [kind for kind, each in found.items() if not each.meaning] == []
     assert {each.role for each in found.values()} == {"viewer", "user", "operator"}
 
 
-FLOORS = ("adb", "control", "daemon", "fleet", "jobs", "leasing", "metrics", "store", "tracker", "web")
+PACKAGES = (
+    "adb", "control", "daemon", "devices", "jobs", "kinds", "leasing", "metrics", "store", "tvm_server", "web",
+)  # fmt: skip
 
 
 def published() -> Iterator[tuple[str, str]]:
     """Each kind of event that the sources publish or draft, and where."""
-    for path, module in generate.sources(*FLOORS):
+    for path, module in generate.sources(*PACKAGES):
         for node in ast.walk(module):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 first = node.args[0] if node.args else None
-                if name in ("publish", "_publish", "told") and first is not None:
+                if name in ("publish", "_publish", "lease_event") and first is not None:
                     yield from ((kind, path.name) for kind in _texts(first))
                 if name == "drafted":
                     for told in node.args:
@@ -282,11 +316,11 @@ def _texts(node: ast.expr) -> Iterator[str]:
 
 def test_every_event_that_is_published_is_in_the_list() -> None:
     found = set(published())
-    assert len(found) > 20
+    assert len(found) > 35
     unknown = [each for each in found if "*" not in each[0] and each[0] not in KINDS]
     assert unknown == []
     assert {kind for kind, _ in found if "*" in kind} <= {"device.*", "job.*", "hub.*", "host.usb_*"}
-    assert {kind for kind, each in KINDS.items() if not each.kept} == PASSING
+    assert {kind for kind, each in KINDS.items() if not each.kept} == TRANSIENT
     assert {f"device.{life.value}" for life in Life} | {f"job.{state.value}" for state in JobState} <= set(KINDS)
 
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from farm.core.device import Life
-from farm.core.sessions import MatchKeyBusyError, Peer, SessionEnd, SessionOutcome
-from farm.leasing import NoSuchLeaseError
+from farm.leasing.model import NoSuchLeaseError
+from farm.model.device import Life
+from farm.model.sessions import MatchKeyBusyError, Peer, SessionEnd, SessionOutcome
 from tests.support.leasing_lab import Lab, settle
 from tests.support.tvm import OWN_BUNDLE
 
@@ -47,14 +47,14 @@ async def test_a_lease_that_lent_nothing_changes_nothing():
 
 
 async def test_a_bundle_is_lent_when_the_session_before_has_ended(monkeypatch):
-    monkeypatch.setattr("farm.leasing.holdings.TURN_S", 0.01)
+    monkeypatch.setattr("farm.leasing.active_leases.TURN_S", 0.01)
     lab = Lab("a")
     lease = await lab.lease()
     leg = await lab.leasing.tvm.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
     leg.opened()
     with pytest.raises(MatchKeyBusyError):
         await lab.leasing.lend(lease.id)
-    monkeypatch.setattr("farm.leasing.holdings.TURN_S", 10.0)
+    monkeypatch.setattr("farm.leasing.active_leases.TURN_S", 10.0)
     lending = asyncio.create_task(lab.leasing.lend(lease.id))
     await settle()
     assert not lending.done()

@@ -5,21 +5,22 @@ import contextlib
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.core.device import DeviceView, Life
-from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
-from farm.core.events import EventLog
-from farm.core.job import Attempt, Job
-from farm.core.limits import MAX_LEASE_S
-from farm.core.requests import Door, Lease, LeaseRequest
-from farm.core.selector import Selector
-from farm.jobs.executor import Running
-from farm.jobs.lease import GRANTED, WARNED_BEFORE_S, LeaseExecutor, LeaseUnusableError
-from farm.jobs.specs import LeaseSpec
+from farm.common.errors import ExitCode, FarmError, NotAllowedError, UserError
+from farm.common.events import EventLog
+from farm.common.limits import MAX_LEASE_S
+from farm.common.selector import Selector
+from farm.jobs.executor import AttemptContext
+from farm.kinds.lease.executor import GRANTED, WARNED_BEFORE_S, LeaseExecutor, LeaseUnusableError
+from farm.kinds.lease.spec import LeaseSpec
 from farm.leasing.sessions import digest
+from farm.model.device import DeviceView, Life
+from farm.model.job import Attempt, Job
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
 
 LIMIT_S = 10.0
 KEY = "phone:" + "0" * 32
@@ -76,13 +77,15 @@ class World:
         self.facts, self.progress, self.lines = facts or {}, [], []
         self.saved = asyncio.Event()
         self.executor = LeaseExecutor(
-            leases=self.leases, phones=self.phones, client=AdbClient("localfilesystem:/nonexistent/adb"),
-            gate=lambda: ("127.0.0.1", 9190), events=self.events, user_of=self.user_of,
+            SimpleNamespace(
+                leasing=self.leases, fleet=self.phones, client=AdbClient("localfilesystem:/nonexistent/adb"),
+                gate=lambda: ("127.0.0.1", 9190), events=self.events, user_of=self.user_of,
+            )
         )  # fmt: skip
         spec = LeaseSpec(on="phone", seconds=seconds)
-        request = LeaseRequest(Selector.of_alias("phone"), "alice", Door.JOB, longest_s=seconds, job="lease-1")
+        request = LeaseRequest(Selector.of_alias("phone"), "alice", LeaseSource.JOB, longest_s=seconds, job="lease-1")
         now = datetime.now(UTC)
-        self.running = Running(
+        self.running = AttemptContext(
             job=Job("lease-1", "lease", "alice", spec.to_wire(), "phone", now),
             spec=spec,
             attempt=Attempt("lease-1.1", "lease-1", 1, "phone", "L1", 7, now, facts=self.facts),

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.device import Life
-from farm.core.events import EventLog
-from farm.leasing import Leasing, NoSuchLeaseError
-from farm.leasing import book as book_module
-from farm.leasing import grants as grants_module
-from farm.store import patience as patience_module
+from farm.common.events import EventLog
+from farm.leasing import request_queue
+from farm.leasing import write_queue as book_module
+from farm.leasing.leases import Leasing
+from farm.leasing.model import NoSuchLeaseError
+from farm.model.device import Life
+from farm.store import database
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
 from tests.support.leasing_lab import ANDROID, Lab, settle
@@ -20,7 +21,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def quick_retry(monkeypatch):
-    monkeypatch.setattr(patience_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(database, "RETRY_S", 0.01)
     monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
 
 
@@ -31,7 +32,7 @@ async def test_a_lease_is_delivered_once_it_is_kept_and_not_before():
     await settle()
     assert lab.got == []
     assert lab.told() == []
-    assert lab.leasing.holders() == ()
+    assert lab.leasing.active.holders() == ()
     lab.keeper.gate.set()
     await settle()
     (lease,) = lab.got
@@ -91,7 +92,7 @@ async def test_a_phone_lost_while_its_lease_is_written_leaves_the_wish_as_old_as
     await settle()
     assert lab.got == []
     assert lab.open_rows() == []
-    (waiting,) = lab.leasing.waiting()
+    (waiting,) = lab.leasing.requests.waiting()
     assert waiting.request == ANDROID
     lab.devices.become("a", Life.READY)
     await settle()
@@ -128,10 +129,10 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
     lab.ask()
     await settle()
     assert lab.got == []
-    assert len(lab.leasing.waiting()) == 1
-    assert [holder.lease.id for holder in lab.leasing.holders()] == [held.id]
+    assert len(lab.leasing.requests.waiting()) == 1
+    assert [holder.lease.id for holder in lab.leasing.active.holders()] == [held.id]
     lab.leasing.release(held.id)
-    assert lab.leasing.holders() == ()
+    assert lab.leasing.active.holders() == ()
     tries = lab.keeper.tries
     await until(lambda: lab.keeper.tries > tries + 2)  # the end is tried again and again
     assert lab.open_rows() == [(held.device, held.id)]
@@ -190,12 +191,12 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
     lab.keeper.full = True
     await asyncio.wait_for(lab.leasing.close(), 2)
     assert lab.open_rows() == [("a", held.id)]  # the next start ends it
-    assert lab.leasing.holders() == ()
+    assert lab.leasing.active.holders() == ()
 
 
 @pytest.mark.parametrize("error", [StoreConflictError("it has an open lease"), ValueError("a bug")])
 async def test_a_grant_that_the_store_refuses_is_decided_anew(monkeypatch, caplog, error):
-    monkeypatch.setattr(grants_module, "REFUSED_PAUSE_S", 0.01)
+    monkeypatch.setattr(request_queue, "REFUSED_PAUSE_S", 0.01)
     lab = Lab("a", "b")
     lab.keeper.refuses = {"a": error}
     only_a = replace(ANDROID, device="a")
@@ -216,7 +217,7 @@ async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
     request = lab.ask()
     await settle()
     assert lab.keeper.tries == 1
-    assert lab.leasing.waiting_count == 0  # until the pause is over
+    assert lab.leasing.requests.waiting_by_key.total() == 0  # until the pause is over
     lab.leasing.withdraw(request)
     lab.keeper.refuses = {}
     assert (await lab.lease()).device == "a"

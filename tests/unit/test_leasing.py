@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from farm.config import UserConfig
-from farm.core.allocator_events import AllocatorPolicy
-from farm.core.device import Closed, Heat, Life, Service
-from farm.core.errors import Fault
-from farm.core.events import EventLog
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.selector import Selector, SelectorError
-from farm.core.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
-from farm.leasing import LeasePolicy, Leasing, NoSuchLeaseError, NotCheckingError
+from farm.common.errors import Fault
+from farm.common.events import EventLog
+from farm.common.selector import Selector, SelectorError
+from farm.leasing.allocator.events import AllocatorPolicy
+from farm.leasing.config import UserConfig
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy, NoSuchLeaseError, NotCheckingError
+from farm.model.device import Closed, Heat, Life, Service
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
@@ -31,7 +32,7 @@ class Lab:
         self.cuts = []
 
     def want(self, text="android", priority=1, device=""):
-        request = LeaseRequest(Selector.parse(text), "alice", Door.JOB, priority, device=device)
+        request = LeaseRequest(Selector.parse(text), "alice", LeaseSource.JOB, priority, device=device)
         return asyncio.ensure_future(self.leasing.acquire(request))
 
     async def open(self, key):
@@ -72,7 +73,7 @@ async def test_the_holder_of_a_phone_that_gets_too_hot_is_told_once_and_keeps_it
     (told,) = [event for event in lab.events.since() if event.kind == "lease.hot"]
     assert (told.subject, told.data["device"]) == (lease.id, "a")
     assert told.data["reason"] == "skin 50.0 °C is above 48 °C for any lease"
-    assert [holder.lease for holder in lab.leasing.holders()] == [lease]
+    assert [holder.lease for holder in lab.leasing.active.holders()] == [lease]
     lab.devices.become("a", Life.READY, heat=Heat.OK, closed={})
     lab.devices.become("a", Life.READY, heat=Heat.COOLING, closed=hot)
     assert lab.told().count("lease.hot") == 2
@@ -92,7 +93,7 @@ async def test_a_dangerously_hot_phone_is_taken_from_its_holder_and_what_ran_the
     assert lab.cuts == [told]
     leg.ended(SessionEnd(SessionOutcome.CUT, 0, 0, 1.0, told))
     assert [name for name, _ in lab.devices.broken] == ["a", "a"]
-    assert lab.leasing.holders() == ()
+    assert lab.leasing.active.holders() == ()
     assert (await lab.want()).device == "b"
 
 
@@ -100,7 +101,7 @@ async def test_what_a_dangerously_hot_phone_computes_without_a_session_is_killed
     lab = Lab("a")
     await lab.want()
     lab.devices.become("a", Life.READY, too_hot="battery 61.0 °C is above 60 °C, where every lease ends")
-    assert lab.leasing.holders() == ()
+    assert lab.leasing.active.holders() == ()
     assert len(lab.devices.broken) == 1
 
 
@@ -109,9 +110,9 @@ async def test_stock_keys_are_for_the_class_that_operators_say():
     lab.devices.become("a", Life.READY, closed={LeaseClass.BENCH: Closed("it is warm")})
     waiting = asyncio.ensure_future(lab.leasing.tvm.request("Android", "alice", 1, PEER))
     await settle()
-    (request,) = [each.request for each in lab.leasing.waiting()]
+    (request,) = [each.request for each in lab.leasing.requests.waiting()]
     assert request.lease_class is LeaseClass.BENCH
-    assert lab.leasing.why([lab.leasing.waiting()[0].id]).popitem()[1] == "a: it is warm"
+    assert lab.leasing.why([lab.leasing.requests.waiting()[0].id]).popitem()[1] == "a: it is warm"
     lab.devices.become("a", Life.READY, closed={})
     assert await waiting
 
@@ -121,7 +122,7 @@ async def test_release_serves_the_next_and_is_harmless_when_repeated():
     lease = await lab.want()
     low, high = lab.want(priority=1), lab.want(priority=2)
     await settle()
-    assert [each.request.priority for each in lab.leasing.waiting()] == [2, 1]
+    assert [each.request.priority for each in lab.leasing.requests.waiting()] == [2, 1]
     lab.leasing.release(lease.id)
     lab.leasing.release(lease.id)
     lab.leasing.release("lease-0-0")
@@ -129,7 +130,7 @@ async def test_release_serves_the_next_and_is_harmless_when_repeated():
     assert not low.done()
     low.cancel()
     await settle()
-    assert not lab.leasing.waiting()
+    assert not lab.leasing.requests.waiting()
 
 
 async def test_a_cancelled_request_leaves_no_trace_before_and_after_its_grant():
@@ -138,20 +139,20 @@ async def test_a_cancelled_request_leaves_no_trace_before_and_after_its_grant():
     await settle()
     waiting.cancel()
     await settle()
-    assert not lab.leasing.waiting()
+    assert not lab.leasing.requests.waiting()
     waiting = lab.want()
     await settle()
     lab.devices.add("a", "android")  # granted; the task has not run yet
     waiting.cancel()
     await settle()
     assert waiting.cancelled()
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
     waiting = lab.want("b")
     await settle()
     waiting.cancel()
     lab.devices.add("b", "android")  # granted to a request that is being cancelled
     await settle()
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
 
 
 async def test_a_lost_device_is_revoked_and_not_handed_on():
@@ -161,7 +162,7 @@ async def test_a_lost_device_is_revoked_and_not_handed_on():
     await settle()
     lab.devices.become("a", Life.OFFLINE, "unplugged")
     await settle()
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
     assert not waiting.done()
     assert lab.told() == ["lease.granted", "lease.revoked", "lease.released"]
     assert "unplugged" in list(lab.events.since())[1].data["reason"]
@@ -179,7 +180,7 @@ async def test_a_device_lost_in_the_moment_of_its_grant_leaves_the_request_waiti
     lab.devices.become("a", Life.GONE)
     await settle()
     assert not waiting.done()
-    assert len(lab.leasing.waiting()) == 1
+    assert len(lab.leasing.requests.waiting()) == 1
     lab.devices.become("a", Life.READY)
     assert (await waiting).device == "a"
 
@@ -191,7 +192,7 @@ async def test_draining_and_cooling_leave_the_holder_alone_but_take_no_next(chan
     waiting = lab.want()
     await settle()
     lab.devices.change(replace(lab.devices.view("a"), **change))
-    assert lab.leasing.holders()
+    assert lab.leasing.active.holders()
     lab.leasing.release(lease.id)
     await settle()
     assert not waiting.done()
@@ -202,8 +203,8 @@ async def test_a_stock_key_may_be_any_selector_and_becomes_the_keys_prefix():
     lab = Lab("a")
     key = await lab.leasing.tvm.request("name=a,android", "bob", 1, PEER)
     assert key.startswith("name=a,android:")
-    (holder,) = lab.leasing.holders()
-    assert (holder.lease.request.user, holder.lease.request.door) == ("bob", Door.TVM)
+    (holder,) = lab.leasing.active.holders()
+    assert (holder.lease.request.user, holder.lease.request.source) == ("bob", LeaseSource.TVM)
     with pytest.raises(SelectorError):
         await lab.leasing.tvm.request("=", "bob", 1, PEER)
     assert lab.leasing.tvm.serves("Android")
@@ -239,7 +240,7 @@ async def test_revoking_cuts_the_session_and_waits_for_its_end():
     assert not revoking.done()
     leg.ended(SessionEnd(SessionOutcome.CUT, detail="maintenance"))
     await revoking
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
     with pytest.raises(NoSuchLeaseError):
         await lab.leasing.revoke("a", "again")
 
@@ -266,7 +267,7 @@ async def test_a_lease_revoked_while_its_session_waits_for_the_phone():
     opening = asyncio.ensure_future(lab.leasing.tvm.open(key, PEER, 10.0, lambda reason: opening.cancel(reason)))
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
     with pytest.raises(UnknownMatchKeyError):
         await lab.open(key)
 
@@ -331,7 +332,7 @@ async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
 
 async def test_phones_that_a_job_must_avoid_match_it_all_the_same():
     lab = Lab("a", "b")
-    request = LeaseRequest(Selector.parse("android"), "alice", Door.JOB, avoid=frozenset({"a", "b"}))
+    request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, avoid=frozenset({"a", "b"}))
     waiting = lab.leasing.ask(request, lambda _: None)
     why = "it failed this job, or another job of its array has it"
     assert lab.leasing.why((waiting,)) == {waiting: f"a: {why}; b: {why}"}
@@ -352,13 +353,15 @@ async def test_closing_revokes_everything():
     lab.devices.become("b", Life.CHECKING)
     lab.leasing.checking_key("b")
     await lab.leasing.close()
-    assert not lab.leasing.holders()
+    assert not lab.leasing.active.holders()
     assert lab.told()[-2:] == ["lease.revoked", "lease.released"]
 
 
 async def test_a_worker_place_may_outlast_its_lease_and_is_asked_for():
     lab = Lab("a", "b", policy=LeasePolicy(allocator=AllocatorPolicy(workers=1, min_slice_s=0.0, held_counts_s=0.0)))
-    tune = LeaseRequest(Selector.of_alias("android"), "alice", Door.JOB, 1, LeaseClass.TUNE, worker=True, job="t")
+    tune = LeaseRequest(
+        Selector.of_alias("android"), "alice", LeaseSource.JOB, 1, LeaseClass.TUNE, worker=True, job="t"
+    )
     lease = await lab.leasing.acquire(tune)
     lab.leasing.keep_place(lease.id)
     with pytest.raises(NoSuchLeaseError):
@@ -377,7 +380,7 @@ async def test_a_worker_place_may_outlast_its_lease_and_is_asked_for():
 
 async def test_why_a_pool_waits_leaves_out_its_own_phones():
     lab = Lab("a", "b", "c")
-    pool = LeaseRequest(Selector.of_alias("android"), "alice", Door.JOB, job="t", only=frozenset("ab"))
+    pool = LeaseRequest(Selector.of_alias("android"), "alice", LeaseSource.JOB, job="t", only=frozenset("ab"))
     await lab.leasing.acquire(replace(pool, only=frozenset("a")))
     other = await lab.leasing.acquire(replace(pool, only=frozenset("b"), job="o", user="bob"))
     waits = lab.leasing.ask(pool, lambda _: None)

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from farm.core.log_format import MAX_CHARACTERS, PlainFormatter
+from farm.common.phone_text import MAX_RECORD_CHARACTERS, PlainFormatter
 
 
 @pytest.fixture
@@ -47,5 +47,5 @@ def test_tracebacks_stay_readable(log):
 def test_a_record_is_bounded(log):
     logger, out = log
     logger.warning("%s", "x" * 1_000_000)
-    assert len(out.getvalue()) < MAX_CHARACTERS + 100
+    assert len(out.getvalue()) < MAX_RECORD_CHARACTERS + 100
     assert "1000008 characters" in out.getvalue()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.notify import MAX_STATUS_CHARACTERS, Notifier
+from farm.common.systemd import MAX_STATUS_CHARACTERS, Notifier
 
 
 class Manager:

@@ -4,7 +4,7 @@ import os
 import pwd
 import socket
 
-from farm.peers import peer_process, user_name
+from farm.common.peers import peer_process, user_name
 
 
 def test_the_kernel_says_who_is_at_the_other_end():

@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from sqlalchemy import Double, literal, update
 
-from farm.core.errors import UserError
-from farm.core.events import EventLog
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.selector import Selector, SelectorError
-from farm.leasing import LeasePolicy, Leasing
-from farm.leasing.clock import ClockWatch
-from farm.leasing.reserving import NoSuchReservationError, ReservationBook
-from farm.leasing.usage import By, decayed_use, summed
-from farm.store.check import check
-from farm.store.records import UsageRow
+from farm.common.errors import UserError
+from farm.common.events import EventLog
+from farm.common.selector import Selector, SelectorError
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.leasing.reports import UsageGrouping, decayed_use, summed
+from farm.leasing.reservations import ClockWatch, NoSuchReservationError, ReservationBook
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.store.leases import UsageRow
+from farm.store.maintenance import check
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.keeping import MemoryKeeper
@@ -61,7 +61,7 @@ class Lab:
         self.got = []
 
     def why_first(self):
-        (waiting,) = self.leasing.waiting(1)
+        (waiting,) = self.leasing.requests.waiting(1)
         return self.leasing.why([waiting.id])[waiting.id]
 
     def new_book(self):
@@ -70,11 +70,11 @@ class Lab:
         )
 
     def jumped(self):
-        self.book.tell()
+        self.book.publish()
         self.leasing.clock_jumped()
 
     def ask(self, user, longest_s=None):
-        request = LeaseRequest(Selector.parse("android"), user, Door.JOB, longest_s=longest_s)
+        request = LeaseRequest(Selector.parse("android"), user, LeaseSource.JOB, longest_s=longest_s)
         return self.leasing.ask(request, self.got.append)
 
 
@@ -111,7 +111,7 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
     book = ReservationBook(store.reservations, events, leasing.use)
     now = datetime.now(UTC)
     await book.add("android", "ci", now, now + timedelta(seconds=0.3))
-    leasing.ask(LeaseRequest(Selector.parse("android"), "alice", Door.JOB, longest_s=1.0), got.append)
+    leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)
     await until(lambda: got)
     assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
     await leasing.close()
@@ -176,14 +176,14 @@ async def test_a_reservation_that_cannot_be_read_costs_no_other_and_no_start(lab
 @pytest.mark.parametrize("jump_s", [-86400, 86400])
 async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
     now = lab.clocks.at
-    request = LeaseRequest(Selector.parse("android"), "alice", Door.JOB, longest_s=600.0)
+    request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=600.0)
     lease = await lab.leasing.acquire(request)
     await lab.book.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
     lab.clocks.at += timedelta(seconds=jump_s)
-    lab.watch.look()
+    lab.watch.check()
     jumps = [event for event in lab.events.since() if event.kind == "clock.jumped"]
     assert [event.data["seconds"] for event in jumps] == [jump_s]
-    (holder,) = lab.leasing.holders()
+    (holder,) = lab.leasing.active.holders()
     assert holder.lease.id == lease.id
     assert holder.held_s == 0
     assert holder.expires_at == lab.clocks.at + timedelta(seconds=600)
@@ -193,7 +193,7 @@ async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
     row = lab.keeper.rows[lease.id]
     assert row.held_s == 0
     assert row.ended_at == row.granted_at
-    lab.watch.look()
+    lab.watch.check()
     assert len([event for event in lab.events.since() if event.kind == "clock.jumped"]) == 1
     wanted_s = 30 * 3600 - jump_s  # of the window's start, from now
     lab.clocks.pass_(wanted_s + 60)
@@ -205,12 +205,12 @@ async def test_slewing_is_no_jump(lab):
     for _ in range(100):
         lab.clocks.pass_(1.0)
         lab.clocks.at += timedelta(milliseconds=0.5)
-        lab.watch.look()
+        lab.watch.check()
     assert lab.events.since() == []
 
 
-def row(user, held_s, device="a", door=Door.TVM):
-    return UsageRow(user, device, door, LeaseClass.INTERACTIVE, 1, held_s)
+def row(user, held_s, device="a", source=LeaseSource.TVM):
+    return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s)
 
 
 def test_old_use_counts_less():
@@ -231,13 +231,16 @@ def test_old_use_counts_less():
 
 
 def test_use_is_summed_by_what_is_asked():
-    rows = [row("alice", 10.0), row("alice", 5.0, "b", Door.JOB), row("bob", 60.0, "b", Door.JOB)]
-    by_user = summed(rows, {"alice": 2, "carol": 1}, By.USER)
+    rows = [row("alice", 10.0), row("alice", 5.0, "b", LeaseSource.JOB), row("bob", 60.0, "b", LeaseSource.JOB)]
+    by_user = summed(rows, {"alice": 2, "carol": 1}, UsageGrouping.USER)
     assert [(each.name, each.held_s, each.leases, each.jobs) for each in by_user] == [
         ("bob", 60.0, 1, 0), ("alice", 15.0, 2, 2), ("carol", 0, 0, 1),
     ]  # fmt: skip
-    assert [each.name for each in summed(rows, {}, By.DEVICE)] == ["b", "a"]
-    assert [(each.name, each.held_s) for each in summed(rows, {}, By.DOOR)] == [("job", 65.0), ("tvm", 10.0)]
+    assert [each.name for each in summed(rows, {}, UsageGrouping.DEVICE)] == ["b", "a"]
+    assert [(each.name, each.held_s) for each in summed(rows, {}, UsageGrouping.SOURCE)] == [
+        ("job", 65.0),
+        ("tvm", 10.0),
+    ]
 
 
 async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
@@ -247,12 +250,12 @@ async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
         devices.add(name, "android")
     leasing = Leasing(devices, events, store.epoch, store.leases)
     for job in ("one", "one", ""):
-        await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB, job=job))
+        await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, job=job))
     now = datetime.now(UTC)
     window = (now - HOUR, now + timedelta(seconds=1))
     assert store.leases.jobs(*window, "user") == {"alice": 1}
     assert sum(store.leases.jobs(*window, "device").values()) == 2
-    (everything,) = summed(store.leases.usage(*window), store.leases.jobs(*window, "user"), By.USER)
+    (everything,) = summed(store.leases.usage(*window), store.leases.jobs(*window, "user"), UsageGrouping.USER)
     assert (everything.leases, everything.jobs) == (3, 1)
     assert 0 < everything.held_s < 10
     await leasing.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.measure.statistics import summarise
+from farm.measure.interval import summarise
 
 samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
 

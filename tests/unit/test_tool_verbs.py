@@ -8,19 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.common.errors import NotAllowedError
+from farm.common.events import EventLog
+from farm.common.selector import Selector
 from farm.control.artifacts import ArtifactFolder
-from farm.control.callers import Caller, Peer, Role
-from farm.control.forms import handler
+from farm.control.callers import Caller, LocalPeer, Role
+from farm.control.limits import BusyError
 from farm.control.messages import Request
-from farm.control.router import Call
 from farm.control.server import ControlCall
-from farm.control.verbs import tool as tool_verbs
-from farm.control.verbs.tool import ToolVerbs
-from farm.core.errors import NotAllowedError
-from farm.core.events import EventLog
-from farm.core.requests import Door, LeaseRequest
-from farm.core.selector import Selector
-from farm.leasing import Leasing
+from farm.control.verbs import device as device_verbs
+from farm.control.verbs import handler
+from farm.control.verbs.device import ToolVerbs
+from farm.leasing.leases import Leasing
+from farm.model.requests import LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -34,19 +34,19 @@ class Facts:
 class Tools:
     """A phone whose every file and screen says the same."""
 
-    async def pull(self, serial, remote, local, *, max_bytes, room):
+    async def pull(self, client, serial, remote, local, *, max_bytes, room):
         room(7)
         local.write_bytes(b"content")
         return 7
 
-    async def screenshot(self, serial, local):
+    async def screenshot(self, client, serial, local):
         local.write_bytes(b"content")
         return 1, 1
 
-    async def facts(self, serial):
+    async def facts(self, client, serial):
         return Facts(serial)
 
-    async def install(self, serial, local):
+    async def install(self, client, serial, local):
         assert local.read_bytes() == b"content"
 
 
@@ -70,22 +70,23 @@ class Shells:
 
 
 async def ask(verb, user, role, **fields):
-    peer = Peer(1, 1, 1)
+    peer = LocalPeer(1, 1, 1)
     return await handler(verb)(
-        ControlCall(Call(Request("r", "kind", fields), peer, None), Caller(user, role, peer.origin, peer))
+        ControlCall(Request("r", "kind", fields), peer, None, caller=Caller(user, role, peer.origin, peer))
     )
 
 
 @pytest.fixture
-async def held(tmp_path):
+async def held(tmp_path, monkeypatch):
     """Phone `a`, which alice holds."""
+    monkeypatch.setattr(device_verbs, "tools", Tools())
     devices = FakeDevices()
     devices.add("a", "android")
     leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
-    await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", Door.JOB))
+    await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
     view = SimpleNamespace(name="a", serial="S", adopted=True)
     artifacts = ArtifactFolder(tmp_path)
-    yield ToolVerbs(SimpleNamespace(view=lambda _: view), leasing, Tools(), artifacts, Shells()), artifacts
+    yield ToolVerbs(SimpleNamespace(view=lambda _: view), leasing, artifacts, Shells()), artifacts
     await leasing.close()
 
 
@@ -107,27 +108,40 @@ async def test_a_held_phones_files_and_screen_are_its_holders(held, verb, tmp_pa
 @pytest.fixture
 async def slow(tmp_path, monkeypatch):
     """Phone `a`, which nobody holds, with files that come when a test lets them; `under_way`: pulls, `most` at once."""
-    monkeypatch.setattr(tool_verbs, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(device_verbs, "CHECK_EVERY_S", 0.01)
     devices, under_way = FakeDevices(), []
     devices.add("a", "android")
     leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
 
     class Slow(Tools):
-        async def pull(self, serial, remote, local, *, max_bytes, room):
+        async def pull(self, client, serial, remote, local, *, max_bytes, room):
             under_way.append(remote)
             self.most = max(self.most, len(under_way))
             try:
                 await until(lambda: remote in self.let)
             finally:
                 under_way.remove(remote)
-            return await super().pull(serial, remote, local, max_bytes=max_bytes, room=room)
+            return await super().pull(client, serial, remote, local, max_bytes=max_bytes, room=room)
 
     tools = Slow()
     tools.let, tools.most = set(), 0
+    monkeypatch.setattr(device_verbs, "tools", tools)
     fleet = SimpleNamespace(view=lambda name: SimpleNamespace(name=name, serial=f"S{name}", adopted=True))
-    verbs = ToolVerbs(fleet, leasing, tools, ArtifactFolder(tmp_path), Shells())
+    verbs = ToolVerbs(fleet, leasing, ArtifactFolder(tmp_path), Shells())
     yield SimpleNamespace(verbs=verbs, leasing=leasing, under_way=under_way, tools=tools)
     await leasing.close()
+
+
+async def test_a_file_that_waits_long_for_the_one_before_it_is_refused(slow, monkeypatch):
+    monkeypatch.setattr(device_verbs, "TURN_LIMIT_S", 0.05)
+    first = asyncio.create_task(ask(slow.verbs.pull, "mallory", Role.USER, device="a", path="/1"))
+    await until(lambda: slow.under_way)
+    for user, phone in (("mallory", "b"), ("ann", "a")):
+        with pytest.raises(BusyError, match="copied for more than"):
+            await ask(slow.verbs.pull, user, Role.USER, device=phone, path="/2")
+    slow.tools.let.update(("/1", "/2"))
+    await first
+    await ask(slow.verbs.pull, "mallory", Role.USER, device="b", path="/2")
 
 
 @pytest.mark.parametrize(("users", "phones"), [(["mallory"] * 4, "abab"), (["mallory", "ann", "ann", "bob"], "aaaa")])
@@ -148,7 +162,7 @@ async def test_files_come_one_at_a_time_of_a_user_and_of_a_phone(slow, users, ph
 async def test_a_pull_ends_when_somebody_else_gets_the_phone(slow, tmp_path):
     pull = asyncio.create_task(ask(slow.verbs.pull, "mallory", Role.USER, device="a", path="/big"))
     await until(lambda: slow.under_way)
-    await slow.leasing.acquire(LeaseRequest(Selector.parse("android"), "ann", Door.JOB))
+    await slow.leasing.acquire(LeaseRequest(Selector.parse("android"), "ann", LeaseSource.JOB))
     with pytest.raises(NotAllowedError, match="ann holds a"):
         await pull
     assert slow.under_way == []

@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from farm.tracker import external
-from farm.tracker.budget import Budget
-from farm.tracker.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION, Offer, Refused, Registry
+from farm.tvm_server import external
+from farm.tvm_server.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION, Offer, OfferRegistry, RegistrationRefused
 
 SILENT_AFTER_S = 30.0
 
@@ -14,12 +13,12 @@ SILENT_AFTER_S = 30.0
 class Lab:
     def __init__(self):
         self.now = 0.0
-        self.registry = Registry(lambda: self.now, SILENT_AFTER_S)
+        self.registry = OfferRegistry(lambda: self.now, SILENT_AFTER_S)
 
     def server(self, *names, key="board"):
         registration = self.registry.register()
         for name in names:
-            self.registry.put(registration, key, offer(name, key))
+            self.registry.put(registration, offer(name, key))
         return registration
 
     def taken(self, key="board"):
@@ -30,7 +29,7 @@ class Lab:
 
 
 def offer(name, key="board"):
-    return Offer("127.0.0.1", 9090, f"{key}:{name}")
+    return Offer(key, "127.0.0.1", 9090, f"{key}:{name}")
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_first_in_first_out_within_a_key(lab):
 
 def test_the_same_match_key_again_replaces_the_offer_and_goes_to_the_end(lab):
     first = lab.server("a", "b")
-    lab.registry.put(first, "board", Offer("127.0.0.1", 9999, "board:a"))
+    lab.registry.put(first, Offer("board", "127.0.0.1", 9999, "board:a"))
     assert lab.registry.pending(first) == ["board:b", "board:a"]
     assert [lab.registry.take("board").port for _ in range(2)] == [9090, 9999]
 
@@ -118,14 +117,14 @@ def test_offers_are_limited_per_connection_and_in_all(lab):
         lab.server(*(f"{number}-{index}" for index in range(MAX_OFFERS_PER_CONNECTION)))
         for number in range(MAX_OFFERS // MAX_OFFERS_PER_CONNECTION)
     ]
-    with pytest.raises(Refused, match="one connection"):
-        lab.registry.put(full[0], "board", offer("more"))
+    with pytest.raises(RegistrationRefused, match="one connection"):
+        lab.registry.put(full[0], offer("more"))
     late = lab.server()
-    with pytest.raises(Refused, match="all connections"):
-        lab.registry.put(late, "board", offer("late"))
-    lab.registry.put(full[1], "board", offer("1-0"))  # replaces
+    with pytest.raises(RegistrationRefused, match="all connections"):
+        lab.registry.put(late, offer("late"))
+    lab.registry.put(full[1], offer("1-0"))  # replaces
     lab.registry.drop(full[0])
-    lab.registry.put(late, "board", offer("late"))
+    lab.registry.put(late, offer("late"))
     assert lab.registry.free()["board"] == MAX_OFFERS - MAX_OFFERS_PER_CONNECTION + 1
 
 
@@ -140,7 +139,7 @@ def test_nothing_takes_longer_because_others_have_many_offers(silent):
             lab.registry.free()
         newest = lab.server("a", "b", "c")
         return [
-            steps(lambda: lab.registry.put(newest, "board", offer("d"))),
+            steps(lambda: lab.registry.put(newest, offer("d"))),
             steps(lambda: lab.registry.take("board")),
             steps(lambda: lab.registry.heard(newest)),
             steps(lambda: lab.registry.free()),
@@ -148,36 +147,3 @@ def test_nothing_takes_longer_because_others_have_many_offers(silent):
         ]
 
     assert costs(50) == costs(1)
-
-
-class Peer:
-    def __init__(self, budget):
-        self.budget = budget
-        self.evicted = 0
-
-    def evict(self, held_bytes):
-        self.evicted = held_bytes
-        self.budget.hold(self, 0)
-
-
-def test_who_holds_most_is_evicted_until_all_fit():
-    budget = Budget(100)
-    small, large, larger = Peer(budget), Peer(budget), Peer(budget)
-    budget.hold(small, 10)
-    budget.hold(large, 40)
-    budget.hold(larger, 50)
-    assert [peer.evicted for peer in (small, large, larger)] == [0, 0, 0]
-    budget.hold(small, 20)
-    assert [peer.evicted for peer in (small, large, larger)] == [0, 0, 50]
-    assert budget.total_bytes == 60
-    budget.hold(small, 0)
-    assert budget.total_bytes == 40
-
-
-def test_one_that_holds_too_much_alone_is_evicted_itself():
-    budget = Budget(100)
-    quiet, loud = Peer(budget), Peer(budget)
-    budget.hold(quiet, 50)
-    budget.hold(loud, 101)
-    assert (quiet.evicted, loud.evicted) == (0, 101)
-    assert budget.total_bytes == 50

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
-from farm.tracker import wire
-from farm.tracker.handshake import (
+from farm.common.errors import ProtocolError
+from farm.tvm_server import wire
+from farm.tvm_server.wire import (
     MAX_HELLO_BYTES,
     SESSION_MAGIC,
     ClientHello,
@@ -23,16 +23,16 @@ from farm.tracker.handshake import (
 from tests.support.raw import encode_message
 
 MESSAGES = [
-    wire.Ping(),
-    wire.Stop("tracker:0.5"),
+    wire.Code.PING,
+    wire.Code.STOP,
     wire.Put("rasp3b", 9091, "rasp3b:0.123", None),
     wire.Put("rasp3b", 65535, "rasp3b:0.123", "10.1.2.3"),
-    wire.Request("adreno-740", "", 1),
-    wire.Request("gpu=adreno-740,pool=lab", "somebody", -3),
+    wire.TrackerRequest("adreno-740", "", 1),
+    wire.TrackerRequest("gpu=adreno-740,pool=lab", "somebody", -3),
     wire.UpdateInfo("rasp3b", None, 9091),
     wire.UpdateInfo("rasp3b", "board.example", 1),
-    wire.Summary(),
-    wire.GetPendingMatchKeys(),
+    wire.Code.SUMMARY,
+    wire.Code.GET_PENDING_MATCHKEYS,
 ]
 STREAM = wire.encode_magic() + b"".join(encode_message(message) for message in MESSAGES)
 
@@ -54,7 +54,7 @@ def frame(text: str | bytes) -> bytes:
 def decoded(text: str | bytes):
     parser = wire.TrackerParser()
     parser.receive_data(wire.encode_magic() + frame(text))
-    assert parser.next_event() == wire.Hello()
+    assert parser.next_event() == wire.TrackerHello()
     event = parser.next_event()
     assert parser.held_bytes == 0
     return event
@@ -63,23 +63,23 @@ def decoded(text: str | bytes):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, len(STREAM)])
 def test_every_message_survives_any_chunking(size):
     chunks = [STREAM[start : start + size] for start in range(0, len(STREAM), size)]
-    assert events_of(wire.TrackerParser(), chunks) == [wire.Hello(), *MESSAGES]
+    assert events_of(wire.TrackerParser(), chunks) == [wire.TrackerHello(), *MESSAGES]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_trailing_bytes_wait_for_the_rest_of_their_message(message):
     parser = wire.TrackerParser()
-    following = encode_message(wire.Ping())
+    following = encode_message(wire.Code.PING)
     events = events_of(parser, [wire.encode_magic() + encode_message(message) + following[:-1]])
-    assert events == [wire.Hello(), message]
+    assert events == [wire.TrackerHello(), message]
     assert parser.held_bytes == len(following) - 1
-    assert events_of(parser, [following[-1:]]) == [wire.Ping()]
+    assert events_of(parser, [following[-1:]]) == [wire.Code.PING]
     assert parser.held_bytes == 0
 
 
 def test_messages_as_stock_clients_and_servers_write_them():
     # tvm/rpc/client.py, tvm/rpc/server.py, and apps/cpp_rpc (which sends the port of UPDATE_INFO as a text).
-    assert decoded('[4, "android", "", 1]') == wire.Request("android", "", 1)
+    assert decoded('[4, "android", "", 1]') == wire.TrackerRequest("android", "", 1)
     assert decoded('[3, "android", [9090, "android:0.71"], null]') == wire.Put("android", 9090, "android:0.71", None)
     assert decoded('[5, {"key": "server:android", "addr": [null, 9090]}]') == wire.UpdateInfo("android", None, 9090)
     assert decoded('[5, {"key": "server:android", "addr": ["1.2.3.4", "9090"]}]') == wire.UpdateInfo(
@@ -102,7 +102,7 @@ def test_messages_as_stock_clients_and_servers_write_them():
         ("[true]", None),
         ('["1"]', None),
         ("[99]", None),
-        ("[" * wire.MAX_MESSAGE_BYTES, None),
+        ("[" * wire.MAX_TRACKER_MESSAGE_BYTES, None),
         ("[0]", wire.Code.SUCCESS),
         ("[4]", wire.Code.REQUEST),
         ('[4, "", "", 1]', wire.Code.REQUEST),
@@ -137,20 +137,20 @@ def test_nonsense_in_a_good_frame_is_invalid_and_the_connection_lives(text, code
     assert 0 < len(event.reason) < 200
 
 
-@pytest.mark.parametrize("length", [0, -1, -(2**31), wire.MAX_MESSAGE_BYTES + 1, 2**31 - 1])
+@pytest.mark.parametrize("length", [0, -1, -(2**31), wire.MAX_TRACKER_MESSAGE_BYTES + 1, 2**31 - 1])
 def test_an_impossible_length_ends_the_connection_for_good(length):
     parser = wire.TrackerParser()
     parser.receive_data(wire.encode_magic() + struct.pack("<i", length))
-    assert parser.next_event() == wire.Hello()
+    assert parser.next_event() == wire.TrackerHello()
     for _ in range(2):
         with pytest.raises(ProtocolError):
             parser.next_event()
-        parser.receive_data(encode_message(wire.Ping()))
+        parser.receive_data(encode_message(wire.Code.PING))
 
 
 def test_the_longest_message_is_read():
-    text = json.dumps([4, "android", "", 1]).ljust(wire.MAX_MESSAGE_BYTES)
-    assert decoded(text) == wire.Request("android", "", 1)
+    text = json.dumps([4, "android", "", 1]).ljust(wire.MAX_TRACKER_MESSAGE_BYTES)
+    assert decoded(text) == wire.TrackerRequest("android", "", 1)
 
 
 def test_another_protocol_is_refused_by_its_first_word():

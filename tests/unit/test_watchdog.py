@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.device import DeviceView, Life
-from farm.daemon.vital import status_line
-from farm.notify import Notifier
-from farm.watchdog import LOOK_AT_MOST_S, Pulse, Watchdog, rhythm_s, stuck
+from farm.common.systemd import CHECK_EVERY_S, Notifier, ProgressCheck, Watchdog
+from farm.daemon.monitoring import status_line
+from farm.model.device import DeviceView, Life
 
 
 class Recorder(Notifier):
@@ -30,39 +29,32 @@ class Recorder(Notifier):
         self.said.append(status)
 
 
-def test_only_what_is_silent_for_too_long_is_stuck() -> None:
-    loop = Pulse("the loop", lambda: 0.0, 5.0)
-    assert stuck([loop, Pulse("the watcher", lambda: 90.0, 90.0)]) == ()
-    (line,) = stuck([loop, Pulse("the watcher", lambda: 90.1, 90.0)])
-    assert line.startswith("the watcher has not moved for 90 s")
-
-
-@pytest.mark.parametrize(("watchdog_s", "every_s"), [(None, LOOK_AT_MOST_S), (60.0, LOOK_AT_MOST_S), (3.0, 1.0)])
+@pytest.mark.parametrize(("watchdog_s", "every_s"), [(None, CHECK_EVERY_S), (60.0, CHECK_EVERY_S), (3.0, 1.0)])
 def test_three_chances_within_the_managers_patience(watchdog_s: float | None, every_s: float) -> None:
-    assert rhythm_s(watchdog_s) == every_s
+    assert Watchdog(Recorder(watchdog_s=watchdog_s), (), str).every_s == every_s
 
 
 def test_no_keep_alive_while_a_part_does_not_move(caplog: pytest.LogCaptureFixture) -> None:
     silent = {"the scheduler": 0.0}
     notifier = Recorder()
-    dog = Watchdog(notifier, [Pulse("the scheduler", lambda: silent["the scheduler"], 30.0)], lambda: "2 ready")
-    assert dog.look()
+    dog = Watchdog(notifier, [ProgressCheck("the scheduler", lambda: silent["the scheduler"], 30.0)], lambda: "2 ready")
+    assert dog.check()
     assert notifier.said == ["2 ready", "alive"]
     silent["the scheduler"] = 31.0
     with caplog.at_level(logging.ERROR, "farm"):
-        assert not dog.look()
+        assert not dog.check()
         silent["the scheduler"] = 31.4
-        assert not dog.look()
+        assert not dog.check()
     assert notifier.said[2:] == ["stuck: the scheduler has not moved for 31 s (at most 30 s)"] * 2
     assert len(caplog.records) == 1  # told once
     silent["the scheduler"] = 0.0
-    assert dog.look()
+    assert dog.check()
     assert notifier.said[-1] == "alive"
 
 
 def test_a_manager_without_a_watchdog_hears_the_status_only() -> None:
     notifier = Recorder(watchdog_s=None)
-    Watchdog(notifier, [], lambda: "2 ready").look()
+    Watchdog(notifier, [], lambda: "2 ready").check()
     assert notifier.said == ["2 ready"]
 
 

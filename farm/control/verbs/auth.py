@@ -9,64 +9,40 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field
 
-from farm.control.accounts import Accounts
-from farm.control.callers import Role
-from farm.control.curve_entrance import CurveEntrance
-from farm.control.forms import Count, Verbs, form, verb
+from farm.common.errors import UserError
+from farm.control.callers import Accounts, Role
+from farm.control.listeners import CurveListener
 from farm.control.server import ControlCall
-from farm.core.errors import UserError
-from farm.store.audit import PAGE, AuditTable
+from farm.control.verbs import Count, VerbGroup, json_of, verb
+from farm.store.access import PAGE, AuditTable
 
 Name = Annotated[str, Field(max_length=64)]
 
 
-@form
-class NewAccount:
-    """`auth.new`: a key for clients elsewhere, or with `web` a token for the web page."""
-
-    name: Name
-    role: Literal["viewer", "user", "operator"]
-    web: bool = False
-
-
-@form
-class OneAccount:
-    """`auth.revoke`."""
-
-    name: Name
-
-
-@form
-class ListAudit:
-    """`audit.list`: the latest first. `verb` may end with a dot: all that begin so. `before`: the `seq` of a row."""
-
-    user: Name = ""
-    verb: Name = ""
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
-    before: Count = 0
-    limit: Annotated[int, Field(ge=1, le=PAGE)] = 100
-
-
-class AuthVerbs(Verbs):
+class AuthVerbs(VerbGroup):
     """Verbs over accounts and the audit log."""
 
-    def __init__(self, accounts: Accounts, audit: AuditTable, elsewhere: CurveEntrance | None) -> None:
+    def __init__(self, accounts: Accounts, audit: AuditTable, elsewhere: CurveListener | None) -> None:
         self._accounts = accounts
         self._audit = audit
         self._elsewhere = elsewhere
 
     @verb("auth.new", Role.OPERATOR)
-    async def new(self, asked: NewAccount, call: ControlCall) -> Mapping[str, Any]:
-        """Make an account; the answer is the only place where its secret ever stands."""
-        if not asked.web and self._elsewhere is None:
+    async def new(
+        self, call: ControlCall, name: Name, role: Literal["viewer", "user", "operator"], web: bool = False
+    ) -> Mapping[str, Any]:
+        """Make an account with a key for clients elsewhere, or with `web` a token for the web page.
+
+        The answer is the only place where its secret ever stands.
+        """
+        if not web and self._elsewhere is None:
             raise UserError(
-                "this farm has no door for clients elsewhere",
+                "this farm has no control socket for clients elsewhere",
                 hint='set [control] listen = "tcp://127.0.0.1:9192" and restart; a token for the web page: --web',
             )
-        made = await self._accounts.new(asked.name, Role[asked.role.upper()], web=asked.web, by=call.caller.user)
-        answer = {"name": made.account.name, "role": made.account.role.word}
-        if asked.web or self._elsewhere is None:
+        made = await self._accounts.new(name, Role[role.upper()], web=web, by=call.caller.user)
+        answer = {"name": made.account.user, "role": made.account.role.word}
+        if web or self._elsewhere is None:
             return answer | {"token": made.token}
         return answer | {
             "daemon": self._elsewhere.endpoint,
@@ -80,32 +56,34 @@ class AuthVerbs(Verbs):
         """Every account, and how many wrong keys and tokens there were since the start."""
         rows = [
             {
-                "name": each.name,
-                "role": each.role,
+                **json_of(each, "name", "role", "made_at", "made_by", "used_at", "revoked_at"),
                 "key": each.curve_key is not None,
                 "token": each.token_sha256 is not None,
-                "made_at": each.made_at.isoformat(),
-                "made_by": each.made_by,
-                "used_at": each.used_at.isoformat() if each.used_at else None,
-                "revoked_at": each.revoked_at.isoformat() if each.revoked_at else None,
             }
             for each in self._accounts.all()
         ]
         return {"accounts": rows, "wrong": {"keys": self._accounts.keys.wrong, "tokens": self._accounts.tokens.wrong}}
 
     @verb("auth.revoke", Role.OPERATOR)
-    async def revoke(self, asked: OneAccount) -> Mapping[str, Any]:
-        """Take an account's key and token; whoever is in with them is put out."""
-        await self._accounts.revoke(asked.name)
-        return {"name": asked.name}
+    async def revoke(self, name: Name) -> Mapping[str, Any]:
+        """Take an account's key and token; the connections that use them end."""
+        await self._accounts.revoke(name)
+        return {"name": name}
 
     @verb("audit.list", Role.OPERATOR)
-    async def list_audit(self, asked: ListAudit) -> Mapping[str, Any]:
-        """A page of the audit log."""
-        rows = await asyncio.to_thread(
-            lambda: self._audit.page(
-                user=asked.user, kind=asked.verb, since=asked.since, until=asked.until, before=asked.before,
-                limit=asked.limit,
-            )
-        )  # fmt: skip
+    async def list_audit(
+        self,
+        user: Name = "",
+        verb: Name = "",
+        since: AwareDatetime | None = None,
+        until: AwareDatetime | None = None,
+        before: Count = 0,
+        limit: Annotated[int, Field(ge=1, le=PAGE)] = 100,
+    ) -> Mapping[str, Any]:
+        """A page of the audit log, the latest first.
+
+        `verb` may end with a dot: all that begin so. `before`: the `seq` of a row.
+        """
+        page = self._audit.page
+        rows = await asyncio.to_thread(page, user=user, kind=verb, since=since, until=until, before=before, limit=limit)
         return {"rows": [asdict(row) | {"at": row.at.isoformat()} for row in rows]}

@@ -1,39 +1,32 @@
-"""Verbs about runtime bundles. The library is synchronous and hashes files: every call goes to a thread."""
+"""Verbs about runtime bundles and toolchains.
+
+A toolchain's interpreter is accepted after it has imported its TVM, and a pair after a check of both. The bundle
+library is synchronous and hashes files: every call runs in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
-from farm.bundle.manifest import Bundle
+from farm.bundle.model import Bundle
+from farm.common.errors import UserError
+from farm.common.tasks import SharedCall
 from farm.control.callers import Role
-from farm.control.forms import Verbs, form, verb
-from farm.control.render import bundle_row
 from farm.control.server import ControlCall
-from farm.core.shared_look import SharedLook
+from farm.control.verbs import HostPath, VerbGroup, json_of, verb
+from farm.devices.server.rollouts import Rollouts
+from farm.jobs.supervisor import Supervisor
+from farm.jobs.toolchains import Toolchains, check_pair, examine
+from farm.jobs.zygote import Toolchain
+from farm.store.database import run_to_completion
 
 
-@form
-class AddBundle:
-    """`bundle.add`: a folder on the daemon's host."""
-
-    folder: str
-    name: str
-    toolchain: str = "default"
-
-
-@form
-class OneBundle:
-    """A bundle by name or by the start of its hash."""
-
-    bundle: str
-
-
-class BundleVerbs(Verbs):
+class BundleVerbs(VerbGroup):
     """Verbs about runtime bundles."""
 
     def __init__(
@@ -41,7 +34,8 @@ class BundleVerbs(Verbs):
         library: BundleLibrary,
         compiler_of: Callable[[str], GoldenCompiler],
         in_use: Callable[[Bundle], str],
-        changed: Callable[[], None],
+        rollouts: Rollouts,
+        changed: Callable[[str], Awaitable[None]],
     ) -> None:
         """Take the parts.
 
@@ -49,19 +43,21 @@ class BundleVerbs(Verbs):
             library: where bundles are.
             compiler_of: a toolchain's golden compiler; raises UserError for an unknown toolchain.
             in_use: why a bundle must stay, or "".
-            changed: called after bundles came or went, so that waiting phones look again.
+            rollouts: which bundles phones get.
+            changed: called after a bundle came (its hash) or went (""), so that phones look again which one is theirs.
         """
         self._library = library
         self._compiler_of = compiler_of
         self._in_use = in_use
+        self._rollouts = rollouts
         self._changed = changed
-        self._verified = SharedLook(self._verify)
+        self._verified = SharedCall(self._verify)
         self._turn = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
     @verb("bundle.add", Role.OPERATOR)
-    async def add(self, asked: AddBundle, call: ControlCall) -> Mapping[str, Any]:
-        """Check a folder and keep it; its steps are sent ahead of the answer."""
-        compiler = self._compiler_of(asked.toolchain)
+    async def add(self, call: ControlCall, folder: str, name: str, toolchain: str = "default") -> Mapping[str, Any]:
+        """Check a folder on the daemon's host and keep it; its steps are sent ahead of the answer."""
+        compiler = self._compiler_of(toolchain)
         loop = asyncio.get_running_loop()
 
         def progress(step: str) -> None:
@@ -69,41 +65,152 @@ class BundleVerbs(Verbs):
 
         bundle = await asyncio.to_thread(
             self._library.add,
-            Path(asked.folder),
-            name=asked.name,
-            toolchain=asked.toolchain,
+            Path(folder),
+            name=name,
+            toolchain=toolchain,
             compile_golden=compiler,
             progress=progress,
         )
-        self._changed()
-        return bundle_row(bundle)
+        await self._changed(bundle.hash)
+        return self._row(bundle)
 
     @verb("bundle.list", Role.VIEWER)
     async def list(self) -> Mapping[str, Any]:
         """Every bundle."""
-        return {"bundles": [bundle_row(bundle) for bundle in await asyncio.to_thread(self._library.list)]}
+        return {"bundles": [self._row(bundle) for bundle in await asyncio.to_thread(self._library.list)]}
 
     @verb("bundle.show", Role.VIEWER)
-    async def show(self, asked: OneBundle) -> Mapping[str, Any]:
-        """One bundle."""
-        return bundle_row(await asyncio.to_thread(self._library.get, asked.bundle))
+    async def show(self, bundle: str) -> Mapping[str, Any]:
+        """One bundle, by its name or the start of its hash."""
+        return self._row(await asyncio.to_thread(self._library.get, bundle))
+
+    @verb("bundle.promote", Role.OPERATOR)
+    async def promote(self, bundle: str) -> Mapping[str, Any]:
+        """Make a bundle current without a canary."""
+        found = await asyncio.to_thread(self._library.get, bundle)
+        await self._rollouts.promote(found)
+        return self._row(found)
+
+    @verb("bundle.rollback", Role.OPERATOR)
+    async def rollback(self, call: ControlCall, bundle: str) -> Mapping[str, Any]:
+        """Withdraw a candidate, or the current bundle in favour of the one before."""
+        found = await asyncio.to_thread(self._library.get, bundle)
+        await self._rollouts.roll_back(found, call.caller.user)
+        return self._row(found)
 
     @verb("bundle.remove", Role.OPERATOR)
-    async def remove(self, asked: OneBundle) -> Mapping[str, Any]:
+    async def remove(self, bundle: str) -> Mapping[str, Any]:
         """Forget a bundle that no phone uses."""
-        which = asked.bundle
-        removed = await asyncio.to_thread(self._library.remove, which, in_use=self._in_use)
-        self._changed()
-        return {"name": which, "names": list(removed.names), "files_removed": removed.files_removed}
+        removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
+        await self._changed("")
+        return {"name": bundle, "names": list(removed.names), "files_removed": removed.files_removed}
 
     @verb("bundle.verify", Role.VIEWER)
-    async def verify(self, asked: OneBundle) -> Mapping[str, Any]:
+    async def verify(self, bundle: str) -> Mapping[str, Any]:
         """Hash a bundle's files again."""
-        which = asked.bundle
-        bundle = await asyncio.to_thread(self._library.get, which)
-        return {"name": which, "differences": await self._verified(bundle.hash)}
+        found = await asyncio.to_thread(self._library.get, bundle)
+        return {"name": bundle, "differences": await self._verified(found.hash)}
+
+    def _row(self, bundle: Bundle) -> dict[str, Any]:
+        return {**bundle_row(bundle), **self._rollouts.state(bundle)}
 
     async def _verify(self, hash_: str) -> Sequence[str]:
         async with self._turn:
             damages = await asyncio.to_thread(self._library.verify, hash_)
         return [f"{damage.file}: {damage.problem}" for damage in damages]
+
+
+class ToolchainInUseError(UserError):
+    """The toolchain is needed."""
+
+    code = "toolchain_in_use"
+
+
+class ToolchainVerbs(VerbGroup):
+    """Verbs about toolchains."""
+
+    def __init__(
+        self,
+        toolchains: Toolchains,
+        zygotes: Supervisor,
+        bundles: BundleLibrary,
+        changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`changed`: called after a toolchain came or went, so that phones look again which bundle is theirs."""
+        self._toolchains = toolchains
+        self._zygotes = zygotes
+        self._bundles = bundles
+        self._changed = changed
+        self._orders = asyncio.Lock()  # one at a time: a name is free from the check until it is kept
+
+    @verb("toolchain.add", Role.OPERATOR)
+    async def add(self, call: ControlCall, name: str, python: HostPath, bundle: str = "") -> Mapping[str, Any]:
+        """Let an interpreter of the host import TVM, compare it with the bundle if one is named, keep it, start it."""
+        if not Path(python).is_absolute():
+            raise UserError(f"{python!r} is no absolute path", hint="the daemon has a folder of its own")
+        async with self._orders:
+            self._toolchains.check_free(name)
+            found = await asyncio.to_thread(self._bundles.get, bundle) if bundle else None
+            await call.progress(step=f"importing TVM in {python}")
+            facts = await examine(Path(python))
+            if found is not None:
+                check_pair(name, facts, found)
+            toolchain = Toolchain(name, Path(python), bundle)
+            await self._take_in(toolchain, facts.tvm)
+        return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages}
+
+    @verb("toolchain.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
+        """Every toolchain."""
+        return {"toolchains": [self._row(each) for each in self._toolchains.all()]}
+
+    @verb("toolchain.remove", Role.OPERATOR)
+    async def remove(self, name: str) -> Mapping[str, Any]:
+        """Forget a toolchain that nothing needs."""
+        async with self._orders:
+            self._toolchains.check_removable(name)
+            made = await asyncio.to_thread(self._toolchains.made_for, name)
+            if made:
+                shown = made[0].names[0] if made[0].names else made[0].short_hash
+                raise ToolchainInUseError(
+                    f"bundle {shown} was added for toolchain {name}, which checks the phones that have it",
+                    hint=f"first: farm bundle remove {shown}",
+                )
+            await self._let_go(name)
+        return {"name": name}
+
+    @run_to_completion
+    async def _take_in(self, toolchain: Toolchain, tvm: str) -> None:
+        await self._toolchains.add(toolchain, tvm)
+        await self._zygotes.add(toolchain)
+        await self._changed()
+
+    @run_to_completion
+    async def _let_go(self, name: str) -> None:
+        await self._zygotes.remove(name)
+        await self._toolchains.remove(name)
+        await self._changed()
+
+    def _row(self, toolchain: Toolchain) -> dict[str, Any]:
+        versions = dict(self._zygotes.versions(toolchain.name))
+        tvm = versions.get("apache-tvm") or self._toolchains.verified_tvm(toolchain.name)
+        return {
+            "name": toolchain.name,
+            "python": str(toolchain.python),
+            "bundle": toolchain.bundle,
+            "configured": self._toolchains.is_configured(toolchain.name),
+            "up": bool(versions),
+            "tvm": tvm,
+            "versions": versions,
+        }
+
+
+def bundle_row(bundle: Bundle) -> dict[str, Any]:
+    """A bundle in `farm bundle list`."""
+    return {
+        **json_of(bundle, "name", "hash", "abi", "toolchain", "tvm_version", "has_opencl"),
+        "size_bytes": sum(file.size for file in bundle.files),
+        "files": [{"name": f.name, "size_bytes": f.size, "sha256": f.sha256} for f in bundle.files],
+        "golden": [*bundle.golden_kinds],
+        "warnings": list(bundle.warnings),
+    }

@@ -1,115 +1,120 @@
-"""The verb `doctor`: what only the daemon knows of its host; `farm doctor` shows it beside its own findings."""
+"""The verb `doctor`: what only the daemon knows of its host, its USB hubs and its phones' places.
+
+`farm doctor` shows it beside its own findings (farm.cli.doctor).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from farm.adb.devices import AdbDevice, AdbState
+from farm.common.doctor_findings import FAIL, OK, OPEN_USB, WARN, Diagnosis, judge_folder, of_error
+from farm.common.peers import user_name
+from farm.common.tasks import SharedCall
 from farm.control.artifact_budget import GB
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
-from farm.control.forms import Verbs, verb
-from farm.core.doctor_findings import FAIL, OK, WARN, Finding, judge_folder
-from farm.core.shared_look import SharedLook
-from farm.peers import user_name
+from farm.control.verbs import VerbGroup, verb
+from farm.devices.power.power import PortStatus, PowerError
+from farm.devices.power.power_rules import PowerConfig
+from farm.devices.power.switchboard import Switchboard
+from farm.devices.power.usb import unplaced
+from farm.model.device import DeviceView
+from farm.store.store import Store
 
 NEARLY_FULL = 0.9  # of the artifact budget, or of the database's size: old things go from here on soon
-KEPT_S = 5.0  # a look reads up to 256 MB of database and asks every hub, for anybody who may look
+KEPT_S = 5.0  # a check reads up to 256 MB of database and asks every hub, and any viewer may ask for it
 MB = 10**6
-
-
-class Health(Protocol):
-    """The store, as far as its health goes."""
-
-    @property
-    def problem(self) -> str:
-        """Why nothing can be written now; empty while all is well."""
-        ...
+USB_POWER = "usb power"
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """What is looked at."""
+class DoctorHost:
+    """The parts of the host that are checked."""
 
     artifacts: ArtifactFolder
-    store: Health
+    store: Store
     database: Path | None  # a SQLite file; None: a server
     max_database_bytes: int
-    worker_user: str  # whom workers become; "": nobody else
+    worker_user: str  # that workers become; "": the daemon's own
     state_dir: Path
     damage: Callable[[], str] = lambda: ""  # what is wrong with the database's pages; blocks
-    blocked: Path | None = None  # the folder on whose account they do not become whom they should
+    blocked: Path | None = None  # the folder that keeps workers from becoming their user
 
 
-class DoctorVerbs(Verbs):
+class DoctorVerbs(VerbGroup):
     """The one verb."""
 
-    def __init__(self, host: Host, look_at_usb: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
+    def __init__(self, host: DoctorHost, check_usb: Callable[[], Awaitable[Sequence[Diagnosis]]]) -> None:
         self._host = host
-        self._look_at_usb = look_at_usb
-        self._shared = SharedLook(self._look, keep_s=KEPT_S)
+        self._check_usb = check_usb
+        self._shared = SharedCall(self._check, keep_s=KEPT_S)
 
     @verb("doctor", Role.VIEWER)
     async def doctor(self) -> Mapping[str, Any]:
-        """Look at everything, or tell what was found just now."""
+        """Check everything, or repeat the findings of a moment ago."""
         return await self._shared(None)
 
-    async def _look(self, _: None) -> Mapping[str, Any]:
-        findings = [*await asyncio.to_thread(look, self._host), *await self._look_at_usb()]
+    async def _check(self, _: None) -> Mapping[str, Any]:
+        findings = [*await asyncio.to_thread(host_findings, self._host), *await self._check_usb()]
         return {"findings": [asdict(finding) for finding in findings]}
 
 
-def look(host: Host) -> Sequence[Finding]:
+def host_findings(host: DoctorHost) -> Sequence[Diagnosis]:
     """Every finding. Blocking: it looks at files."""
     return [finding for check in (_state, _artifacts, _database, _workers) for finding in check(host)]
 
 
-def _state(host: Host) -> Iterator[Finding]:
+def _state(host: DoctorHost) -> Iterator[Diagnosis]:
     yield judge_folder("state folder", host.state_dir, shutil.disk_usage(host.state_dir).free)
 
 
-def _artifacts(host: Host) -> Iterator[Finding]:
+def _artifacts(host: DoctorHost) -> Iterator[Diagnosis]:
     used, budget = host.artifacts.used_bytes, host.artifacts.rules.budget_bytes
     detail = f"{used / GB:.1f} of {budget / GB:.1f} GB used, {host.artifacts.rules.keep_s / 86400:g} days kept"
     if used > NEARLY_FULL * budget:
-        yield Finding("artifacts", WARN, detail, "raise [artifacts] budget_gb; the unused longest go first")
+        yield Diagnosis("artifacts", WARN, detail, "raise [artifacts] budget_gb; the unused longest go first")
     else:
-        yield Finding("artifacts", OK, detail)
+        yield Diagnosis("artifacts", OK, detail)
 
 
-def _database(host: Host) -> Iterator[Finding]:
+def _database(host: DoctorHost) -> Iterator[Diagnosis]:
     if host.store.problem:
-        yield Finding(
+        yield Diagnosis(
             "database", FAIL, host.store.problem, "free space on its disk (df -h): jobs and leases wait for it"
         )
         return
     if host.database is None:
-        yield Finding("database", OK, "on a server, writable")
+        yield Diagnosis("database", OK, "on a server, writable")
         return
     size = sum(path.stat().st_size for path in host.database.parent.glob(f"{host.database.name}*") if _ours(host, path))
     detail = f"{host.database}, {size / MB:.1f} of {host.max_database_bytes / MB:g} MB, writable"
     if wrong := host.damage():
-        yield Finding("database", FAIL, f"{host.database}: {wrong}", "farm store check, then a backup: docs/service.md")
+        yield Diagnosis(
+            "database", FAIL, f"{host.database}: {wrong}", "farm store check, then a backup: docs/service.md"
+        )
         return
     nearly = size > NEARLY_FULL * host.max_database_bytes
     fix = "the oldest ended jobs go first: raise [store] max_mb to keep them" if nearly else ""
-    yield Finding("database", WARN if nearly else OK, detail, fix)
+    yield Diagnosis("database", WARN if nearly else OK, detail, fix)
 
 
-def _ours(host: Host, path: Path) -> bool:
+def _ours(host: DoctorHost, path: Path) -> bool:
     """Whether a file is the database or its log; copies beside it do not count."""
     assert host.database is not None
     return path.name.removeprefix(host.database.name) in ("", "-wal", "-shm")
 
 
-def _workers(host: Host) -> Iterator[Finding]:
+def _workers(host: DoctorHost) -> Iterator[Diagnosis]:
     if host.worker_user:
-        yield Finding("workers", OK, f"run as {host.worker_user}")
+        yield Diagnosis("workers", OK, f"run as {host.worker_user}")
         return
     own = user_name(os.geteuid())
     detail = f"run as {own}, like the daemon: a model that breaks out of its compiler could read the farm's files"
@@ -119,4 +124,76 @@ def _workers(host: Host) -> Iterator[Finding]:
         detail += f" ({host.blocked} is closed to the workers' own user)"
     elif os.geteuid() != 0:
         fix = "run it as a service: sudo farm install-service (docs/service.md)"
-    yield Finding("workers", WARN, detail, fix)
+    yield Diagnosis("workers", WARN, detail, fix)
+
+
+async def usb_findings(
+    config: PowerConfig, board: Switchboard, views: Sequence[DeviceView], listed: Sequence[AdbDevice]
+) -> list[Diagnosis]:
+    """Look at the hubs and at what adb lists.
+
+    Args:
+        config: `[power]`.
+        board: the switches of it.
+        views: every device.
+        listed: adb's list.
+    """
+    ports: tuple[PortStatus, ...] = ()
+    error: PowerError | None = None
+    placed = [view for view in views if view.place is not None]
+    by_uhubctl = [view for view in placed if view.place and config.rule_for(view.place).switch == "uhubctl"]
+    if board.uhubctl.find() or by_uhubctl:
+        try:
+            ports = await board.uhubctl.ports()
+        except PowerError as failed:
+            error = failed
+    return [
+        *_uhubctl(ports, error, by_uhubctl),
+        *_places(listed, views),
+        *_permissions(listed),
+    ]
+
+
+def _uhubctl(ports: Sequence[PortStatus], error: PowerError | None, views: Sequence[DeviceView]) -> Iterator[Diagnosis]:
+    """The ports that uhubctl can switch, and the phones whose ports it cannot."""
+    if error is not None:
+        if not views:
+            yield Diagnosis(USB_POWER, OK, error.message)
+            return
+        found = of_error(USB_POWER, WARN, error)
+        yield replace(found, detail=f"{found.detail}; {_names(views)} cannot be power-cycled")
+        return
+    if not ports:
+        return
+    smart = Counter(port.hub for port in ports)
+    yield Diagnosis(
+        USB_POWER, OK, f"uhubctl switches {', '.join(f'{hub} ({count} ports)' for hub, count in smart.items())}"
+    )
+    beyond = [view for view in views if view.place and view.place.hub.removeprefix("usb") not in smart]
+    if beyond:
+        fix = "move them to a hub that uhubctl lists, or name their switch: [power.hub] in docs/configuration.md"
+        yield Diagnosis(USB_POWER, WARN, f"{_names(beyond)}: their hub cannot switch its ports one by one", fix)
+    dark = {(port.hub, port.port) for port in ports if not port.powered}
+    for view in views:
+        if view.place and (view.place.hub.removeprefix("usb"), view.place.port) in dark:
+            where = f"-l {view.place.hub.removeprefix('usb')} -p {view.place.port}"
+            yield Diagnosis(USB_POWER, WARN, f"the port of {view.name} has no power", f"uhubctl {where} -a on")
+
+
+def _places(listed: Sequence[AdbDevice], views: Sequence[DeviceView]) -> Iterator[Diagnosis]:
+    places = {view.serial: view.place for view in views if view.place is not None}
+    virtual = {view.serial for view in views if view.identity and view.identity.virtual}
+    lost = [serial for serial in unplaced([device.serial for device in listed], places) if serial not in virtual]
+    if lost:
+        fix = f'say where: [usb.places] "{lost[0]}" = "1-4.2" (ls /sys/bus/usb/devices/*/serial)'
+        yield Diagnosis("usb places", WARN, f"nobody knows which port {', '.join(lost)} is in", fix)
+
+
+def _permissions(listed: Sequence[AdbDevice]) -> Iterator[Diagnosis]:
+    closed = [device.serial for device in listed if device.state is AdbState.NO_PERMISSIONS]
+    if closed:
+        yield Diagnosis("usb permission", WARN, f"the adb server may not open {', '.join(closed)}", OPEN_USB)
+
+
+def _names(views: Sequence[DeviceView]) -> str:
+    return ", ".join(view.name for view in views)

@@ -8,26 +8,21 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from farm.core.device import DeviceView, Heat, Service
-from farm.core.durations import format_duration
-from farm.core.health import Health
-from farm.core.health_rules import Finding
-from farm.core.lifecycle_state import DeviceState
-from farm.core.recovery import Ailment, Around, Outcome, ReleaseRule, Rung, budgets_left
-from farm.core.requests import LeaseClass
-from farm.store.records import RecoveryRecord
+from farm.common.durations import format_duration
+from farm.control.verbs import json_of
+from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, budgets_left
+from farm.devices.lifecycle.state import LifecycleState
+from farm.model.device import DeviceView, Heat, Service
+from farm.model.health import DeviceFault, Finding, Health
+from farm.model.requests import LeaseClass
+from farm.store.devices import RecoveryRecord
 
 BRIEF_CHARS = 60  # of a reason that stands in full above
 EVIDENCE_CHARS = 200
-# As farm.core.lifecycle writes a step: monotonic second, event, its values, life before and after, what was ordered.
+# As devices.lifecycle writes a step: monotonic second, event, its values, life before and after, what was ordered.
 _STEP = re.compile(r"(\d+\.\d+) (\w+)\((.*)\) : (\S+) -> (\S+) \[.*\]", re.DOTALL)
 _WORD = re.compile(r"[A-Z][a-z]*")
-RUNGS_SHOWN = 10  # of the last 24 hours; `--json` has all
-_RELEASED = {
-    ReleaseRule.PERSON: "until somebody releases it: farm device release {name}",
-    ReleaseRule.BUNDLES: "until the bundle library changes (farm bundle add), or farm device release {name}",
-    ReleaseRule.WELL: "until a probe finds it well, or farm device release {name}",
-}
+ACTIONS_SHOWN = 10  # of the last 24 hours; `--json` has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +30,24 @@ class DeviceFacts:
     """What is known of one device now."""
 
     view: DeviceView
-    state: DeviceState
-    around: Around
+    state: LifecycleState
+    context: RecoveryContext
     holder: str
     findings: Sequence[Finding]
     probed_s_ago: float | None
     beside: Sequence[str]  # others on its hub
     busy_beside: Mapping[str, str]  # of these: name -> who has it
-    rungs: Sequence[RecoveryRecord]  # of the last 24 hours, oldest first
+    actions: Sequence[RecoveryRecord]  # of the last 24 hours, oldest first
     quarantined_at: datetime | None
     story: Sequence[str]
     now_s: float  # monotonic
-    ordered: str = ""  # who took it out of service, and when; "": it is in service, or nobody noted it
+    bundles: Sequence[str] = ()  # what decides which runtime bundle it gets, where that is not simply the current one
+    ordered: str = ""  # the user who took it out of service, and when; "": it is in service, or it was not noted
 
 
 def as_values(facts: DeviceFacts) -> dict[str, Any]:
     """For programs."""
-    view, state, climb = facts.view, facts.state, facts.state.climb
+    view, state, progress = facts.view, facts.state, facts.state.progress
     kept = state.quarantine
     return {
         "life": view.life.value,
@@ -66,21 +62,15 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
             for each in LeaseClass
         },
         "recovery": {
-            "since_s": None if climb.since_s is None else round(facts.now_s - climb.since_s, 1),
-            "under_way": None if climb.under_way is None else climb.under_way.rung.value,
-            "skipped": list(climb.skipped),
-            "left_today": {rung.value: left for rung, left in budgets_left(climb, facts.now_s, facts.around).items()},
+            "since_s": None if progress.since_s is None else round(facts.now_s - progress.since_s, 1),
+            "under_way": None if progress.under_way is None else progress.under_way.action.value,
+            "skipped": list(progress.skipped),
+            "left_today": {
+                action.value: left for action, left in budgets_left(progress, facts.now_s, facts.context).items()
+            },
             "last_day": [
-                {
-                    "rung": each.rung,
-                    "ailment": each.ailment,
-                    "cause": each.cause,
-                    "began_at": each.began_at.isoformat(),
-                    "took_s": each.took_s,
-                    "outcome": each.outcome,
-                    "detail": each.detail,
-                }
-                for each in facts.rungs
+                json_of(each, "action", "fault", "cause", "began_at", "took_s", "outcome", "detail")
+                for each in facts.actions
             ],
         },
         "quarantine": None
@@ -88,18 +78,19 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         else {
             "reason": kept.reason,
             "hint": kept.hint,
-            "ailment": kept.ailment.value,
+            "fault": kept.fault.value,
             "rule": kept.rule.value,
             "at": None if facts.quarantined_at is None else facts.quarantined_at.isoformat(),
             "evidence": kept.evidence.splitlines(),
         },
         "probe": {
             "age_s": None if facts.probed_s_ago is None else round(facts.probed_s_ago, 1),
-            "findings": [{"kind": each.kind.value, "what": each.what, "hint": each.hint} for each in facts.findings],
+            "findings": [json_of(each, "kind", "what", "hint") for each in facts.findings],
             "missing": [] if view.health is None else list(view.health.missing),
             "dropped": [] if view.health is None else [asdict(each) for each in view.health.dropped],
         },
-        "place": None if view.place is None else {"hub": view.place.hub, "port": view.place.port},
+        "bundle": {"hash": view.bundle, "reasons": list(facts.bundles)},
+        "place": None if view.place is None else json_of(view.place, "hub", "port"),
         "beside": list(facts.beside),
         "story": list(facts.story),
     }
@@ -107,7 +98,8 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
 
 def as_lines(facts: DeviceFacts) -> list[str]:
     """For people."""
-    return [*_state(facts), *_classes(facts.view), *_quarantine(facts), *_ladder(facts), *_probe(facts), *_place(facts)]
+    parts = (_quarantine(facts), facts.bundles, _ladder(facts), _probe(facts), _place(facts))
+    return [*_state(facts), *_classes(facts.view), *(line for part in parts for line in part)]
 
 
 def _state(facts: DeviceFacts) -> Iterator[str]:
@@ -154,7 +146,7 @@ def _quarantine(facts: DeviceFacts) -> Iterator[str]:
         return
     since = f" since {facts.quarantined_at:%Y-%m-%d %H:%M:%S} UTC" if facts.quarantined_at else ""
     yield f"quarantine{since}: {kept.reason}"
-    yield f"  {_RELEASED[kept.rule].format(name=facts.view.name)}"
+    yield f"  {kept.rule.ends(facts.view.name)}"
     if kept.evidence:
         yield "  its last steps before:"
         yield from (f"    {line}" for line in _steps(kept.evidence.splitlines(), facts.quarantined_at))
@@ -162,22 +154,22 @@ def _quarantine(facts: DeviceFacts) -> Iterator[str]:
 
 def _steps(evidence: Sequence[str], last_at: datetime | None) -> Iterator[str]:
     """The steps before a quarantine in words, by the clock where its end is known (the last of them)."""
-    told = [(line, _STEP.fullmatch(line)) for line in evidence]
-    ends_s = next((float(match[1]) for _, match in reversed(told) if match), 0.0)
-    for line, match in told:
+    steps = [(line, _STEP.fullmatch(line)) for line in evidence]
+    ends_s = next((float(match[1]) for _, match in reversed(steps) if match), 0.0)
+    for line, match in steps:
         if match is None:
             yield line
             continue
-        at_s, event, said, before, after = match.groups()
+        at_s, event, values, before, after = match.groups()
         what = " ".join(_WORD.findall(event)).lower()
-        reason = next((f": {found[1]}" for each in ("reason", "trouble") if (found := _told(each, said))), "")
+        reason = next((f": {found[1]}" for each in ("reason", "trouble") if (found := _value(each, values))), "")
         at = "" if last_at is None else f"{last_at - timedelta(seconds=ends_s - float(at_s)):%H:%M:%S} "
         yield f"{at}{before if before == after else f'{before} -> {after}'}, {what}{in_brief(reason, EVIDENCE_CHARS)}"
 
 
-def _told(name: str, said: str) -> re.Match[str] | None:
+def _value(name: str, values: str) -> re.Match[str] | None:
     """A value among the `name=value` of an event."""
-    return re.search(rf"\b{name}=(.*?)(?:, \w+=|$)", said)
+    return re.search(rf"\b{name}=(.*?)(?:, \w+=|$)", values)
 
 
 def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
@@ -190,35 +182,35 @@ def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
 
 
 def _ladder(facts: DeviceFacts) -> Iterator[str]:
-    climb = facts.state.climb
-    if climb.under_way is not None:
-        took = format_duration(max(0.0, facts.now_s - climb.under_way.began_s))
-        yield f"recovery: {climb.under_way.rung} under way for {took}: {climb.under_way.cause}"
-    yield from (f"recovery: not taken: {each}" for each in climb.skipped)
-    if facts.rungs:
-        count = len(facts.rungs)
+    progress = facts.state.progress
+    if progress.under_way is not None:
+        took = format_duration(max(0.0, facts.now_s - progress.under_way.began_s))
+        yield f"recovery: {progress.under_way.action} under way for {took}: {progress.under_way.cause}"
+    yield from (f"recovery: not taken: {each}" for each in progress.skipped)
+    if facts.actions:
+        count = len(facts.actions)
         yield f"recovery and orders in the last 24 h ({count}; UTC):"
-    if len(facts.rungs) > RUNGS_SHOWN:
-        yield f"  ... {len(facts.rungs) - RUNGS_SHOWN} before these"
-    for each in facts.rungs[-RUNGS_SHOWN:]:
+    if len(facts.actions) > ACTIONS_SHOWN:
+        yield f"  ... {len(facts.actions) - ACTIONS_SHOWN} before these"
+    for each in facts.actions[-ACTIONS_SHOWN:]:
         found = f"; then: {in_brief(each.detail)}" if each.detail else ""
-        yield f"  {each.began_at:%H:%M:%S} {each.rung} ({in_brief(each.cause)}): {_ended(each)}{found}"
-    left = budgets_left(climb, facts.now_s, facts.around)
-    spent = {rung: count for rung, count in left.items() if count < (facts.around.budget(rung) or 0)}
-    hard = {rung: left[rung] for rung in (Rung.REBOOT, Rung.POWER_CYCLE)} | spent
-    yield "recovery left for now: " + ", ".join(f"{rung} {count}" for rung, count in hard.items())
-    if facts.around.no_power:
-        yield f"  power-cycle: {facts.around.no_power}"
+        yield f"  {each.began_at:%H:%M:%S} {each.action} ({in_brief(each.cause)}): {_ended(each)}{found}"
+    left = budgets_left(progress, facts.now_s, facts.context)
+    spent = {action: count for action, count in left.items() if count < (facts.context.budget(action) or 0)}
+    hard = {action: left[action] for action in (RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE)} | spent
+    yield "recovery left for now: " + ", ".join(f"{action} {count}" for action, count in hard.items())
+    if facts.context.no_power:
+        yield f"  power-cycle: {facts.context.no_power}"
 
 
-def _ended(rung: RecoveryRecord) -> str:
+def _ended(taken: RecoveryRecord) -> str:
     """How it ended; an order mends nothing, and a quarantine lasts."""
-    if rung.outcome is None:
-        return "still" if rung.rung == Rung.QUARANTINE else "under way"
-    if rung.rung == Rung.QUARANTINE:
-        return f"lasted {format_duration(rung.took_s or 0.0)}"
-    word = "by order" if rung.ailment == Ailment.ORDER and rung.outcome == Outcome.MENDED else rung.outcome
-    return f"{word}, {rung.took_s or 0.0:.1f} s" if word == "by order" else f"{word} in {rung.took_s or 0.0:.1f} s"
+    if taken.outcome is None:
+        return "still" if taken.action == RecoveryAction.QUARANTINE else "under way"
+    if taken.action == RecoveryAction.QUARANTINE:
+        return f"lasted {format_duration(taken.took_s or 0.0)}"
+    word = "by order" if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.MENDED else taken.outcome
+    return f"{word}, {taken.took_s or 0.0:.1f} s" if word == "by order" else f"{word} in {taken.took_s or 0.0:.1f} s"
 
 
 def _probe(facts: DeviceFacts) -> Iterator[str]:
@@ -226,15 +218,15 @@ def _probe(facts: DeviceFacts) -> Iterator[str]:
     if health is None or facts.probed_s_ago is None:
         yield "probe: none yet"
         return
-    said = _readings(facts.view, health) or "nothing that is believed"
-    yield f"probe {format_duration(facts.probed_s_ago)} ago: {said}"
+    readings = _readings(facts.view, health) or "nothing that is believed"
+    yield f"probe {format_duration(facts.probed_s_ago)} ago: {readings}"
     for each in facts.findings:
         yield f"  {each.what}" + (f" ({each.hint.replace('NAME', facts.view.name)})" if each.hint else "")
 
 
 def _readings(view: DeviceView, health: Health) -> str:
     battery, hottest = health.battery, max(health.temperatures, key=lambda each: each.celsius, default=None)
-    said = (
+    readings = (
         "" if view.temperature_c is None else f"TEMP {view.temperature_c:.1f} °C ({view.temperature_of})",
         "" if battery.percent is None else f"battery {battery.percent} %",
         "" if battery.celsius is None else f"battery {battery.celsius:.1f} °C",
@@ -244,7 +236,7 @@ def _readings(view: DeviceView, health: Health) -> str:
         "thermal status not known" if health.throttle is None else f"throttle {health.throttle.name.lower()}",
         "" if health.data_free_bytes is None else f"/data {_size(health.data_free_bytes)} free",
     )
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, readings))
 
 
 def _size(count: int) -> str:

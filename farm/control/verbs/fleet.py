@@ -1,73 +1,26 @@
-"""What people may ask of the daemon, verb by verb: check the fields, call the part that does it, render the answer."""
+"""Verbs about the phones of the farm and their keys: status, adoption, labels, aliases; phones as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from farm.common.errors import UserError
+from farm.common.events import EventLog
+from farm.common.phone_text import REASON, plain
+from farm.common.selector import Selector, normalise
 from farm.control.callers import Role
-from farm.control.forms import OneDevice, Verbs, form, verb
-from farm.control.render import device_details, device_row
-from farm.core.errors import UserError
-from farm.core.events import EventLog
-from farm.core.labels import normalise
-from farm.core.selector import Selector
-from farm.fleet.aliases import Aliases
-from farm.fleet.fleet import Fleet
-from farm.fleet.uninstall import uninstall
-from farm.leasing import Leasing
+from farm.control.verbs import VerbGroup, json_of, verb
+from farm.devices.fleet import Fleet
+from farm.devices.identity.naming_rules import alike
+from farm.devices.registry import Aliases
+from farm.leasing.leases import Leasing
+from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.requests import LeaseClass
 
-
-@form
-class Adopt:
-    """`device.adopt`. Empty pool and rename leave the choice to the farm."""
-
-    device: str
-    pool: str = ""
-    rename: str = ""
-
-
-@form
-class SetDevice:
-    """`device.set`. None leaves a thing as it is; a label is KEY=VALUE, an empty value removes it."""
-
-    device: str
-    rename: str | None = None
-    pool: str | None = None
-    labels: tuple[str, ...] = ()
-
-
-@form
-class Forget:
-    """`device.forget`. `clean` also removes farm from the phone, `force` ends the lease of whoever holds it."""
-
-    device: str
-    clean: bool = False
-    force: bool = False
-
-
-@form
-class Address:
-    """`device.add`: HOST:PORT."""
-
-    address: str
-
-
-@form
-class SetAlias:
-    """`alias.set`."""
-
-    alias: str
-    selector: str
-
-
-@form
-class OneAlias:
-    """`alias.remove`."""
-
-    alias: str
+_MOST_ENTRIES = 32  # of a list in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +33,14 @@ class DaemonFacts:
     summary: Callable[[], Mapping[str, Any]]  # what SUMMARY answers them: boards that registered themselves included
     adb_socket: str
     problems: Callable[[], Awaitable[list[str]]]
-    door: Callable[[], tuple[str, int]] = lambda: ("", 0)  # what the TVM port is bound to, and the process that has it
+    tvm_server: Callable[[], tuple[str, int]] = lambda: (
+        "",
+        0,
+    )  # what the TVM port is bound to, and the process that has it
     web: Callable[[], str] = str  # the page's address; "": there is none
 
 
-class FleetVerbs(Verbs):
+class FleetVerbs(VerbGroup):
     """Verbs about phones and keys."""
 
     def __init__(self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts) -> None:
@@ -97,10 +53,11 @@ class FleetVerbs(Verbs):
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
-        holders = {holder.lease.device: holder.who for holder in self._leasing.holders()}
+        self._fleet.looked_at()
+        holders = {holder.lease.device: holder.who for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
         summary = self._facts.summary()
-        bound, pid = self._facts.door()
+        bound, pid = self._facts.tvm_server()
         totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
         return {
             "version": self._facts.version,
@@ -115,42 +72,46 @@ class FleetVerbs(Verbs):
         }
 
     @verb("device.show", Role.VIEWER)
-    async def show(self, asked: OneDevice) -> Mapping[str, Any]:
+    async def show(self, device: str) -> Mapping[str, Any]:
         """One device, whole."""
-        view = self._fleet.view(asked.device)
-        return device_details(view, self._fleet.care.holder(view.name))
+        self._fleet.looked_at()
+        view = self._fleet.view(device)
+        return device_details(view, self._fleet.recovery.holder(view.name))
 
     @verb("device.adopt", Role.OPERATOR)
-    async def adopt(self, asked: Adopt) -> Mapping[str, Any]:
-        """Let a phone in."""
-        if asked.rename:
-            self._free(asked.device)  # a lease knows its device by name
-        view = await self._fleet.orders.adopt(asked.device, pool=asked.pool, rename=asked.rename)
+    async def adopt(self, device: str, pool: str = "", rename: str = "") -> Mapping[str, Any]:
+        """Let a phone in; without pool and name the farm chooses them."""
+        if rename:
+            self._free(device)  # a lease knows its device by name
+        view = await self._fleet.admin.adopt(device, pool=pool, rename=rename)
         return {"name": view.name, "pool": view.pool}
 
     @verb("device.set", Role.OPERATOR)
-    async def set_device(self, asked: SetDevice) -> Mapping[str, Any]:
-        """Change a phone's name, pool or labels."""
-        if asked.rename is None and asked.pool is None and not asked.labels:
+    async def set_device(
+        self, device: str, rename: str | None = None, pool: str | None = None, labels: tuple[str, ...] = ()
+    ) -> Mapping[str, Any]:
+        """Change a phone's name, pool or labels (KEY=VALUE; an empty value removes one)."""
+        if rename is None and pool is None and not labels:
             raise UserError("device.set: nothing to change", hint="give --name, --pool or --label")
-        labels = dict(_assignment(text) for text in asked.labels)
-        if asked.rename is not None:
-            self._free(asked.device)  # a lease knows its device by name
-        view = await self._fleet.orders.change(asked.device, rename=asked.rename, pool=asked.pool, labels=labels)
-        changed = {label: view.labels.get(label, "") for label in map(normalise, labels)}  # "": removed
+        assigned = dict(_assignment(text) for text in labels)
+        if rename is not None:
+            self._free(device)  # a lease knows its device by name
+        view = await self._fleet.admin.change(device, rename=rename, pool=pool, labels=assigned)
+        changed = {label: view.labels.get(label, "") for label in map(normalise, assigned)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
 
     @verb("device.forget", Role.OPERATOR)
-    async def forget(self, asked: Forget) -> Mapping[str, Any]:
-        """Remove a phone from the farm; unless forced, one that nobody holds."""
-        name = self._fleet.view(asked.device).name if asked.force else self._free(asked.device)
-        await self._fleet.orders.forget(name, clean=asked.clean)
+    async def forget(self, device: str, clean: bool = False, force: bool = False) -> Mapping[str, Any]:
+        """Remove a phone from the farm, with `clean` farm from the phone too; `force` ends its lease."""
+        name = self._fleet.view(device).name if force else self._free(device)
+        await self._fleet.admin.forget(name, clean=clean)
         return {"name": name}
 
     @verb("device.add", Role.OPERATOR)
-    async def add(self, asked: Address) -> Mapping[str, Any]:
-        """Add a network phone."""
-        return {"address": await self._fleet.orders.add_network(asked.address)}
+    async def add(self, address: str) -> Mapping[str, Any]:
+        """Add a network phone, HOST:PORT."""
+        self._fleet.looked_at()
+        return {"address": await self._fleet.admin.add_network(address)}
 
     @verb("alias.list", Role.VIEWER)
     async def list_aliases(self) -> Mapping[str, Any]:
@@ -168,33 +129,33 @@ class FleetVerbs(Verbs):
         }
 
     @verb("alias.set", Role.OPERATOR)
-    async def set_alias(self, asked: SetAlias) -> Mapping[str, Any]:
+    async def set_alias(self, alias: str, selector: str) -> Mapping[str, Any]:
         """Let the phones of a selector answer to a key, later ones too; `no_match` says why none does now."""
         views = [(view.labels, view.aliases) for view in self._fleet.views()]
-        alias = await self._aliases.set(asked.alias, asked.selector)
+        alias = await self._aliases.set(alias, selector)
         devices = [view.name for view in self._fleet.views() if alias in view.aliases]
-        no_match = "" if devices else Selector.parse(asked.selector).no_match(views).message
+        no_match = "" if devices else Selector.parse(selector).no_match(views).message
         return {"alias": alias, "devices": devices, "no_match": no_match}
 
     @verb("alias.remove", Role.OPERATOR)
-    async def remove_alias(self, asked: OneAlias) -> Mapping[str, Any]:
+    async def remove_alias(self, alias: str) -> Mapping[str, Any]:
         """Remove a key that was set by hand."""
-        return {"alias": await self._aliases.remove(asked.alias)}
+        return {"alias": await self._aliases.remove(alias)}
 
     @verb("uninstall", Role.OPERATOR)
     async def uninstall(self) -> Mapping[str, Any]:
         """Remove farm from every phone."""
-        cleaned, failed = await uninstall(self._fleet)
+        cleaned, failed = await self._fleet.admin.forget_all()
         return {"cleaned": list(cleaned), "failed": failed}
 
     def _free(self, name: str) -> str:
-        """The device's own name, unless somebody holds it.
+        """The device's own name, unless it is leased.
 
         Raises:
-            UserError: somebody holds it.
+            UserError: it is leased.
         """
         view = self._fleet.view(name)
-        if (holder := self._leasing.holder(view.name)) is not None:
+        if (holder := self._leasing.active.holder(view.name)) is not None:
             raise UserError(f"{holder.who} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
         return view.name
 
@@ -204,3 +165,83 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UserError(f"{text!r} is not KEY=VALUE", hint="e.g. --label rack=3; an empty value removes the label")
     return name, value
+
+
+def state_word(view: DeviceView, *, held: bool) -> str:
+    """One word for a device's three facts and its lease: what keeps it from the next user, else `ready`."""
+    if view.life is not Life.READY:
+        return view.life.value
+    if held:
+        return "busy" if view.service is Service.IN else f"busy, {view.service.value}"
+    if view.service is not Service.IN:
+        return view.service.value
+    return view.heat.value if view.heat is not Heat.OK else Life.READY.value
+
+
+def _ordered(view: DeviceView) -> str:
+    """An order that keeps a ready device out, with what undoes it."""
+    out = view.life is Life.READY and view.service is not Service.IN
+    return f"an operator's order; undo: farm device release {view.name}" if out else ""
+
+
+def _closed(view: DeviceView) -> str:
+    """Why a ready device is closed to lease classes: the reason of the first of them."""
+    if view.life is not Life.READY:
+        return ""
+    return next((str(view.closed[each]) for each in LeaseClass if each in view.closed), "")
+
+
+def _found(view: DeviceView) -> str:
+    """What probes find wrong with a ready device; what recovery should mend goes first."""
+    return next((each.what for each in sorted(view.findings, key=lambda each: not each.act)), "")
+
+
+def device_row(view: DeviceView, holder: str) -> dict[str, Any]:
+    """A device in `farm status`. `holder` is empty when it is not leased."""
+    identity = view.identity
+    row = {
+        **json_of(view, "name", "serial"),
+        "state": state_word(view, held=bool(holder)),
+        **json_of(view, "life", "service", "heat"),
+        "closed": {each.value: json_of(why, "reason", "opens_in_s") for each, why in view.closed.items()},
+        "reason": view.reason or _ordered(view) or _closed(view) or _found(view),
+        "findings": [json_of(each, "kind", "what", "hint", "act") for each in view.findings],
+        **json_of(view, "adopted", "pool"),
+        "virtual": identity.virtual if identity else False,
+        "model": identity.model if identity else "",
+        "market_name": identity.market_name if identity else "",
+        "soc": (identity.soc.model or identity.soc.name) if identity else "",
+        "gpu": identity.gpu.model if identity else "",
+        **json_of(view, "temperature_c", "temperature_of", "battery_percent", "read_at"),
+        "usb": view.place.path if view.place else "",
+        "holder": holder,
+        **json_of(view, "aliases", "bundle", "since"),
+    }
+    return {name: _bounded(value) for name, value in row.items()}
+
+
+def _bounded(value: Any) -> Any:
+    """So much that no device's words make the answer about all of them too large to send."""
+    if isinstance(value, str):
+        return plain(value, REASON)
+    if isinstance(value, list):
+        return [_bounded(each) for each in value[:_MOST_ENTRIES]]
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    return value
+
+
+def device_details(view: DeviceView, holder: str) -> dict[str, Any]:
+    """Everything `farm device show` prints."""
+    identity = view.identity
+    facts = {} if identity is None else asdict(identity)
+    like = alike(identity, view.bundle)
+    return {
+        **device_row(view, holder),
+        "checked": view.checked,
+        "labels": dict(view.labels),
+        "alike": None if like is None else asdict(like),
+        "targets": dict(facts.pop("targets", {})),
+        "raw": facts.pop("raw", {}),
+        "identity": facts,
+    }

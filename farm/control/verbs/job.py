@@ -1,37 +1,53 @@
-"""The verbs of the job door about jobs. Viewers look; users act on their own jobs, operators on all."""
+"""The verbs of the control channel about jobs. Viewers look; users act on their own jobs, operators on all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from farm.common.durations import format_duration
+from farm.common.errors import ExitCode, FarmError, NotAllowedError, UserError, error_to_wire
+from farm.common.field_errors import KEY_FORM
+from farm.common.limits import MAX_JOBS_AT_ONCE
+from farm.common.selector import did_you_mean
 from farm.control.callers import Caller, Role
-from farm.control.forms import Verbs, verb
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs.job_forms import MAX_PAGE, Cancel, Check, ListJobs, Logs, LogTail, OneJob, Submit, Watch
-from farm.control.verbs.job_rows import attempt_row, job_row
-from farm.control.verbs.job_steps import JobSteps
-from farm.control.verbs.job_streams import JobStreams
-from farm.core.durations import format_duration
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import ExitCode, FarmError, NotAllowedError, UserError
-from farm.core.job import FINAL, Job, JobState
-from farm.core.limits import MAX_JOBS_AT_ONCE
-from farm.core.queue_model import JobRunsError, NoSuchJobError
-from farm.core.selector import did_you_mean
+from farm.control.verbs import MAX_COUNT, Count, VerbGroup, verb
+from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
 from farm.jobs.dispatcher import Dispatcher
-from farm.jobs.specs import KINDS, spec_from_wire
-from farm.leasing import Leasing
-from farm.store.job_search import Wanted
+from farm.jobs.logs import PAGE_LINES
+from farm.jobs.queue.model import JobRunsError, NoSuchJobError
+from farm.jobs.specs import Kinds, spec_from_wire
+from farm.leasing.leases import Leasing
+from farm.model.job import FINAL, Job, JobState
+from farm.store.jobs import JobFilter
 from farm.store.store import Store
 
 LIVE = tuple(state for state in JobState if state not in FINAL)
 SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than anybody waits
+MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
+MAX_WATCHED = 1000
+
+Key = Annotated[str, Field(max_length=128, pattern=KEY_FORM)]  # of a submit
+Searched = Annotated[str, Field(max_length=200)]
+JobName = Annotated[str, Field(min_length=1, max_length=200)]  # a job's id or the beginning of it, or an array
+AttemptNumber = Annotated[int, Field(ge=1, le=MAX_COUNT)]  # `number`, because `attempt` is the request's own field
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class JobEntry:
+    """One of the submits that `job.check` looks at."""
+
+    spec: dict[str, Any]
+    key: Key = ""
+    must_match: bool = False
 
 
 class CancelledError(UserError):
@@ -41,12 +57,19 @@ class CancelledError(UserError):
     exit_code = ExitCode.FAILED
 
 
-class JobVerbs(Verbs):
+class JobVerbs(VerbGroup):
     """Verbs over the dispatcher, the store and their streams."""
 
     def __init__(
-        self, dispatcher: Dispatcher, store: Store, streams: JobStreams, leasing: Leasing, steps: JobSteps
+        self,
+        dispatcher: Dispatcher,
+        store: Store,
+        streams: JobStreams,
+        leasing: Leasing,
+        steps: JobSteps,
+        kinds: Kinds,
     ) -> None:
+        self._kinds = kinds
         self._dispatcher = dispatcher
         self._store = store
         self._streams = streams
@@ -54,24 +77,34 @@ class JobVerbs(Verbs):
         self._steps = steps
 
     @verb("job.submit", Role.USER)
-    async def submit(self, asked: Submit, call: ControlCall) -> Mapping[str, Any]:
-        """Take jobs in."""
+    async def submit(
+        self, call: ControlCall, spec: dict[str, Any], key: Key = "", must_match: bool = False
+    ) -> Mapping[str, Any]:
+        """Take jobs in. The same `key` again adds nothing; `must_match` refuses what no phone could run now."""
         submitted = await self._dispatcher.submit(
-            spec_from_wire(asked.spec), call.caller.user, key=asked.key, must_match=asked.must_match
+            spec_from_wire(self._kinds, spec), call.caller.user, key=key, must_match=must_match
         )
         if submitted.taken:
-            rows = [job_row(job, on="", waits="") for job in submitted.taken]
+            rows = [job_row(job, None, waits="") for job in submitted.taken]
         else:
             rows = await self._rows(await asyncio.to_thread(self._store.jobs.several, submitted.jobs))
         return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
 
     @verb("job.check", Role.USER)
-    async def check(self, asked: Check, call: ControlCall) -> Mapping[str, Any]:
-        """Whether jobs could be taken in: how many there would be, or which entry could not and why."""
-        jobs = asked.besides
-        for index, entry in enumerate(asked.entries):
+    async def check(
+        self,
+        call: ControlCall,
+        entries: Annotated[tuple[JobEntry, ...], Field(max_length=MAX_JOBS_AT_ONCE)],
+        besides: Annotated[int, Field(ge=0)] = 0,
+    ) -> Mapping[str, Any]:
+        """Whether jobs could be taken in: how many there would be, or which entry could not and why.
+
+        `besides`: how many jobs were checked before, and would be submitted too.
+        """
+        jobs = besides
+        for index, entry in enumerate(entries):
             try:
-                spec = spec_from_wire(entry.spec)
+                spec = spec_from_wire(self._kinds, entry.spec)
                 jobs += self._dispatcher.check(
                     spec, call.caller.user, key=entry.key, must_match=entry.must_match, besides=jobs
                 )
@@ -80,96 +113,142 @@ class JobVerbs(Verbs):
         return {"jobs": jobs, "entry": None, "error": None}
 
     @verb("job.list", Role.VIEWER)
-    async def list_jobs(self, asked: ListJobs) -> Mapping[str, Any]:
-        """A page of jobs."""
-        await asyncio.to_thread(self._check_filter, asked)
-        if asked.text or asked.selector or asked.device:
-            return await self._searched(asked)
+    async def list_jobs(
+        self,
+        state: tuple[JobState, ...] = (),
+        user: str = "",
+        of_kind: str = "",
+        array: str = "",
+        jobs: Annotated[tuple[str, ...], Field(max_length=MAX_WATCHED)] = (),
+        before: str = "",
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50,
+        text: Searched = "",
+        selector: Searched = "",
+        device: Searched = "",
+        results: bool = False,
+    ) -> Mapping[str, Any]:
+        """A page of jobs, newest first.
+
+        `of_kind` is not called `kind` because that is the request's own field. `jobs`: only these, by their ids or
+        their arrays'. `text`: in a job's id, phone, selector or spec, any case; `selector`: canonical text, whole. With
+        one of text, selector and device a search looks at some of the jobs only. `results`: with the result of each
+        that is done, in brief.
+        """
+        await asyncio.to_thread(self._check_filter, of_kind, array, before)
+        if text or selector or device:
+            if array or jobs:
+                raise UserError("text, selector and device exclude array and jobs", hint="leave some out")
+            wanted = JobFilter(text=text, selector=selector, device=device, state=state, user=user, kind=of_kind)
+            found = await asyncio.to_thread(self._store.job_search.search, wanted, before=before, limit=limit)
+            rows = await self._rows(found.jobs, results=results)
+            return {"jobs": rows, "more": bool(found.before), "before": found.before}
         page = await asyncio.to_thread(
             self._store.jobs.page,
-            state=asked.state, user=asked.user, kind=asked.of_kind, array=asked.array, jobs=asked.jobs,
-            before=asked.before, limit=asked.limit + 1,
+            state=state, user=user, kind=of_kind, array=array, jobs=jobs, before=before, limit=limit + 1,
         )  # fmt: skip
-        more = len(page) > asked.limit
-        rows = await self._rows(page[: asked.limit])
+        more = len(page) > limit
+        rows = await self._rows(page[:limit], results=results)
         return {"jobs": rows, "more": more, "before": rows[-1]["id"] if more else ""}
 
-    async def _searched(self, asked: ListJobs) -> Mapping[str, Any]:
-        if asked.array or asked.jobs:
-            raise UserError("text, selector and device exclude array and jobs", hint="leave some out")
-        wanted = Wanted(text=asked.text, selector=asked.selector, device=asked.device,
-                        state=asked.state, user=asked.user, kind=asked.of_kind)  # fmt: skip
-        search = self._store.job_search.search
-        found = await asyncio.to_thread(search, wanted, before=asked.before, limit=asked.limit)
-        return {"jobs": await self._rows(found.jobs), "more": bool(found.before), "before": found.before}
-
     @verb("job.show", Role.VIEWER)
-    async def show(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
+    async def show(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """One job, whole."""
-        job = await asyncio.to_thread(self._one, asked.job)
-        attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
-        mine = _may_act(call.caller, job)
-        (row,) = await self._rows((job,))
+        found = await asyncio.to_thread(self._one, job)
+        attempts = await asyncio.to_thread(self._store.jobs.attempts, found.id)
+        mine = _may_act(call.caller, found)
+        (row,) = await self._rows((found,))
         return {
-            "job": {**row, "error": job.error},
-            "spec": dict(job.spec),
-            "after": list(job.after),
+            "job": {**row, "error": found.error},
+            "spec": dict(found.spec),
+            "after": list(found.after),
             "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
-            "result": await asyncio.to_thread(self._store.jobs.result, job.id),
-            "progress": None if (step := self._steps.of(job.id)) is None else step.to_wire(),
+            "result": await asyncio.to_thread(self._store.jobs.result, found.id),
+            "progress": None if (step := self._steps.of(found.id)) is None else step.to_wire(),
         }
 
     @verb("job.cancel", Role.USER)
-    async def cancel(self, asked: Cancel, call: ControlCall) -> Mapping[str, Any]:
-        """End jobs; those that have ended stay as they are."""
+    async def cancel(
+        self,
+        call: ControlCall,
+        job: Annotated[str, Field(max_length=200)] = "",
+        array: str = "",
+        key: Key = "",
+        user: str = "",
+        state: tuple[JobState, ...] = (),
+        before: str = "",
+    ) -> Mapping[str, Any]:
+        """End a job or an array; without `job`, a user's (one's own) jobs that meet the other fields.
+
+        Answers about at most 500 of the latter; `more`: again, with `before` the last of them. Jobs that have ended
+        stay as they are. `key` is that of a submit.
+        """
         error = CancelledError(f"{call.caller.user} cancelled it")
-        find = partial(self._meant, asked.job) if asked.job else partial(self._meant_by, asked, call.caller.user)
-        jobs = await asyncio.to_thread(find)
-        more = not asked.job and len(jobs) > MAX_PAGE
-        jobs = jobs[:MAX_PAGE] if more else jobs
+        if job:
+            jobs, more = await asyncio.to_thread(self._named, job), False
+        else:
+            page = await asyncio.to_thread(
+                self._not_ended, call.caller.user, array=array, key=key, user=user, state=state, before=before
+            )
+            jobs, more = page[:MAX_PAGE], len(page) > MAX_PAGE
         ordered = await self._order(call.caller, jobs, lambda job: self._dispatcher.cancel(job.id, error))
         return {**ordered, "more": more}
 
     @verb("job.hold", Role.USER)
-    async def hold(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
+    async def hold(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
-        jobs = await asyncio.to_thread(self._meant, asked.job)
+        jobs = await asyncio.to_thread(self._named, job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.hold(job.id))
 
     @verb("job.resume", Role.USER)
-    async def resume(self, asked: OneJob, call: ControlCall) -> Mapping[str, Any]:
+    async def resume(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Let held jobs go on."""
-        jobs = await asyncio.to_thread(self._meant, asked.job)
+        jobs = await asyncio.to_thread(self._named, job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.resume(job.id))
 
     @verb("job.watch", Role.VIEWER)
-    async def watch(self, asked: Watch, call: ControlCall) -> Mapping[str, Any]:
-        """Stream the events of jobs; answers with them when all have ended."""
-        jobs = await asyncio.to_thread(self._all_meant, asked.jobs)
+    async def watch(
+        self,
+        call: ControlCall,
+        jobs: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_WATCHED)],
+        since: Count = 0,
+        attended: bool = False,
+    ) -> Mapping[str, Any]:
+        """Stream the events of jobs and arrays after `since`; answers with the jobs when all have ended.
+
+        `attended`: jobs that have not begun are cancelled when this caller leaves.
+        """
+        ids = await asyncio.to_thread(self._all_named, jobs)
         try:
-            async with aclosing(self._streams.events(jobs, asked.since)) as events:
+            async with aclosing(self._streams.events(ids, since)) as events:
                 async for event in events:
                     await call.progress(**event.to_wire())
         except CallerGoneError:
-            if asked.attended:
-                self._abandoned(call.caller, jobs)
+            if attended:
+                self._abandoned(call.caller, ids)
             return {}
         except asyncio.CancelledError:
-            if asked.attended and call.call.gone.is_set():  # not the end of the daemon
-                self._abandoned(call.caller, jobs)
+            if attended and call.gone.is_set():  # not the end of the daemon
+                self._abandoned(call.caller, ids)
             raise
-        return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, jobs))}
+        return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, ids))}
 
     @verb("job.logs", Role.VIEWER)
-    async def logs(self, asked: Logs, call: ControlCall) -> Mapping[str, Any]:
-        """Stream an attempt's log."""
-        job = await asyncio.to_thread(self._one, asked.job)
-        if asked.number is not None and asked.number > job.attempts and not (asked.follow and job.state not in FINAL):
-            had = f"{job.attempts} attempt{'s' * (job.attempts != 1)}"
-            raise UserError(f"job {job.id} has had {had}", hint=f"farm job show {job.id} lists them")
-        answer: dict[str, Any] = {"lines": [], "next": asked.after}
+    async def logs(
+        self,
+        call: ControlCall,
+        job: str,
+        number: AttemptNumber | None = None,
+        after: Count = 0,
+        follow: bool = False,
+    ) -> Mapping[str, Any]:
+        """Stream the log of attempt `number`; None: the latest."""
+        found = await asyncio.to_thread(self._one, job)
+        if number is not None and number > found.attempts and not (follow and found.state not in FINAL):
+            had = f"{found.attempts} attempt{'s' * (found.attempts != 1)}"
+            raise UserError(f"job {found.id} has had {had}", hint=f"farm job show {found.id} lists them")
+        answer: dict[str, Any] = {"lines": [], "next": after}
         try:
-            pages = self._streams.log(job.id, asked.number, asked.after, follow=asked.follow)
+            pages = self._streams.log(found.id, number, after, follow=follow)
             async with aclosing(pages) as streamed:
                 async for number, page in streamed:
                     lines = [line.to_wire() for line in page.lines]
@@ -180,11 +259,21 @@ class JobVerbs(Verbs):
         return answer
 
     @verb("job.log_tail", Role.VIEWER)
-    async def log_tail(self, asked: LogTail) -> Mapping[str, Any]:
-        """The end of a log, or what is before a position of it."""
-        job = await asyncio.to_thread(self._one, asked.job)
+    async def log_tail(
+        self,
+        job: str,
+        number: AttemptNumber | None = None,
+        before: Count | None = None,
+        after: Count | None = None,
+        limit: Annotated[int, Field(ge=1, le=PAGE_LINES)] = 200,
+    ) -> Mapping[str, Any]:
+        """The last lines before the position `before` (None: the end) of the log of attempt `number` or the latest.
+
+        `after`: in place of that, the first ones after this position.
+        """
+        found = await asyncio.to_thread(self._one, job)
         number, tail = await asyncio.to_thread(
-            self._streams.log_tail, job.id, asked.number, before=asked.before, after=asked.after, limit=asked.limit
+            self._streams.log_tail, found.id, number, before=before, after=after, limit=limit
         )
         return {
             "lines": [line.to_wire() for line in tail.lines], "start": tail.start, "next": tail.next, "number": number,
@@ -219,7 +308,7 @@ class JobVerbs(Verbs):
     # --- helpers --------------------------------------------------------------------------------------------------
 
     async def _order(self, caller: Caller, jobs: Sequence[Job], give: Callable[[Job], None]) -> dict[str, Any]:
-        """Give an order about jobs; answers with all of them as they are then, and whom it `changed`.
+        """Give an order about jobs; answers with all of them as they are then, and the ids of those that it `changed`.
 
         Whatever has ended or is being ended stays as it is; of an array, whatever runs too if the order is not for it.
         """
@@ -248,14 +337,14 @@ class JobVerbs(Verbs):
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
-        """Cancel what has not begun: whoever waited for it is gone."""
+        """Cancel jobs that have not begun: the caller that waited for them left."""
         error = CancelledError(f"{caller.user} went away while it waited")
         for job in self._store.jobs.several(jobs):
             if job.state is not JobState.RUNNING and _may_act(caller, job):
                 with suppress(NoSuchJobError):
                     self._dispatcher.cancel(job.id, error)
 
-    def _meant(self, name: str) -> tuple[Job, ...]:
+    def _named(self, name: str) -> tuple[Job, ...]:
         """The one job, or the jobs of an array.
 
         Raises:
@@ -267,44 +356,44 @@ class JobVerbs(Verbs):
             return (job,)
         return self._store.jobs.page(array=name, limit=MAX_JOBS_AT_ONCE)[::-1] or (self._one(name),)
 
-    def _meant_by(self, asked: Cancel, caller: str) -> tuple[Job, ...]:
+    def _not_ended(
+        self, caller: str, *, array: str, key: str, user: str, state: Collection[JobState], before: str
+    ) -> tuple[Job, ...]:
         """A page, and one more if there is more, of the jobs that have not ended and that `job.cancel` means.
 
         Raises:
             UserError: nothing like that is known.
         """
-        if ended := FINAL.intersection(asked.state):
+        if ended := FINAL.intersection(state):
             raise UserError(f"what is {min(ended)} has ended", hint=f"states: {', '.join(LIVE)}")
-        self._check_filter(ListJobs(array=asked.array, before=asked.before))
-        user = asked.user or ("" if asked.array else caller)
-        keyed = self._store.jobs.submitted(user or caller, asked.key) if asked.key else ()
-        if asked.key and not keyed:
-            raise UserError(
-                f"{user or caller} submitted nothing with key {asked.key!r}", hint="farm job list shows jobs"
-            )
+        self._check_filter("", array, before)
+        user = user or ("" if array else caller)
+        keyed = self._store.jobs.submitted(user or caller, key) if key else ()
+        if key and not keyed:
+            raise UserError(f"{user or caller} submitted nothing with key {key!r}", hint="farm job list shows jobs")
         return self._store.jobs.page(
-            state=asked.state or LIVE, user=user, array=asked.array, jobs=keyed, before=asked.before, limit=MAX_PAGE + 1
+            state=state or LIVE, user=user, array=array, jobs=keyed, before=before, limit=MAX_PAGE + 1
         )
 
-    def _check_filter(self, asked: ListJobs) -> None:
+    def _check_filter(self, kind: str, array: str, before: str) -> None:
         """Refuse names that mean nothing: an empty answer would pass for "no jobs".
 
         Raises:
             UserError: there is no such kind, array or job.
         """
-        if asked.of_kind and asked.of_kind not in KINDS:
-            hint = did_you_mean(asked.of_kind, KINDS, f"kinds: {', '.join(KINDS)}")
-            raise UserError(f"there is no kind of job {asked.of_kind[:80]!r}", hint=hint)
-        if asked.array and not self._store.jobs.states(asked.array):
-            raise NoSuchJobError(f"there is no array {asked.array[:80]!r}", hint="farm job list shows them")
-        if asked.before and self._store.jobs.get(asked.before) is None:
-            raise NoSuchJobError(f"there is no job {asked.before[:80]!r}", hint="--before takes a whole id")
+        if kind and kind not in self._kinds:
+            hint = did_you_mean(kind, self._kinds, f"kinds: {', '.join(self._kinds)}")
+            raise UserError(f"there is no kind of job {kind[:80]!r}", hint=hint)
+        if array and not self._store.jobs.states(array):
+            raise NoSuchJobError(f"there is no array {array[:80]!r}", hint="farm job list shows them")
+        if before and self._store.jobs.get(before) is None:
+            raise NoSuchJobError(f"there is no job {before[:80]!r}", hint="--before takes a whole id")
 
-    def _all_meant(self, names: Sequence[str]) -> tuple[str, ...]:
+    def _all_named(self, names: Sequence[str]) -> tuple[str, ...]:
         """The ids of all jobs that these names mean, each once."""
         names = tuple(dict.fromkeys(names))
         known = {job.id for job in self._store.jobs.several(names)}
-        meant = ([name] if name in known else [job.id for job in self._meant(name)] for name in names)
+        meant = ([name] if name in known else [job.id for job in self._named(name)] for name in names)
         return tuple(dict.fromkeys(chain.from_iterable(meant)))
 
     def _one(self, name: str) -> Job:
@@ -320,19 +409,22 @@ class JobVerbs(Verbs):
             raise UserError(f"{name} is an array of jobs", hint=f"farm job list --array {name} shows them")
         raise NoSuchJobError(f"there is no job {name!r}", hint="farm job list shows them")
 
-    async def _rows(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    async def _rows(self, jobs: Sequence[Job], *, results: bool = False) -> list[dict[str, Any]]:
         tried = [job.id for job in jobs if job.attempts]
         latest = await asyncio.to_thread(self._store.jobs.latest_attempts, tried) if tried else {}
         waits = self._dispatcher.waits(job.id for job in jobs if job.state not in FINAL)
-        return [
+        ended = [job.id for job in jobs if job.state in FINAL] if results else []
+        found = await asyncio.to_thread(self._store.jobs.results, ended) if ended else {}
+        rows = [
             job_row(
                 job,
-                on=latest[job.id].device if job.id in latest else "",
+                latest.get(job.id),
                 waits=waits.get(job.id, ""),
                 step=self._steps.of(job.id),
             )
             for job in jobs
         ]
+        return [{**row, "result": in_brief(found[row["id"]])} if row["id"] in found else row for row in rows]
 
 
 def _may_act(caller: Caller, job: Job) -> bool:

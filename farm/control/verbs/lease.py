@@ -1,4 +1,4 @@
-"""Verbs about who has which phone: leases, explanations, use, reservations."""
+"""Verbs about leases: who has which phone, explanations, use, reservations, tunnels to phones, draining the host."""
 
 from __future__ import annotations
 
@@ -6,80 +6,38 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import AwareDatetime
 
 from farm.adb.server import authorization_steps
+from farm.adb.tunnels import Tunnel, TunnelKind
+from farm.common.durations import format_duration
+from farm.common.errors import UserError
+from farm.common.events import EventLog
+from farm.common.selector import Selector, did_you_mean
 from farm.control.callers import Role
-from farm.control.forms import OneDevice, Verbs, form, verb
-from farm.control.verbs.care import device_facts
+from farm.control.server import ControlCall
+from farm.control.verbs import VerbGroup, json_of, verb
+from farm.control.verbs.device import device_facts
 from farm.control.verbs.explain_device import as_lines, as_values
-from farm.core.device import DeviceView, Life
-from farm.core.durations import format_duration
-from farm.core.errors import UserError
-from farm.core.events import EventLog
-from farm.core.selector import Selector, did_you_mean
-from farm.fleet.aliases import Aliases
-from farm.fleet.fleet import Fleet
-from farm.leasing import Explanation, Leasing, NoSuchLeaseError
-from farm.leasing.reserving import ReservationBook
-from farm.leasing.status import asked_for
-from farm.leasing.usage import By, summed
-from farm.store.records import ReservationRecord, UsageRow
+from farm.devices.fleet import Fleet
+from farm.devices.registry import Aliases
+from farm.devices.tunnels import TunnelKeeper
+from farm.leasing.leases import Leasing
+from farm.leasing.model import Explanation, NoSuchLeaseError
+from farm.leasing.reports import UsageGrouping, asked_for, summed
+from farm.leasing.reservations import ReservationBook
+from farm.model.device import DeviceView, Life
+from farm.store.leases import LeaseTable, ReservationRecord
 
 LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
 DEFAULT_USAGE = "farm usage --since 7d"
 
 
-@form
-class Explain:
-    """`explain`. `what` is device, key or job."""
-
-    what: str
-    name: str
-
-
-@form
-class Usage:
-    """`usage`, from `since` up to `until` (None: now), summed by user, device or door."""
-
-    since: AwareDatetime
-    until: AwareDatetime | None = None
-    by: By = By.USER
-
-
-@form
-class AddReservation:
-    """`reservation.add`."""
-
-    selector: str
-    user: str
-    starts_at: AwareDatetime
-    ends_at: AwareDatetime
-    note: str = ""
-
-
-@form
-class OneReservation:
-    """`reservation.remove`."""
-
-    reservation: str
-
-
-class LeaseRecords(Protocol):
-    """What is needed of the store's leases."""
-
-    def usage(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
-        """Device-seconds by user, device, door and class."""
-
-    def jobs(self, since: datetime, until: datetime, by: str) -> Mapping[str, int]:
-        """How many jobs had a phone, by user, device or door."""
-
-
-class LeaseVerbs(Verbs):
-    """Who has what, why others wait, who had what, and what is kept for whom."""
+class LeaseVerbs(VerbGroup):
+    """Current and past leases, waiting requests, explanations and reservations."""
 
     def __init__(
         self,
@@ -88,7 +46,7 @@ class LeaseVerbs(Verbs):
         aliases: Aliases,
         events: EventLog,
         *,
-        records: LeaseRecords,
+        records: LeaseTable,
         reservations: ReservationBook,
         adb_key: Path,
         explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
@@ -103,11 +61,11 @@ class LeaseVerbs(Verbs):
             aliases: keys set by hand.
             events: what happened lately.
             records: leases that are over, too.
-            reservations: windows kept for somebody.
+            reservations: windows reserved for a user.
             adb_key: farm's private key; a phone's owner accepts its public half.
             explain_job: why a job, by id or prefix, does not run.
-            notes_of: what their owners wrote about jobs; reads the store.
-            heat_note: what people should know of the heat of a serial beside why it is closed.
+            notes_of: the notes of jobs, as their owners wrote them; reads the store.
+            heat_note: a remark about the heat of a serial, beside the reason why it is closed.
         """
         self._fleet = fleet
         self._leasing = leasing
@@ -122,28 +80,22 @@ class LeaseVerbs(Verbs):
 
     @verb("lease.list", Role.VIEWER)
     async def leases(self) -> Mapping[str, Any]:
-        """Who holds what, and who waits."""
+        """Every lease, and the waiting requests."""
         notes = await asyncio.to_thread(
-            self._notes_of, [holder.lease.request.job for holder in self._leasing.holders() if holder.lease.request.job]
+            self._notes_of,
+            [holder.lease.request.job for holder in self._leasing.active.holders() if holder.lease.request.job],
         )
-        waiting = self._leasing.waiting(WAITING_LISTED)
+        waiting = self._leasing.requests.waiting(WAITING_LISTED)
         return {
             "leases": [
                 {
-                    "id": holder.lease.id,
-                    "device": holder.lease.device,
-                    "user": holder.lease.request.user,
-                    "door": holder.lease.request.door.value,
-                    "lease_class": holder.lease.request.lease_class.value,
-                    "key": holder.lease.request.key,
-                    "job": holder.lease.request.job,
+                    **json_of(holder.lease, "id", "device"),
+                    **json_of(holder.lease.request, "user", "source", "lease_class", "key", "job"),
                     "note": notes.get(holder.lease.request.job, ""),
                     "held_s": round(holder.held_s, 3),
-                    "expires_at": None if holder.expires_at is None else holder.expires_at.isoformat(),
-                    "session": holder.session,
-                    "peer": holder.peer,
+                    **json_of(holder, "expires_at", "session", "peer"),
                 }
-                for holder in self._leasing.holders()
+                for holder in self._leasing.active.holders()
             ],
             "waiting": [
                 {
@@ -155,35 +107,36 @@ class LeaseVerbs(Verbs):
                 }
                 for each in waiting
             ],
-            "waiting_more": self._leasing.waiting_count - len(waiting),
+            "waiting_more": self._leasing.requests.waiting_by_key.total() - len(waiting),
         }
 
     @verb("lease.kick", Role.OPERATOR)
-    async def kick(self, asked: OneDevice) -> Mapping[str, Any]:
+    async def kick(self, device: str) -> Mapping[str, Any]:
         """End a lease now."""
-        held = {name: h.lease for h in self._leasing.holders() for name in (h.lease.device, h.lease.id)}
-        lease = held.get(asked.device)
+        held = {name: h.lease for h in self._leasing.active.holders() for name in (h.lease.device, h.lease.id)}
+        lease = held.get(device)
         if lease is None:
-            hint = did_you_mean(asked.device, held, "`farm lease list` shows who holds what")
-            raise NoSuchLeaseError(f"nobody holds {asked.device}", hint=hint)
+            hint = did_you_mean(device, held, "`farm lease list` shows who holds what")
+            raise NoSuchLeaseError(f"nobody holds {device}", hint=hint)
         await self._leasing.revoke(lease.id, "ended by an operator")
         return {"id": lease.id, "device": lease.device}
 
     # --- explain --------------------------------------------------------------------------------------------------
 
     @verb("explain", Role.VIEWER)
-    async def explain(self, asked: Explain) -> Mapping[str, Any]:
+    async def explain(self, what: str, name: str) -> Mapping[str, Any]:
         """Why a device is not handed out, a key waits or a job does not run, in sentences."""
-        match asked.what:
+        match what:
             case "device":
-                return await self._explain_device(self._fleet.view(asked.name))
+                return await self._explain_device(self._fleet.view(name))
             case "key":
-                return self._explain_key(asked.name)
+                return self._explain_key(name)
             case "job":
-                return await self._explain_job(asked.name)
-        raise UserError(f"explain does not know {asked.what!r}", hint="device, key or job")
+                return await self._explain_job(name)
+        raise UserError(f"explain does not know {what!r}", hint="device, key or job")
 
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
+        self._fleet.looked_at()
         facts = await device_facts(self._fleet, view.name)
         explanation = self._leasing.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
@@ -213,34 +166,36 @@ class LeaseVerbs(Verbs):
         return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
 
     def _lately(self, name: str) -> list[str]:
-        told = self._events.newest(
+        steps = self._events.newest(
             lambda event: event.subject == name and event.data.get("reason") is not None, LATEST_STEPS
         )
         return [
             f"  {each.at:%H:%M:%S} {each.kind.partition('.')[2]} {each.data['reason']}".rstrip()
-            for each in reversed(told)
+            for each in reversed(steps)
         ]
 
     # --- use and reservations -------------------------------------------------------------------------------------
 
     @verb("usage", Role.VIEWER)
-    async def usage(self, asked: Usage) -> Mapping[str, Any]:
-        """Device-seconds, leases and jobs; running leases count up to now."""
+    async def usage(
+        self, since: AwareDatetime, until: AwareDatetime | None = None, by: UsageGrouping = UsageGrouping.USER
+    ) -> Mapping[str, Any]:
+        """Device-seconds, leases and jobs from `since` to `until` (None: now); running leases count up to now."""
         now = datetime.now(UTC)
-        until = now if asked.until is None else min(asked.until, now)
-        if asked.until is not None and asked.since >= asked.until:
+        end = now if until is None else min(until, now)
+        if until is not None and since >= until:
             raise UserError("usage: since lies after until", hint="farm usage --since 2h --until 1h")
-        if asked.since >= until:
+        if since >= end:
             raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
-        rows = await asyncio.to_thread(self._records.usage, asked.since, until)
-        jobs = await asyncio.to_thread(self._records.jobs, asked.since, until, asked.by.value)
+        rows = await asyncio.to_thread(self._records.usage, since, end)
+        jobs = await asyncio.to_thread(self._records.jobs, since, end, by.value)
         return {
-            "since": asked.since.isoformat(),
-            "until": until.isoformat(),
-            "by": asked.by.value,
+            "since": since.isoformat(),
+            "until": end.isoformat(),
+            "by": by.value,
             "usage": [
-                {"name": each.name, "held_s": round(each.held_s, 3), "leases": each.leases, "jobs": each.jobs}
-                for each in summed(rows, jobs, asked.by)
+                {**json_of(each, "name", "leases", "jobs"), "held_s": round(each.held_s, 3)}
+                for each in summed(rows, jobs, by)
             ],
         }
 
@@ -250,20 +205,22 @@ class LeaseVerbs(Verbs):
         return {"reservations": [_reservation_row(record) for record in self._reservations.all()]}
 
     @verb("reservation.add", Role.OPERATOR)
-    async def add_reservation(self, asked: AddReservation) -> Mapping[str, Any]:
+    async def add_reservation(
+        self, selector: str, user: str, starts_at: AwareDatetime, ends_at: AwareDatetime, note: str = ""
+    ) -> Mapping[str, Any]:
         """Keep phones that there are, here or away, for one user."""
-        selector = Selector.parse(asked.selector)
+        parsed = Selector.parse(selector)
         known = [(view.labels, view.aliases) for view in self._fleet.views()]
-        matching = [view.name for view in self._fleet.views() if selector.matches(view.labels, view.aliases)]
+        matching = [view.name for view in self._fleet.views() if parsed.matches(view.labels, view.aliases)]
         if not matching:
-            raise selector.no_match(known)
-        record = await self._reservations.add(asked.selector, asked.user, asked.starts_at, asked.ends_at, asked.note)
+            raise parsed.no_match(known)
+        record = await self._reservations.add(selector, user, starts_at, ends_at, note)
         return {"reservation": _reservation_row(record), "devices": matching}
 
     @verb("reservation.remove", Role.OPERATOR)
-    async def remove_reservation(self, asked: OneReservation) -> Mapping[str, Any]:
+    async def remove_reservation(self, reservation: str) -> Mapping[str, Any]:
         """Take a reservation back."""
-        return {"reservation": _reservation_row(await self._reservations.remove(asked.reservation))}
+        return {"reservation": _reservation_row(await self._reservations.remove(reservation))}
 
 
 def _lines(explanation: Explanation) -> list[str]:
@@ -281,11 +238,78 @@ def _lines(explanation: Explanation) -> list[str]:
 
 
 def _reservation_row(record: ReservationRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "selector": record.selector,
-        "user": record.user,
-        "starts_at": record.starts_at.isoformat(),
-        "ends_at": record.ends_at.isoformat(),
-        "note": record.note,
-    }
+    return json_of(record, "id", "selector", "user", "starts_at", "ends_at", "note")
+
+
+class TunnelVerbs(VerbGroup):
+    """Verbs about tunnels."""
+
+    def __init__(self, fleet: Fleet, keeper: TunnelKeeper) -> None:
+        self._fleet = fleet
+        self._keeper = keeper
+
+    @verb("forward.add", Role.OPERATOR)
+    async def add(self, device: str, listen: str, dial: str, reverse: bool = False) -> Mapping[str, Any]:
+        """Set up a tunnel between adb socket specs (`tcp:9000`); farm repeats it after replugs and reboots."""
+        kind = TunnelKind.REVERSE if reverse else TunnelKind.FORWARD
+        view = self._fleet.view(device)
+        if not view.adopted:
+            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
+        await self._keeper.add(Tunnel(kind, view.serial, listen, dial))
+        return {"device": view.name, "listen": listen, "dial": dial, "kind": kind.value}
+
+    @verb("forward.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
+        """Every tunnel farm owns."""
+        names = {view.serial: view.name for view in self._fleet.views()}
+        return {
+            "tunnels": [
+                {
+                    "device": names.get(tunnel.serial, tunnel.serial),
+                    "kind": tunnel.kind.value,
+                    "listen": tunnel.listen,
+                    "dial": tunnel.dial,
+                    "problem": problem,
+                }
+                for tunnel, problem in self._keeper.listed()
+            ]
+        }
+
+    @verb("forward.remove", Role.OPERATOR)
+    async def remove(self, device: str, listen: str, dialler_stopped: bool = False) -> Mapping[str, Any]:
+        """Give a tunnel up."""
+        view = self._fleet.view(device)
+        tunnel = self._keeper.find(view.serial, listen)
+        if tunnel is None:
+            raise UserError(f"farm keeps no tunnel {listen} of {view.name}", hint="farm forward list")
+        waits = await self._keeper.remove(tunnel, dialler_stopped=dialler_stopped)
+        return {"device": view.name, "listen": listen, "waits": waits}
+
+
+class DrainVerbs(VerbGroup):
+    """Draining the host. It ends with the daemon: the next one hands phones out again."""
+
+    def __init__(self, leasing: Leasing, events: EventLog) -> None:
+        self._leasing = leasing
+        self._events = events
+
+    def problems(self) -> list[str]:
+        """For `farm status`."""
+        return [f"{self._leasing.drained}: farm drain --end"] if self._leasing.drained else []
+
+    @verb("host.drain", Role.OPERATOR)
+    async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
+        """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
+        by = call.caller.user
+        if on and not self._leasing.drained:
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")
+            self._events.publish("host.draining", "host", by=by)
+        elif not on and self._leasing.drained:
+            self._leasing.drain("")
+            self._events.publish("host.in_service", "host", by=by)
+        held = [
+            {"device": each.lease.device, "user": each.who, "held_s": each.held_s}
+            for each in self._leasing.active.holders()
+        ]
+        return {"draining": bool(self._leasing.drained), "leases": held}

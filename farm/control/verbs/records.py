@@ -1,58 +1,37 @@
-"""Verbs about kept sets of tuning records. What is in a set is the clients' business: here it is an artifact."""
+"""Verbs about measured and tuned models: measurements, sets of tuning records, and artifacts that killed phones.
+
+The content of a set is the clients' business: here it is an artifact. Everybody may see poisoned artifacts, the holder
+of a phone may report what killed there, operators let one be run again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from farm.common.errors import NotAllowedError, UserError
+from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
-from farm.control.forms import Count, Sha256, Verbs, form, verb
 from farm.control.server import ControlCall
-from farm.core.errors import NotAllowedError, UserError
-from farm.core.target_key import target_words
-from farm.store.record_sets import KeptSet, RecordSets, check_set
+from farm.control.verbs import MAX_COUNT, Count, Sha256, VerbGroup, json_of, verb
+from farm.jobs.poison import REFUSED_AFTER, PoisonLedger
+from farm.leasing.model import Holder
+from farm.model.identity import target_words
+from farm.store.artifacts import KeptSet, RecordSets, check_set
+from farm.store.measurements import Measurement, MeasurementTable
 
 SHOWN_SETS = 200
 
 Name = Annotated[str, Field(min_length=1, max_length=255)]
-
-
-@form
-class ListSets:
-    """`records.list`."""
-
-    name: str = ""  # of a model; "": all
-    job: str = ""  # whose end they were; "": all
-    limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
-
-
-@form
-class OneSet:
-    """A set: its number, or a model's name for the caller's newest one; of who has none, for the only one there is."""
-
-    set: Name
-
-
-@form
-class KeepSet:
-    """`records.keep`: as a tune job keeps its own."""
-
-    model: Sha256
-    name: Name
-    target: Any
-    artifact: Sha256
-    records: Count
-    best: dict[str, Any]
-
-
-@form
-class RemoveSet:
-    """`records.remove`: a set by its number; a model's name would mean another one tomorrow."""
-
-    set: Annotated[int, Field(ge=1, lt=1 << 63)]
+SetNumber = Annotated[int, Field(ge=1, lt=1 << 63)]
+MAX_PAGE = 500  # rows of about 1 kB
+MAX_MODELS = 100
+TIMES = ("median_s", "low_s", "high_s")
+MAX_ARTIFACTS = 10_000  # asked about at once
 
 
 class NoSuchSetError(UserError):
@@ -61,68 +40,66 @@ class NoSuchSetError(UserError):
     code = "no_such_records"
 
 
-class Artifacts(Protocol):
-    """The artifact folder, as far as a set needs it."""
-
-    def path(self, sha256: str) -> object:
-        """Where it is.
-
-        Raises:
-            UserError: it is not there.
-        """
-        ...
-
-
-class RecordsVerbs(Verbs):
+class RecordsVerbs(VerbGroup):
     """Verbs about kept sets."""
 
-    def __init__(self, sets: RecordSets, artifacts: Artifacts) -> None:
+    def __init__(self, sets: RecordSets, artifacts: ArtifactFolder) -> None:
         self._sets = sets
         self._artifacts = artifacts
 
     @verb("records.list", Role.VIEWER)
-    async def list(self, asked: ListSets) -> Mapping[str, Any]:
+    async def list(
+        self, name: str = "", job: str = "", limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
+    ) -> Mapping[str, Any]:
         """The newest sets."""
-        found = await asyncio.to_thread(self._sets.page, name=asked.name, job=asked.job, limit=asked.limit)
-        return {"sets": [row(each) for each in found]}
+        found = await asyncio.to_thread(self._sets.page, name=name, job=job, limit=limit)
+        return {"sets": [_set_row(each) for each in found]}
 
     @verb("records.show", Role.VIEWER)
-    async def show(self, asked: OneSet, call: ControlCall) -> Mapping[str, Any]:
-        """One set."""
-        return row(await asyncio.to_thread(self._found, asked.set, call.caller.user), whole=True)
+    async def show(self, call: ControlCall, set: Name) -> Mapping[str, Any]:  # noqa: A002 (the field's public name)
+        """One set: by its number, or by a model's name the caller's newest; without one, the only one."""
+        return _set_row(await asyncio.to_thread(self._found, set, call.caller.user), whole=True)
 
     @verb("records.keep", Role.USER)
-    async def keep(self, asked: KeepSet, call: ControlCall) -> Mapping[str, Any]:
+    async def keep(
+        self,
+        call: ControlCall,
+        model: Sha256,
+        name: Name,
+        target: Any,
+        artifact: Sha256,
+        records: Count,
+        best: dict[str, Any],
+    ) -> Mapping[str, Any]:
         """Keep an artifact as a version of a model's records.
 
         Raises:
             UserError: there is no such artifact, or target or best are none or too large.
         """
-        check_set(asked.target, asked.best)
-        await asyncio.to_thread(self._artifacts.path, asked.artifact)
+        check_set(target, best)
+        await asyncio.to_thread(self._artifacts.path, artifact)
         version = await self._sets.keep(
-            model=asked.model,
-            name=asked.name,
-            target=asked.target,
-            artifact=asked.artifact,
-            records=asked.records,
-            best=asked.best,
+            model=model,
+            name=name,
+            target=target,
+            artifact=artifact,
+            records=records,
+            best=best,
             user=call.caller.user,
             job="",
         )
         return {"version": version}
 
     @verb("records.remove", Role.USER)
-    async def remove(self, asked: RemoveSet, call: ControlCall) -> Mapping[str, Any]:
-        """Forget a set: who keeps it may, and operators; answers with what was removed."""
-        number = asked.set
-        kept = await asyncio.to_thread(self._found, str(number), call.caller.user)
+    async def remove(self, call: ControlCall, set: SetNumber) -> Mapping[str, Any]:  # noqa: A002
+        """Forget a set: its owner and operators may; answers with the removed set."""
+        kept = await asyncio.to_thread(self._found, str(set), call.caller.user)
         if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
             whose = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
-            raise NotAllowedError(f"set {number} is {whose}", hint="its owner or an operator may remove it")
-        if not await self._sets.remove(number):
-            raise NoSuchSetError(f"there is no set of records {number}", hint="farm records list")
-        return row(kept)
+            raise NotAllowedError(f"set {set} is {whose}", hint="its owner or an operator may remove it")
+        if not await self._sets.remove(set):
+            raise NoSuchSetError(f"there is no set of records {set}", hint="farm records list")
+        return _set_row(kept)
 
     def _found(self, which: str, user: str) -> KeptSet:
         if which.isascii() and which.isdigit() and len(which) < 19:
@@ -142,18 +119,105 @@ class RecordsVerbs(Verbs):
         return self._found(str(newest[0].id), user)
 
 
-def row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:
-    """A set as the door tells it; `whole`: with the best of each task."""
-    fields: dict[str, Any] = {
-        "set": kept.id,
-        "name": kept.name,
-        "version": kept.version,
-        "target": kept.target,
-        "records": kept.records,
-        "user": kept.user,
-        "job": kept.job,
-        "at": kept.at.isoformat(),
-        "model": kept.model,
-        "artifact": kept.artifact,
+def _set_row(kept: KeptSet, *, whole: bool = False) -> dict[str, Any]:
+    """A set as the daemon sends it; `whole`: with the best of each task."""
+    shown = ("name", "version", "target", "records", "user", "job", "at", "model", "artifact")
+    return {"set": kept.id, **json_of(kept, *shown, *(["best"] if whole else []))}
+
+
+class HistoryVerbs(VerbGroup):
+    """Verbs over the store's measurements. They grow with the farm: read in a thread."""
+
+    def __init__(self, measurements: MeasurementTable) -> None:
+        self._measurements = measurements
+
+    @verb("history.models", Role.VIEWER)
+    async def models(self, model: Annotated[str, Field(min_length=1, max_length=255)]) -> Mapping[str, Any]:
+        """Models that were measured, of a name or whose hash begins so (8 characters or more), under each name."""
+        found = await asyncio.to_thread(self._measurements.models, model, MAX_MODELS)
+        return {"models": [json_of(each, "model", "name", "count") for each in found]}
+
+    @verb("history.list", Role.VIEWER)
+    async def page(
+        self,
+        model: Sha256,
+        device: Annotated[str, Field(max_length=255)] = "",
+        before: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100,
+    ) -> Mapping[str, Any]:
+        """A page of a model's measurements, newest first, as their jobs reported them.
+
+        `today` has each one's times at the nominal speed of the phone's newest bench, for comparisons over time.
+        """
+        measurements = self._measurements
+        nominal_s = cache(measurements.latest_nominal_s)
+
+        def read() -> Mapping[str, Any]:
+            page = measurements.page(model, device=device, before=before, limit=limit + 1)
+            rows = [_measurement_row(each, nominal_s(each.device, each.epoch, each.kernel)) for each in page[:limit]]
+            return {"rows": rows, "more": len(page) > limit}
+
+        return await asyncio.to_thread(read)
+
+
+def _measurement_row(each: Measurement, nominal_s: float | None) -> dict[str, Any]:
+    """`nominal_s`: today's, of its reference kernel."""
+    today = None
+    if nominal_s and each.nominal_s:
+        estimate, factor = each.summary.get("estimate", {}), nominal_s / each.nominal_s
+        times = {name: estimate[name] * factor for name in TIMES if estimate.get(name) is not None}
+        today = {"nominal_s": nominal_s, **times}
+    return {
+        **json_of(each, "seq", "job", "model", "name", "device", "epoch", "at"),
+        "reference": {"kernel": each.kernel, "median_s": each.reference_s, "nominal_s": each.nominal_s},
+        "today": today,
+        **each.summary,
     }
-    return {**fields, "best": dict(kept.best)} if whole else fields
+
+
+class PoisonVerbs(VerbGroup):
+    """Verbs about poison."""
+
+    def __init__(self, ledger: PoisonLedger, holders: Callable[[], Iterable[Holder]]) -> None:
+        """`holders`: the current leases."""
+        self._ledger = ledger
+        self._holders = holders
+
+    @verb("poison.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
+        """Artifacts that killed, the latest first."""
+        return await asyncio.to_thread(self._ledger.rows)
+
+    @verb("poison.look", Role.VIEWER)
+    async def look(
+        self, call: ControlCall, artifacts: Annotated[tuple[Sha256, ...], Field(max_length=MAX_ARTIFACTS)]
+    ) -> Mapping[str, Any]:
+        """Those of the artifacts that are not run any more for the caller."""
+        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, artifacts, call.caller.user))}
+
+    @verb("poison.report", Role.USER)
+    async def report(
+        self,
+        call: ControlCall,
+        artifact: Sha256,
+        device: str,
+        what: Annotated[str, Field(max_length=1000)],
+        kills: Annotated[int, Field(ge=1, le=REFUSED_AFTER)] = 1,
+    ) -> Mapping[str, Any]:
+        """Record that an artifact killed what ran it on a phone of the caller; an operator's report counts for all."""
+        user = call.caller.user
+        held = (each.lease for each in self._holders() if each.lease.device == device)
+        lease = next((lease for lease in held if lease.request.user == user), None)
+        if lease is None:
+            raise NotAllowedError(
+                f"{device} is not yours now", hint="only the holder of a phone may report what killed there"
+            )
+        seen = call.caller.role >= Role.OPERATOR
+        await self._ledger.report(artifact, device, what, kills, user=user, job=lease.request.job, seen=seen)
+        return {"artifact": artifact}
+
+    @verb("poison.forget", Role.OPERATOR)
+    async def forget(self, call: ControlCall, artifact: Sha256) -> Mapping[str, Any]:
+        """Let an artifact be run again."""
+        await self._ledger.forget(artifact, call.caller.user)
+        return {"artifact": artifact}

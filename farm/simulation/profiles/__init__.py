@@ -11,7 +11,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def load_profile(name: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `NAME`, `NAME+arm64`, `NAME+root` or both behind a profile's name ask for."""
+    """What a profile's name with its suffixes asks for: `NAME`, `NAME+arm64`, `NAME+root`, `NAME+arm64+root`."""
 
     profile: str
     arm64: bool  # qemu runs its programs (farm.simulation.arm64)

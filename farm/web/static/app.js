@@ -103,6 +103,8 @@
     const csrf = document.querySelector("input[name=csrf]");
     if (csrf && event.detail.verb !== "get") event.detail.headers["X-CSRF-Token"] = csrf.value;
   });
+  // A session that is over: the page asks for a sign-in.
+  document.body.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status === 401) location.reload(); });
   const filter = document.getElementById("filter");
   if (filter) {
     document.body.addEventListener("htmx:afterRequest", (event) => {
@@ -169,7 +171,7 @@
     flush ||= setTimeout(tell, BURST_MS);
   }
   function open() {
-    if (stream || document.hidden) return;
+    if (stream || document.hidden || since === undefined) return; // undefined: the page asks for a sign-in
     stream = new EventSource(`/events?since=${since}`);
     stream.addEventListener("open", () => show("on", "live"));
     stream.addEventListener("error", () => {

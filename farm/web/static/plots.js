@@ -22,9 +22,31 @@
     if (line.kind === "line") return { ...told, width: 1.6, points: { show: count < 40, size: 5, fill: color } };
     if (line.kind === "steps") return { ...told, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: count < 60, size: 5, fill: color } };
     if (line.kind === "bars") return { ...told, width: 1, fill: faded(color, 45), paths: uPlot.paths.bars({ size: [1, Infinity], gap: 1 }), points: { show: false } };
-    if (line.kind === "high" || line.kind === "low") return { ...told, width: 0.5, stroke: faded(color, 50), points: { show: false } };
+    if (line.kind === "high" || line.kind === "low") return { ...told, paths: () => null, points: { show: false } };
     const size = line.kind === "beyond" ? 7 : count > 1200 ? 3 : count > 300 ? 4 : 5;
     return { ...told, paths: () => null, points: { show: true, size, width: 1, stroke: color, fill: faded(color, 55) } };
+  }
+
+  function errorBars(panel) { // from each high to its low, with a cap at both ends
+    return (chart) => {
+      const { ctx } = chart, cap = 4 * devicePixelRatio;
+      panel.lines.forEach((line, place) => {
+        if (line.kind !== "high" || !chart.series[place + 1].show) return;
+        ctx.save();
+        ctx.strokeStyle = tone(line.tone);
+        ctx.lineWidth = devicePixelRatio;
+        ctx.beginPath();
+        panel.x.forEach((x, i) => {
+          const high = line.values[i], low = panel.lines[place + 1].values[i];
+          if (high == null || low == null) return;
+          const at = chart.valToPos(x, "x", true), ends = [high, low].map((value) => chart.valToPos(value, "y", true));
+          ctx.moveTo(at, ends[0]); ctx.lineTo(at, ends[1]);
+          for (const end of ends) { ctx.moveTo(at - cap, end); ctx.lineTo(at + cap, end); }
+        });
+        ctx.stroke();
+        ctx.restore();
+      });
+    };
   }
 
   function marks(panel) {
@@ -36,7 +58,7 @@
       ctx.clip();
       ctx.font = FONT.replace("12px", `${11 * devicePixelRatio}px`);
       let free = -Infinity; // where the next name of an upright mark may begin
-      const named = [];
+      const named = [], beside = []; // names above the plot, and at its right edge
       for (const mark of panel.marks) {
         const color = tone(mark.tone), across = mark.axis === "x";
         const at = chart.valToPos(mark.at, mark.axis, true);
@@ -59,6 +81,7 @@
           named.push([mark.name, at]);
           free = at + width / 2 + gap;
         }
+        if (!across) beside.push([mark.name, at]);
       }
       ctx.restore();
       ctx.save();
@@ -67,6 +90,12 @@
       ctx.textAlign = "center";
       ctx.textBaseline = "alphabetic";
       for (const [name, at] of named) ctx.fillText(name, at, bbox.top - 5 * devicePixelRatio);
+      ctx.textAlign = "right";
+      let above = bbox.top + bbox.height; // the lowest first; a name too near the one below it stands above that
+      for (const [name, at] of beside.sort((one, other) => other[1] - one[1])) {
+        above = Math.min(at - 3 * devicePixelRatio, above - 13 * devicePixelRatio);
+        ctx.fillText(name, bbox.left + bbox.width - 4 * devicePixelRatio, above);
+      }
       ctx.restore();
     };
   }
@@ -76,6 +105,7 @@
     const range = (_, low, high) => {
       const most = Math.max(...panel.marks.filter((m) => m.axis === "y").map((m) => m.to ?? m.at), high);
       const least = Math.min(...panel.marks.filter((m) => m.axis === "y").map((m) => m.at), low);
+      if (panel.log) return [least / 1.2, most * 1.2];
       if (panel.zero) return [0, panel.top ?? (most * 1.06 || 1)];
       const lack = panel.least_span - (most - least);
       const room = lack > 0 ? lack / 2 : (most - least) * 0.12 || Math.abs(most) * 0.01 || 1;
@@ -89,14 +119,13 @@
       cursor: { sync: { key }, points: { size: 7 }, y: false },
       select: { show: true },
       legend: { show: true },
-      scales: { x: { time: false, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range } },
+      scales: { x: { time: false, range: (_, low, high) => (low === high ? data.span : [low, high]) }, y: { range, ...(panel.log && { distr: 3 }) } },
       axes: [
         { ...axis, size: last ? 44 : 8, label: last ? data.x_label : undefined, labelSize: 18, values: last ? undefined : () => [], ...(panel.x.every(Number.isInteger) && { incrs: WHOLE }) },
-        { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34 },
+        { ...axis, size: AXIS_PX - 18, label: panel.label, labelSize: 18, space: 34, ...(panel.log && { values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : number(tick))) }) },
       ],
       series: [{ label: data.x_label, value: (_, value) => number(value) }, ...panel.lines.map((line) => seriesOf(line, panel.x.length))],
-      bands: panel.lines.flatMap((line, i) => (line.kind === "high" ? [{ series: [i + 1, i + 2], fill: faded(tone(line.tone), 14) }] : [])),
-      hooks: { drawAxes: [marks(panel)] },
+      hooks: { drawAxes: [marks(panel)], draw: [errorBars(panel)] },
     };
     const plot = new uPlot(options, [panel.x, ...panel.lines.map((line) => line.values)], box);
     plot.setScale("x", { min: data.span[0], max: data.span[1] });

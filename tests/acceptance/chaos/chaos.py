@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.common.errors import DaemonUnreachableError, FarmError, HostError
 from farm.control.client import ControlClient
-from farm.core.errors import DaemonUnreachableError, FarmError, HostError
-from farm.zoo.small_cnn import build
+from farm.simulation.virtual_farm import VirtualFarm
+from farm.zoo import small_cnn as build
 from tests.acceptance.chaos.judging import Verdict, judge
 from tests.acceptance.chaos.orders import Order, Size, Taken, orders
 from tests.acceptance.chaos.stock_load import StockLoad

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.acceptance.chaos import check_log
 from tests.acceptance.chaos.orders import ATTEMPTS, Taken
 from tests.support.whole_farm import phones

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from farm.cli.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import VirtualFarm
 from tests.support.stock_client import END_LIMIT_S, Clients, StockClient, compile_kernel
 
 # A lost session or tracker is what the storm is about; a wrong sum is not. Ends when its input is closed.

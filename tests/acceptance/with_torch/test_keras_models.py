@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from farm.common.errors import ModelError
 from farm.compiler.load import import_model, load, read
 from farm.compiler.reference import compare, reference_for
-from farm.core.errors import ModelError
 
 pytest.importorskip("torch", reason="PyTorch is not here: make acceptance installs its CPU build if it can")
 pytest.importorskip("onnxscript", reason="Keras's ONNX export needs onnxscript")

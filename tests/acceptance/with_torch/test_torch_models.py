@@ -9,11 +9,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from farm.cli.virtual_farm import phones_of, virtual_farm
+from farm.common.errors import ModelError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, read
 from farm.compiler.model import ShapeError
-from farm.core.errors import ModelError
+from farm.simulation.virtual_farm import phones_of, virtual_farm
 
 torch = pytest.importorskip("torch", reason="PyTorch is not here: make acceptance installs its CPU build if it can")
 

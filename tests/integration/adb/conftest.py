@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice, DeviceState, usable
+from farm.adb.devices import AdbDevice, AdbState, usable
 from farm.adb.program import AdbBinary, read_version
 from farm.adb.server import AdbServer
 from farm.simulation.control import LabClient
@@ -80,7 +80,7 @@ async def serial(phone_lab: LabClient, client: AdbClient) -> str:
     return await usable_serial(client)
 
 
-async def usable_serial(client: AdbClient, state: DeviceState = DeviceState.DEVICE) -> str:
+async def usable_serial(client: AdbClient, state: AdbState = AdbState.DEVICE) -> str:
     """Waits until the one phone is listed in that state."""
     devices = await list_until(client, lambda devices: [device.state for device in devices] == [state])
     return devices[0].serial

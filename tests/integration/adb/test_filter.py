@@ -16,14 +16,15 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import usable
-from farm.adb.filter import LeasedAdb
-from farm.adb.filter_tunnels import MOST_TUNNELS
+from farm.adb.lease_proxy.proxy import LeasedAdb
+from farm.adb.lease_proxy.tunnels import MOST_TUNNELS
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
-from farm.core.errors import NotAllowedError
-from farm.daemon.lease_people import LeasePeople
+from farm.common.errors import NotAllowedError
+from farm.daemon.scheduling import LoopbackUsers
 from farm.simulation.control import LabClient
 from tests.integration.adb.conftest import BINARIES, REPOSITORY, list_until
+from tests.support.needs import needs_namespaces
 
 LIMIT_S = 30.0
 
@@ -286,12 +287,13 @@ async def test_a_reverse_that_is_dialled_can_be_removed(
     assert len(usable(await client.list_devices())) == 2
 
 
+@needs_namespaces  # the host may have no nc
 async def test_a_reverse_made_in_advance_opens_nobodys_lease(leased: Leased, client: AdbClient) -> None:
     """For it the adb server dials, under our own uid, which every lease lets in."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     await leased.good("reverse", "tcp:6100", f"tcp:{port}")
-    people = LeasePeople(client.address)
+    people = LoopbackUsers(client.address)
 
     async def admits(connection: socket.socket) -> str:
         try:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from farm.adb import tools
 from farm.adb.client import AdbClient
-from farm.adb.devices import DeviceState, usable
+from farm.adb.devices import AdbState, usable
 from farm.adb.errors import (
     AdbError,
+    AdbFailed,
     AdbLinkLost,
     AdbTimeout,
     DeviceNotFound,
@@ -23,17 +25,15 @@ from farm.adb.errors import (
     PhonePortClosed,
     PhoneStorageFull,
 )
-from farm.adb.program import AdbBinary
 from farm.adb.push import PushFile, push_tree
 from farm.adb.server import AdbServer
-from farm.adb.tools import PhoneTools
-from farm.adb.tunnels import Step, Tunnel, TunnelKind, TunnelLedger
+from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
-from farm.core.errors import Fault
+from farm.common.errors import Fault
 from farm.simulation.control import LabClient
-from tests.adb_server import free_port
 from tests.integration.adb.conftest import PHONE, no_phone, usable_serial
-from tests.integration.world.conftest import needs_namespaces
+from tests.support.needs import needs_namespaces
+from tests.support.tvm import free_port
 from tests.unit.adb.watching import watching
 
 FOLDER = "/data/local/tmp/farm/b1"
@@ -99,7 +99,7 @@ async def test_a_silent_phone_is_a_timeout(phone_lab: LabClient, client: AdbClie
 async def test_an_unauthorized_phone_waits_for_its_person(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
     await asyncio.to_thread(phone_lab.fault, PHONE, "unauthorized")
     async with watching(client, WatchPolicy()) as (watcher, seen):
-        await seen.until(lambda: [device.state for device in watcher.devices or ()] == [DeviceState.UNAUTHORIZED])
+        await seen.until(lambda: [device.state for device in watcher.devices or ()] == [AdbState.UNAUTHORIZED])
     with pytest.raises(DeviceUnauthorized, match=serial):
         await client.shell(serial, "true", timeout_s=5)
     await asyncio.to_thread(phone_lab.wait, PHONE, "key_shown")
@@ -219,23 +219,26 @@ async def test_tunnels_come_back_after_a_replug(
     await ledger.own(back)
     foreign = f"tcp:{free_port()}"
     await client.add_forward(serial, foreign, "tcp:1")
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.ADD, Step.ADD]
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.ADD, TunnelStep.ADD]
     assert await ledger.reconcile(client, {serial}) == []
     assert back.dial in await client.list_reverses(serial)
 
     await asyncio.to_thread(phone_lab.unplug, PHONE)
     await no_phone(client)
-    assert [planned.step for planned in await ledger.reconcile(client, set())] == [Step.WAIT, Step.WAIT]
+    assert [planned.step for planned in await ledger.reconcile(client, set())] == [TunnelStep.WAIT, TunnelStep.WAIT]
     await asyncio.to_thread(phone_lab.plug, PHONE)
     await usable_serial(client)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.ADD, Step.ADD]
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.ADD, TunnelStep.ADD]
 
     await client.add_forward(serial, foreign, "tcp:1")
     await ledger.release(mine)
     await ledger.release(back)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.REMOVE, Step.WAIT]
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [
+        TunnelStep.REMOVE,
+        TunnelStep.WAIT,
+    ]
     await ledger.release(back, dialler_stopped=True)
-    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [Step.REMOVE]
+    assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.REMOVE]
     assert (await client.list_forwards()).split() == [serial, foreign, "tcp:1"]
     assert ledger.entries == ()
     assert await client.version() == 41
@@ -247,7 +250,7 @@ async def test_a_forward_on_a_taken_port_is_a_conflict(client: AdbClient, serial
     async with stranger:
         await ledger.own(Tunnel(TunnelKind.FORWARD, serial, f"tcp:{stranger.sockets[0].getsockname()[1]}", "tcp:5000"))
         (planned,) = await ledger.reconcile(client, {serial})
-    assert planned.step is Step.CONFLICT
+    assert planned.step is TunnelStep.CONFLICT
     assert "ddress already in use" in planned.reason
 
 
@@ -255,36 +258,33 @@ def anywhere(_: int) -> None:
     """There is room."""
 
 
-async def test_tools(binary: AdbBinary, client: AdbClient, serial: str, tmp_path: Path) -> None:
-    tools = PhoneTools(client.address.spec)
-    try:
-        facts = await tools.facts(serial)
-        assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
-        assert "shell_v2" in facts.features
-        await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
-        local = tmp_path / "log"
-        assert await tools.pull(serial, "/data/local/tmp/log", local, max_bytes=3_000_000, room=anywhere) == 3_000_000
-        theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
-        assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
-        with pytest.raises(AdbError):
-            await tools.pull(serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1, room=anywhere)
-        assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208 - a blocking pathlib call in async code is ASYNC240
-        package = tmp_path / "a.apk"
-        package.write_bytes(b"not a package")
-        with pytest.raises(AdbError) as refused:
-            await tools.install(serial, package)
-        assert refused.value.evidence
-        with pytest.raises(DeviceNotFound):
-            await tools.facts("nope")
-    finally:
-        tools.close()
+async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
+    facts = await tools.facts(client, serial)
+    assert (facts.serial, facts.state, facts.model) == (serial, "device", "PJD110")
+    assert "shell_v2" in facts.features
+    await client.shell(serial, "head -c 3000000 /dev/urandom > /data/local/tmp/log", timeout_s=20)
+    local = tmp_path / "log"
+    pulled = await tools.pull(client, serial, "/data/local/tmp/log", local, max_bytes=3_000_000, room=anywhere)
+    assert pulled == 3_000_000
+    theirs = (await client.shell(serial, "sha256sum < /data/local/tmp/log", timeout_s=20)).text.split()[0]
+    assert hashlib.sha256((tmp_path / "log").read_bytes()).hexdigest() == theirs
+    with pytest.raises(AdbError):
+        await tools.pull(client, serial, "/data/local/tmp/none", tmp_path / "none", max_bytes=1, room=anywhere)
+    assert os.listdir(tmp_path) == ["log"]  # noqa: PTH208 - a blocking pathlib call in async code is ASYNC240
+    package = tmp_path / "a.apk"
+    package.write_bytes(b"not a package")
+    with pytest.raises(AdbError) as refused:
+        await tools.install(client, serial, package)
+    assert refused.value.evidence
+    left = await client.shell(serial, "ls /data/local/tmp", timeout_s=20)
+    assert "farm-install" not in left.text
+    with pytest.raises(AdbFailed, match="gives no picture"):
+        await tools.screenshot(client, serial, tmp_path / "screen.png")
+    with pytest.raises(DeviceNotFound):
+        await tools.facts(client, "nope")
 
 
 async def test_tools_give_up_in_time(phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
-    tools = PhoneTools(client.address.spec)
-    try:
-        await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
-        with pytest.raises(AdbTimeout):
-            await tools.pull(serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)
-    finally:
-        tools.close()
+    await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
+    with pytest.raises(AdbTimeout):
+        await tools.pull(client, serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)

@@ -22,7 +22,7 @@ from farm.adb.errors import AdbError, AdbNotInstalled, AdbPortTaken, AdbServerUn
 from farm.adb.program import AdbBinary, find_adb, other_servers, port_holder, read_version, server_pid, socket_holder
 from farm.adb.server import AdbServer, authorization_steps
 from farm.adb.watch_policy import BackOff, Load, WatchPolicy
-from tests.adb_server import free_port
+from tests.support.tvm import free_port
 from tests.support.waiting import until
 from tests.unit.adb.watching import watching
 

@@ -15,14 +15,14 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from farm.bundle.library import BundleLibrary
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 from tests.unit.bundle.test_library import golden
 
 disk, folder, part = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 library = BundleLibrary(disk / "bundles")
 
-def greedy(wanted, out):
-    golden(wanted, out)
+def greedy(abi, platform, kinds, out):
+    golden(abi, platform, kinds, out)
     (out / "large.npz").write_bytes(bytes(10_000_000))
 
 try:

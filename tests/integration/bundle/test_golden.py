@@ -10,25 +10,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from farm.bundle.abi import Abi, Platform, judge, provided_libraries
+from farm.bundle.closure import identify, provided_libraries
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
-from farm.bundle.golden import GoldenWanted, ToolchainGoldenCompiler, read_golden
+from farm.bundle.golden import compile_golden, read_golden
 from farm.bundle.library import BundleLibrary
-from farm.bundle.manifest import Bundle
-from farm.bundle.model import FileKind
+from farm.bundle.model import Abi, Bundle, FileKind, Platform
+from farm.common.errors import HostError
 from farm.compiler.link import linkers
-from farm.core.errors import HostError
 from farm.worker.golden import run_golden
+from tests.support.needs import need
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="TVM is not installed")
 
-COMPILER = ToolchainGoldenCompiler(Path(sys.executable))
+PYTHON = Path(sys.executable)
 KEY = "secret-of-this-start"
 
 
@@ -36,15 +37,14 @@ KEY = "secret-of-this-start"
 def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
     if not linkers(abi, Platform.ANDROID):
         pytest.skip(f"this host has no linker for {abi}")
-    COMPILER(GoldenWanted(abi, Platform.ANDROID, ("cpu", "opencl")), tmp_path)
+    compile_golden(PYTHON, abi, Platform.ANDROID, ("cpu", "opencl"), tmp_path)
     made = read_golden(tmp_path)
-    assert [golden.kind for golden in made.goldens] == ["cpu", "opencl"]
+    assert sorted(made.kernels) == ["cpu", "opencl"]
     assert made.tvm_version
     assert made.linker == linkers(abi, Platform.ANDROID)[0].name
-    for golden in made.goldens:
-        info = read_elf(golden.library)
-        verdict = judge(info, golden.library.name)
-        assert (verdict.abi, verdict.platform) == (abi, Platform.ANDROID)
+    for kernels in made.kernels.values():
+        info = read_elf(tmp_path / kernels.library)
+        assert identify(info, kernels.library) == (abi, Platform.ANDROID)
         # bionic resolves TVM's symbols only through the library's own needs.
         assert "libtvm_ffi.so" in info.needed
         assert set(info.needed) - {"libtvm_ffi.so"} <= provided_libraries(Platform.ANDROID)
@@ -55,13 +55,13 @@ def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
 def test_the_same_kernels_come_out_twice(tmp_path: Path) -> None:
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
-        COMPILER(GoldenWanted(Abi.X86_64, Platform.LINUX, ("cpu",)), tmp_path / place)
+        compile_golden(PYTHON, Abi.X86_64, Platform.LINUX, ("cpu",), tmp_path / place)
     for name in ("cpu.npz", "golden.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 class TestToolchain:
-    WANTED = GoldenWanted(Abi.X86_64, Platform.LINUX, ("cpu",))
+    WANTED = (Abi.X86_64, Platform.LINUX, ("cpu",))
 
     def test_without_tvm_says_so(self, tmp_path: Path) -> None:
         empty = tmp_path / "python"
@@ -69,26 +69,26 @@ class TestToolchain:
         empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
         empty.chmod(0o755)
         with pytest.raises(HostError, match="cannot import TVM") as caught:
-            ToolchainGoldenCompiler(empty)(self.WANTED, tmp_path)
+            compile_golden(empty, *self.WANTED, tmp_path)
         assert "toolchain" in caught.value.hint
 
     def test_that_is_not_there_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(HostError, match="does not run: No such file"):
-            ToolchainGoldenCompiler(tmp_path / "python")(self.WANTED, tmp_path)
+            compile_golden(tmp_path / "python", *self.WANTED, tmp_path)
 
     def test_that_crashes_is_quoted(self, tmp_path: Path) -> None:
         crashing = tmp_path / "python"
         crashing.write_text("#!/bin/sh\necho 'Illegal instruction' >&2\nexit 132\n")
         crashing.chmod(0o755)
         with pytest.raises(HostError, match="failed: Illegal instruction"):
-            ToolchainGoldenCompiler(crashing)(self.WANTED, tmp_path)
+            compile_golden(crashing, *self.WANTED, tmp_path)
 
     def test_that_hangs_is_ended(self, tmp_path: Path) -> None:
         hanging = tmp_path / "python"
         hanging.write_text("#!/bin/sh\nexec sleep 60\n")
         hanging.chmod(0o755)
         with pytest.raises(HostError, match=r"took more than 0\.2 s"):
-            ToolchainGoldenCompiler(hanging, timeout_s=0.2)(self.WANTED, tmp_path)
+            compile_golden(hanging, *self.WANTED, tmp_path, timeout_s=0.2)
 
     def test_without_a_linker_says_what_to_install(self, tmp_path: Path) -> None:
         (tmp_path / "bin").mkdir()
@@ -97,7 +97,7 @@ class TestToolchain:
         bare.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin PYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
         bare.chmod(0o755)
         with pytest.raises(HostError, match="no linker for x86_64") as caught:
-            ToolchainGoldenCompiler(bare)(self.WANTED, tmp_path)
+            compile_golden(bare, *self.WANTED, tmp_path)
         assert "apt install lld" in caught.value.hint
 
 
@@ -108,22 +108,21 @@ def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("HOME", "/proc/nonexistent")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    COMPILER(GoldenWanted(abi, platform, ("cpu",)), tmp_path)
+    compile_golden(PYTHON, abi, platform, ("cpu",), tmp_path)
     made = read_golden(tmp_path)
     assert made.linker == "ziglang (PyPI)"
-    info = read_elf(made.goldens[0].library)
-    assert judge(info, "cpu.so").abi is abi
+    info = read_elf(tmp_path / made.kernels["cpu"].library)
+    assert identify(info, "cpu.so")[0] is abi
     assert ("libtvm_ffi.so" in info.needed) == (platform is Platform.ANDROID)
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
-    if shutil.which("g++") is None:
-        pytest.skip("g++ is not installed: the virtual phone's server would be a script")
+    need("g++")
     place = tmp_path_factory.mktemp("virtual")
     folder = runtime.build_bundle_folder(place / "folder")
-    return BundleLibrary(place / "bundles").add(folder, name="virtual", compile_golden=COMPILER)
+    return BundleLibrary(place / "bundles").add(folder, name="virtual", compile_golden=partial(compile_golden, PYTHON))
 
 
 def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
@@ -138,10 +137,8 @@ def test_the_virtual_phones_bundle_is_complete(bundle: Bundle) -> None:
 
 def test_without_gpp_the_virtual_phones_script_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = pytest.importorskip("farm.simulation.runtime", reason="the virtual phone's runtime is not there")
-    if not Path(runtime.__file__).with_name("launcher.py").exists():
-        pytest.skip("farm/simulation/launcher.py, the server for hosts without g++, is not written yet")
     monkeypatch.setattr(runtime.shutil, "which", lambda _name: None)
-    inspection = read_folder(runtime.build_bundle_folder(tmp_path / "folder")).inspection
+    inspection = read_folder(runtime.build_bundle_folder(tmp_path / "folder"))
     assert inspection.accepted("folder") == (Abi.X86_64, Platform.LINUX)
     assert inspection.warnings == ()
     assert {file.kind for file in inspection.files if file.name == "tvm_rpc"} == {FileKind.SCRIPT}
@@ -227,17 +224,15 @@ def test_kernels_that_are_not_there_are_an_error_of_the_host(bundle: Bundle, ses
 
 
 def test_kernels_linked_without_any_compiler_run_too(session: Any, tmp_path: Path) -> None:
-    lld = shutil.which("ld.lld")
-    if lld is None:
-        pytest.skip("ld.lld is not installed")
+    need("ld.lld")
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "ld.lld").symlink_to(lld)
+    (tmp_path / "bin" / "ld.lld").symlink_to(str(shutil.which("ld.lld")))
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     out = tmp_path / "golden"
     out.mkdir()
-    ToolchainGoldenCompiler(python)(TestToolchain.WANTED, out)
+    compile_golden(python, *TestToolchain.WANTED, out)
     assert read_golden(out).linker == "ld.lld"
     assert read_elf(out / "cpu.so").needed == ()
     result = run_golden(session, out)

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.bundle.abi import Abi, Platform, judge
+from farm.bundle.closure import identify
 from farm.bundle.elf import ElfInfo, read_elf
 from farm.bundle.folder import read_folder
+from farm.bundle.model import Abi, Platform
 from farm.compiler.link import Linker, link_shared, linkers
+from tests.support.needs import lacks, need, needs
 
 C_SOURCE = "int add(int a, int b) { return a + b; }\n"
 CLANG_TARGETS = {
@@ -26,9 +28,9 @@ CLANG_TARGETS = {
     Abi.RISCV64: "riscv64-linux-android",
 }
 
-needs_readelf = pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+needs_readelf = needs("readelf")
 needs_gcc = pytest.mark.skipif(
-    shutil.which("gcc") is None or platform.machine() != "x86_64", reason="needs gcc on an x86-64 host"
+    bool(lacks("gcc")) or platform.machine() != "x86_64", reason=lacks("gcc") or "this host is no x86-64"
 )
 
 
@@ -77,7 +79,7 @@ def test_reads_the_largest_library_of_the_wheel() -> None:
     largest = max(wheel_libraries(), key=lambda path: path.stat().st_size, default=None)
     if largest is None:
         pytest.skip("TVM is not installed")
-    assert judge(read_elf(largest), largest.name).platform is Platform.LINUX
+    assert identify(read_elf(largest), largest.name)[1] is Platform.LINUX
 
 
 @needs_gcc
@@ -86,9 +88,8 @@ def test_a_program_of_this_host_is_a_linux_one(tmp_path: Path) -> None:
     for flags, name in (((), "pie"), (("-no-pie",), "fixed"), (("-static",), "static")):
         run("gcc", *flags, tmp_path / "main.c", "-o", tmp_path / name)
     for name in ("pie", "fixed"):
-        verdict = judge(read_elf(tmp_path / name), name)
-        assert (verdict.abi, verdict.platform) == (Abi.X86_64, Platform.LINUX)
-    assert judge(read_elf(tmp_path / "static"), "static").platform is None
+        assert identify(read_elf(tmp_path / name), name) == (Abi.X86_64, Platform.LINUX)
+    assert identify(read_elf(tmp_path / "static"), "static")[1] is None
 
 
 @needs_gcc
@@ -100,16 +101,15 @@ def test_a_real_closure_is_found_incomplete_then_complete(tmp_path: Path) -> Non
     library = tmp_path / "libtvm_ffi.so"
     run("gcc", "-shared", "-fPIC", "-Wl,-soname,libtvm_ffi.so", tmp_path / "lib.c", "-o", library)
     run("gcc", tmp_path / "main.c", library, "-Wl,-rpath,$ORIGIN", "-o", folder / "tvm_rpc")
-    [missing] = read_folder(folder).inspection.refusals
+    [missing] = read_folder(folder).refusals
     assert missing.message == "libtvm_ffi.so is missing: it is needed by tvm_rpc"
     shutil.copy(library, folder)
-    assert read_folder(folder).inspection.accepted("folder") == (Abi.X86_64, Platform.LINUX)
+    assert read_folder(folder).accepted("folder") == (Abi.X86_64, Platform.LINUX)
     assert run(folder / "tvm_rpc") == ""  # what we call complete, the loader of this host calls complete
 
 
 def object_file(folder: Path, abi: Abi) -> Path:
-    if shutil.which("clang") is None:
-        pytest.skip("clang is not installed: no object files for other machines")
+    need("clang")
     (folder / "code.c").write_text(C_SOURCE)
     run("clang", f"--target={CLANG_TARGETS[abi]}", "-c", "-fPIC", folder / "code.c", "-o", folder / "code.o")
     return folder / "code.o"
@@ -130,7 +130,7 @@ def test_every_linker_of_this_host_makes_what_the_phone_expects(tmp_path: Path, 
     for linker in ways:
         needed = ("libtvm_ffi.so", "libm.so", "libc.so")
         info = linked(tmp_path, linker, code, needed)
-        assert judge(info, linker.name).abi is abi, linker.name
+        assert identify(info, linker.name)[0] is abi, linker.name
         assert info.needed == needed, linker.name
         assert info.soname == "", linker.name
         assert info.page_alignment_bytes >= 16_384, linker.name
@@ -145,6 +145,6 @@ def test_every_native_linker_of_this_host_makes_a_library_that_loads(tmp_path: P
     for linker in ways:
         output = tmp_path / "out.so"
         link_shared(linker, output, [tmp_path / "code.o"])
-        assert judge(read_elf(output), linker.name).abi is Abi.X86_64
+        assert identify(read_elf(output), linker.name)[0] is Abi.X86_64
         added = run(sys.executable, "-c", f"import ctypes; print(ctypes.CDLL({str(output)!r}).add(20, 22))")
         assert added.strip() == "42", linker.name

@@ -7,9 +7,9 @@ import resource
 import sys
 from pathlib import Path
 
-from farm.control.accounts import Accounts
 from farm.control.artifacts import ArtifactFolder
-from farm.control.curve_entrance import CurveEntrance
+from farm.control.callers import Accounts
+from farm.control.listeners import CurveListener
 from farm.control.server import ControlServer
 from tests.support.web_desk import AccountStore
 
@@ -20,7 +20,7 @@ async def main(folder: Path) -> None:
     """Serve; print the port of the CURVE door, and at the end how many connections were cut."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     accounts = Accounts(AccountStore())
-    elsewhere = CurveEntrance("tcp://127.0.0.1:0", accounts, folder / "server.key")
+    elsewhere = CurveListener("tcp://127.0.0.1:0", accounts, folder / "server.key")
     server = ControlServer(
         folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), accounts=accounts, elsewhere=elsewhere
     )

@@ -3,13 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from farm.common.errors import PhoneError
+from farm.common.peers import user_name
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Person, Role
 from farm.control.client import ControlClient
 from farm.control.router import Answer
 from farm.control.server import ControlServer
-from farm.core.errors import PhoneError
-from farm.peers import user_name
 
 FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that does not read
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from farm.control import callers, router, shares
+from farm.common.errors import FarmError, HostError, NotAllowedError, PhoneError
+from farm.control import callers, limits, router
 from farm.control.callers import People, Role
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
-from farm.control.server import UnknownKindError
-from farm.core.errors import FarmError, HostError, NotAllowedError, PhoneError
+from farm.control.server import UnknownVerbError
 from tests.integration.control.door import FLOOD, Door
 from tests.support.waiting import until
 
@@ -65,7 +65,7 @@ async def test_a_slow_reader_gets_everything_and_holds_nobody_up(door):
 
 
 async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door, monkeypatch):
-    monkeypatch.setattr(shares, "MAX_UNREAD_BYTES_PER_CONNECTION", 4 << 20)
+    monkeypatch.setattr(door.server._router._unread._connections, "per_key", 4 << 20)
     monkeypatch.setattr(router, "PATIENCE_S", 0.1)
     sha256 = door.artifacts.add(os.urandom(MAX_FRAME_BYTES))
     asked, calls = 60, door.server._router._calls
@@ -78,7 +78,7 @@ async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door
             client.send(json.dumps(header).encode())
         await until(lambda: calls)
         await until(lambda: not calls)
-        assert 0 < door.server._router._unread._by_user[os.getuid()] <= 4 << 20
+        assert 0 < door.server._router._unread._users.of(os.getuid()) <= 4 << 20
         assert (await door.call("echo", text="others"))["fields"]["text"] == "others"
         unread, looked = door.server._router._unread, []
         fits = type(unread).fits
@@ -100,8 +100,9 @@ async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door
 async def test_requests_that_hold_much_for_long_are_refused(door, monkeypatch):
     """Eight frames of 1 MiB lived as long as each `events`: 192 of them, of somebody who may only look, are 1.5 GB."""
     padded = {"v": 1, "kind": "never", "padding": "x" * 10_000}
-    monkeypatch.setattr(shares, "MAX_HELD_BYTES_PER_USER", 2 * shares.JSON_IN_MEMORY * 10_100)
-    monkeypatch.setattr(door.server._router._count, "_shares", shares.Shares(operators=frozenset()))
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES_PER_USER", 2 * limits.JSON_IN_MEMORY * 10_100)
+    calls = limits.CallLimiter(limits.CallQuota(operators=frozenset()))
+    monkeypatch.setattr(door.server._router, "_call_limiter", calls)
     with zmq.Context() as context, context.socket(zmq.DEALER) as client:
         client.setsockopt(zmq.LINGER, 0)
         client.connect(door.server.endpoint)
@@ -141,7 +142,7 @@ async def test_errors_arrive_as_they_were_raised(door):
         await door.call("bug")
     with pytest.raises(FarmError, match="not JSON"):
         await door.call("odd")
-    with pytest.raises(UnknownKindError, match="'nonsense'"):
+    with pytest.raises(UnknownVerbError, match="'nonsense'"):
         await door.call("nonsense")
 
 

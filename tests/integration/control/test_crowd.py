@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from farm.common.errors import FarmError
 from farm.control.client import ControlClient
-from farm.control.crowd import raise_descriptor_limit
-from farm.core.errors import FarmError
+from farm.control.limits import raise_descriptor_limit
 from tests.integration.control.crowded_door import DESCRIPTORS
 from tests.support.tvm import ROOT
 from tests.support.whole_farm import until
@@ -68,7 +68,7 @@ def test_silent_connections_end_no_door(tmp_path, door):
         assert child.poll() is None
         said, _ = child.communicate("")
     assert child.returncode == 0
-    assert "too many connections to door" in said
+    assert "too many connections to control socket" in said
 
 
 def test_the_daemon_takes_the_descriptors_it_may_have(monkeypatch):

@@ -11,18 +11,16 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from farm.cli.auth import key_file
-from farm.client.link import Links
-from farm.control.accounts import FREE_TRIES, Accounts
+from farm.client.connection import DaemonConnection
+from farm.common.errors import DaemonUnreachableError, NotAllowedError, UserError
 from farm.control.address import ClientKey, Remote, find, read_key
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import AuditTrail
-from farm.control.callers import Caller, Role
+from farm.control.callers import FREE_TRIES, Accounts, Caller, Role
 from farm.control.client import ControlClient
-from farm.control.curve_entrance import CurveEntrance, server_keys
-from farm.control.entrances import DoorError
-from farm.control.server import LAST_WORDS_S, ControlServer
+from farm.control.listeners import ControlSocketError, CurveListener, server_keys
+from farm.control.server import REVOKED_LINGER_S, ControlServer
 from farm.control.verbs.auth import AuthVerbs
-from farm.core.errors import DaemonUnreachableError, NotAllowedError, UserError
 from farm.store.store import Store
 from tests.support.waiting import until
 
@@ -36,7 +34,7 @@ class Lab:
         self.store = Store.open(folder / "farm.db")
         self.accounts = Accounts(self.store.accounts)
         self.audit = AuditTrail(self.store.audit)
-        self.entrance = CurveEntrance("tcp://127.0.0.1:0", self.accounts, folder / "keys" / "server.key")
+        self.entrance = CurveListener("tcp://127.0.0.1:0", self.accounts, folder / "keys" / "server.key")
         self.server = ControlServer(
             folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), audit=self.audit,
             accounts=self.accounts, elsewhere=self.entrance,
@@ -98,7 +96,7 @@ async def ask(where, kind, **fields):
 
 @asynccontextmanager
 async def links(where):
-    opened = Links(where)
+    opened = DaemonConnection(where, restart_s=0.0)
     try:
         yield opened
     finally:
@@ -107,7 +105,7 @@ async def links(where):
 
 async def ask_linked(where, kind):
     async with links(where) as opened:
-        return (await opened.call(kind, {})).fields
+        return await opened.call(kind)
 
 
 async def ends(link):
@@ -133,7 +131,7 @@ async def test_streams_and_artifacts_go_through_it(lab):
     assert told == [{"number": 0}, {"number": 1}, {"number": 2}, {"counted": 3}]
     assert got == data
     async with links(ann) as opened:
-        assert (await opened.call("ping", {})).fields["user"] == "ann"
+        assert (await opened.call("ping"))["user"] == "ann"
 
 
 async def test_each_role_may_what_it_may_and_refusals_are_written_down(lab):
@@ -205,8 +203,8 @@ async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, c
     asked = {"blocking": ask, "asynchronous": ask_linked}[client]
     waiting = asyncio.create_task(asked(ann, "never"))
     async with links(ann) as idle, links(bob) as others:
-        await idle.call("ping", {})
-        await others.call("ping", {})
+        await idle.call("ping")
+        await others.call("ping")
         await asyncio.wait_for(lab.began.wait(), 10)
         (link,) = idle._open
         await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
@@ -215,8 +213,8 @@ async def test_a_revoked_key_ends_what_it_has_under_way_and_opens_no_more(lab, c
         assert lab.ended.is_set()
         await asyncio.wait_for(ends(link), 10)  # the connection that did nothing is cut
         with pytest.raises(NotAllowedError, match="does not take this key"):
-            await idle.call("ping", {})
-        assert (await others.call("ping", {})).fields["user"] == "bob"
+            await idle.call("ping")
+        assert (await others.call("ping"))["user"] == "bob"
         (link,) = others._open
         assert not await link.is_stale()
 
@@ -235,20 +233,20 @@ async def test_a_new_key_is_not_cut_with_the_old_one(lab, monkeypatch):
     call_later = loop.call_later
 
     def later(delay_s, *cut, **options):
-        return cuts.append(cut) if delay_s == LAST_WORDS_S else call_later(delay_s, *cut, **options)
+        return cuts.append(cut) if delay_s == REVOKED_LINGER_S else call_later(delay_s, *cut, **options)
 
     monkeypatch.setattr(loop, "call_later", later)
     async with links(await lab.new("ann")) as old:
-        await old.call("ping", {})
+        await old.call("ping")
         (gone,) = old._open
         await lab.server.ask(HERE, "auth.revoke", {"name": "ann"})
         async with links(await lab.new("ann")) as new:
-            await new.call("ping", {})
+            await new.call("ping")
             (link,) = new._open
             ((cut, leaving),) = cuts
             assert cut(leaving) == 1
             await asyncio.wait_for(ends(gone), 10)
-            assert (await new.call("ping", {})).fields["user"] == "ann"
+            assert (await new.call("ping"))["user"] == "ann"
             assert [link] == list(new._open)
             assert not await link.is_stale()
 
@@ -276,22 +274,22 @@ def test_the_daemons_key_is_made_once_for_nobody_elses_eyes(tmp_path):
     assert server_keys(path) == first
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    with pytest.raises(DoorError, match="others may read"):
+    with pytest.raises(ControlSocketError, match="others may read"):
         server_keys(path)
     path.chmod(0o600)
     path.write_text("nonsense")
-    with pytest.raises(DoorError, match="is no key"):
+    with pytest.raises(ControlSocketError, match="is no key"):
         server_keys(path)
 
 
 async def test_a_taken_port_is_told_and_the_other_door_is_closed_again(lab, tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
-    entrance = CurveEntrance(lab.entrance.endpoint, lab.accounts, folder / "server.key")
+    entrance = CurveListener(lab.entrance.endpoint, lab.accounts, folder / "server.key")
     server = ControlServer(
         folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), accounts=lab.accounts, elsewhere=entrance
     )
-    with pytest.raises(DoorError, match="cannot listen on"):
+    with pytest.raises(ControlSocketError, match="cannot listen on"):
         await server.start()
     assert not (folder / "control.sock").exists()
 
@@ -324,7 +322,7 @@ async def test_a_database_in_disorder_lets_nobody_in_and_closes_no_door(lab, mon
             await lost
     with ControlClient(key) as client:
         assert await asyncio.to_thread(client.call, "count") == {"counted": 3}
-    assert "a key is not judged" in caplog.text
+    assert "a key is not checked" in caplog.text
     assert "a message was lost" in caplog.text
 
 

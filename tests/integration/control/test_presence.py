@@ -1,19 +1,22 @@
 """Daemons that are not there, stuck, still starting or already there, and what their clients are told."""
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import zmq
 
+from farm.common.errors import DaemonUnreachableError
+from farm.control import address
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
-from farm.control.entrances import DoorError
+from farm.control.listeners import ControlSocketError
 from farm.control.server import ControlServer
-from farm.core.errors import DaemonUnreachableError
 from tests.integration.control.door import Door
 
 ROOT = Path(__file__).parents[3]
@@ -23,6 +26,39 @@ def test_no_daemon_is_said_with_a_hint(tmp_path):
     with pytest.raises(DaemonUnreachableError, match="no farm daemon listens") as caught:
         ControlClient(tmp_path / "control.sock").call("status")
     assert "farm serve" in caught.value.hint
+
+
+@pytest.fixture
+def full_socket(tmp_path):
+    """A socket that listens and whose queue is full."""
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(str(path))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(path))
+        yield listener
+
+
+def test_a_daemon_with_a_full_queue_is_busy_and_not_away(full_socket, tmp_path, monkeypatch):
+    monkeypatch.setattr(address, "CONNECT_S", 0.05)
+    with pytest.raises(DaemonUnreachableError, match="is busy"):
+        ControlClient(tmp_path / "control.sock").call("status")
+
+
+def test_a_queue_with_room_again_is_waited_for(full_socket, tmp_path):
+    with socket.socket(socket.AF_UNIX) as client:
+        threading.Timer(0.05, lambda: full_socket.accept()[0].close()).start()
+        address.connect_unix(client, tmp_path / "control.sock", 10.0)
+
+
+async def test_a_socket_whose_queue_is_full_is_taken(full_socket, tmp_path):
+    server = ControlServer(tmp_path / "control.sock", artifacts=ArtifactFolder(tmp_path / "artifacts"))
+    with pytest.raises(ControlSocketError, match="another process listens"):
+        await server.start()
 
 
 def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
@@ -51,7 +87,7 @@ async def test_a_starting_daemon_is_waited_for(tmp_path):
 
 async def test_a_second_daemon_is_refused_and_a_dead_ones_socket_is_replaced(door, tmp_path):
     second = ControlServer(door.path, artifacts=door.artifacts)
-    with pytest.raises(DoorError, match="another process listens"):
+    with pytest.raises(ControlSocketError, match="another process listens"):
         await second.start()
     assert (await door.call("echo"))["fields"] == {}
     stale = tmp_path / "stale.sock"
@@ -66,7 +102,7 @@ async def test_a_second_daemon_is_refused_and_a_dead_ones_socket_is_replaced(doo
 
 async def test_a_path_too_long_for_a_socket_is_explained(tmp_path):
     server = ControlServer(tmp_path / ("x" * 120) / "control.sock", artifacts=ArtifactFolder(tmp_path / "a"))
-    with pytest.raises(DoorError, match="longer than 107"):
+    with pytest.raises(ControlSocketError, match="longer than 107"):
         await server.start()
 
 

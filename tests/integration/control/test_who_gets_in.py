@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.control.runtime_folder import RuntimeFolderError, group_to_let_in, prepare_runtime_folder
+from farm.control.listeners import RuntimeFolderError, group_to_admit, prepare_runtime_folder
 from tests.integration.control.door import Door
 
 ROOT = Path(__file__).parents[3]
@@ -97,5 +97,5 @@ def test_a_runtime_folder_under_a_file_is_refused(tmp_path):
 
 
 def test_a_group_that_is_not_there_is_not_let_in():
-    assert group_to_let_in("no-such-group-here") is None
-    assert group_to_let_in(grp.getgrgid(os.getegid()).gr_name) == os.getegid()
+    assert group_to_admit("no-such-group-here") is None
+    assert group_to_admit(grp.getgrgid(os.getegid()).gr_name) == os.getegid()

@@ -1,4 +1,4 @@
-"""With this folder in PYTHONPATH, `farm.worker.tune` is the test's worker in every process of a farm."""
+"""With this folder in PYTHONPATH, `farm.kinds.tune.worker` is the test's worker in every process of a farm."""
 
 import importlib.abc
 import importlib.util
@@ -10,7 +10,7 @@ WORKER = Path(__file__).with_name("told_what_to_do.py")
 
 class Double(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "farm.worker.tune":
+        if name == "farm.kinds.tune.worker":
             return importlib.util.spec_from_file_location(name, WORKER)
         return None
 

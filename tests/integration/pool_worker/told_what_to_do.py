@@ -4,16 +4,16 @@ import os
 import time
 from pathlib import Path
 
-from farm.core.errors import FarmError
-from farm.jobs.tasks import TuneTask
-from farm.worker.daemon_phones import DaemonPhones
+from farm.common.errors import FarmError
+from farm.jobs.specs import task_from_wire
+from farm.kinds.tune.spec import TuneTask
 from farm.worker.session import opened
 
 POLL_S = 0.05
 
 
 def main(payload, daemon):
-    task, phones = TuneTask.from_wire(payload), DaemonPhones(daemon)
+    task, phones = task_from_wire(TuneTask, payload), daemon
     phones.search(on=True)
     done, said = 0, None
     used = set()
@@ -34,7 +34,7 @@ def main(payload, daemon):
                     daemon.progress("used", on=phone.device, lease=phone.lease)
                 except FarmError as error:
                     daemon.progress("lost", on=phone.device, code=error.code)
-        lines = Path(task.name).read_text().splitlines()
+        lines = Path(task.spec.name).read_text().splitlines()
         for line in lines[done:]:
             verb, _, rest = line.partition(" ")
             done += 1
@@ -59,6 +59,6 @@ def main(payload, daemon):
                     daemon.progress("kept", version=version)
                 case "poison":
                     phones.poisoned([rest])  # a worker tells only of what it has asked about
-                    phones.tell_poison(rest, state.phones[0].device, "SIGSEGV")
+                    phones.report_poison(rest, state.phones[0].device, "SIGSEGV")
                     daemon.progress("told", poisoned=sorted(phones.poisoned([rest, "f" * 64])))
         time.sleep(POLL_S)

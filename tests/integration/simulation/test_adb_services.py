@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.integration.world.conftest import needs_namespaces
+from tests.support.needs import needs_namespaces
 
 TMP = "/data/local/tmp"
 

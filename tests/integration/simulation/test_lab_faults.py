@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.errors import HostError, PhoneError, UserError
+from farm.common.errors import HostError, PhoneError, UserError
 from farm.simulation.control import LabClient, LabUnreachableError, running_lab
 from tests.integration.simulation.conftest import PHONE, PROFILE
-from tests.integration.world.conftest import needs_namespaces
+from tests.support.needs import needs_namespaces
 
 TMP = "/data/local/tmp"
 ROOT = Path(__file__).parents[3]

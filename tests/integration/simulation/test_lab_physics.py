@@ -9,12 +9,12 @@ from statistics import median
 
 import pytest
 
-from farm.core.errors import PhoneError
+from farm.common.errors import PhoneError
 from farm.simulation.control import running_lab
 from tests.adb_server import AdbServer, adb_binaries
 from tests.integration.simulation.conftest import Rig
 from tests.integration.simulation.test_lab_faults import until
-from tests.integration.world.conftest import needs_namespaces
+from tests.support.needs import needs, needs_namespaces
 
 NAMES = ("rooted", "plain")
 PLACES = {"rooted": "1-4.2", "plain": "1-4.3"}
@@ -118,6 +118,7 @@ def rounds_per_other_work(rounds: Path) -> float:
     return median(once() for _ in range(3))
 
 
+@needs_namespaces
 def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     until(lambda: busy.exists() and busy.stat().st_size > 20)
     cool_speed = rounds_per_other_work(busy)
@@ -151,6 +152,7 @@ def test_a_busy_phone_warms_is_slowed_down_and_cools_again(house, lab, busy):
     until(lambda: house.state("plain")["clock_scale"] == 1)
 
 
+@needs_namespaces
 def test_a_stuck_clock_is_as_slow_as_it_says_and_ends(house, lab, busy):
     until(lambda: busy.exists() and busy.stat().st_size > 20)
     before = rounds_per_other_work(busy)
@@ -163,6 +165,7 @@ def test_a_stuck_clock_is_as_slow_as_it_says_and_ends(house, lab, busy):
     assert rounds_per_other_work(busy) > before / 3
 
 
+@needs_namespaces
 def test_throttling_does_not_wake_a_hung_server(house, lab, busy):
     until(lambda: busy.exists())
     lab.fault("plain", "clock_stuck", share=0.5)
@@ -190,6 +193,7 @@ def test_a_battery_drains_to_the_end_and_the_phone_comes_back_with_the_cable(hou
     assert house.state("plain")["battery_current_ma"] > 0
 
 
+@needs_namespaces
 def test_charging_can_be_stopped_by_fault_and_by_root(house, lab):
     rig = house.rigs["rooted"]
     read = "cat /sys/class/power_supply/battery/status"
@@ -320,6 +324,8 @@ def test_a_boot_loop_ends_after_its_boots(house, lab):
     house.wait_online("plain")
 
 
+@needs_namespaces
+@needs("g++")
 @pytest.mark.skipif(os.geteuid() != 0, reason="the lab needs another user than the phone's shell")
 def test_what_is_stuck_in_a_driver_outlives_sigkill_until_the_driver_returns(house, lab):
     rig = house.rigs["plain"]

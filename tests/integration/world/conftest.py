@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.simulation.isolation import Isolation, detect_isolation
-from farm.simulation.line import MESSAGE_LIMIT_BYTES
+from farm.simulation.machine import MESSAGE_LIMIT_BYTES
 from farm.simulation.world import Booted, ConnectionSource, WorldSpec, boot
 
 ANSWER_LIMIT_S = 30.0
@@ -78,8 +77,3 @@ def phones(folder):
     for phone in booted:
         phone.close()
     assert str(folder) not in Path("/proc/self/mountinfo").read_text()
-
-
-needs_namespaces = pytest.mark.skipif(
-    detect_isolation() is Isolation.NONE, reason="no namespaces, or mksh and toybox are not installed"
-)

@@ -17,13 +17,14 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from farm.bundle.abi import Abi, Platform
+from farm.bundle.model import Abi, Platform
 from farm.compiler.link import exporter
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.simulation.state import KernelFault, PhoneState, write_state
 from farm.simulation.world import WorldSpec, boot
+from tests.support.needs import need, needs_namespaces
 
-from .conftest import needs_namespaces, run_commands, shell
+from .conftest import run_commands, shell
 
 SECRET = "s3cret"
 LIMIT_S = 30.0
@@ -68,8 +69,8 @@ class Server:
 @pytest.fixture(scope="session", params=["compiled", "launcher"])
 def bundle(request, tmp_path_factory):
     """Built as on a host with and without g++."""
-    if request.param == "compiled" and shutil.which("g++") is None:
-        pytest.skip("no g++")
+    if request.param == "compiled":
+        need("g++")
     patch = pytest.MonkeyPatch()
     if request.param == "launcher":
         which = shutil.which
@@ -136,8 +137,7 @@ def test_the_bundle_brings_everything_but_the_c_library(bundle):
 
 
 def test_a_second_build_compiles_nothing(tmp_path, monkeypatch):
-    if shutil.which("g++") is None:
-        pytest.skip("no g++")
+    need("g++")
     first = build_bundle_folder(tmp_path / "a")
     commands = []
     run = subprocess.run

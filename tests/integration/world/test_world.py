@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.errors import HostError, UserError
-from farm.simulation.isolation import Isolation, detect_isolation
+from farm.common.errors import HostError, UserError
+from farm.simulation.namespaces import Isolation, detect_isolation
 from farm.simulation.profiles import load_profile
 from farm.simulation.sensors import apply_state
 from farm.simulation.state import PhoneState, read_state, state_folder
-from farm.simulation.world import ExitCode, WorldSpec, boot
+from farm.simulation.world import PhoneExit, WorldSpec, boot
+from tests.support.needs import needs_namespaces
 
-from .conftest import needs_namespaces, run_commands, shell
+from .conftest import run_commands, shell
 
 LEVELS = [
     pytest.param(Isolation.FULL, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
@@ -97,7 +98,7 @@ def test_reboot_on_the_phone_is_reported(phones, level):
     phone.line.send(b"reboot; sleep 100")
     assert select.select([phone], [], [], 10)[0]
     phone.read_event()
-    assert (phone.running, phone.exit_code) == (False, ExitCode.REBOOT)
+    assert (phone.running, phone.exit_code) == (False, PhoneExit.REBOOT)
     with socket.socket() as connection, pytest.raises(HostError, match="is off"):
         phone.pass_connection(connection)
     phone.start()

@@ -10,7 +10,7 @@ import pytest
 from farm.adb import client as client_module
 from farm.adb.client import AdbClient
 from farm.adb.connection import ServerAddress
-from farm.adb.devices import DeviceState
+from farm.adb.devices import AdbState
 from farm.adb.errors import (
     AdbLinkLost,
     AdbServerUnreachable,
@@ -18,9 +18,9 @@ from farm.adb.errors import (
     DeviceNotFound,
     PhonePortClosed,
 )
-from farm.core.errors import ProtocolError, UserError
-from farm.fleet import rpc_server
-from farm.fleet.rpc_server import RpcServer
+from farm.common.errors import ProtocolError, UserError
+from farm.devices.server import rpc_server
+from farm.devices.server.rpc_server import RpcServer
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -62,7 +62,7 @@ def test_impossible_socket_specs_are_refused(spec: str) -> None:
 async def test_version_and_devices(client: AdbClient) -> None:
     assert await client.version() == 41
     (device,) = await client.list_devices()
-    assert (device.serial, device.state, device.product) == ("FAKE1", DeviceState.DEVICE, "p")
+    assert (device.serial, device.state, device.product) == ("FAKE1", AdbState.DEVICE, "p")
 
 
 async def test_shell_keeps_the_streams_apart(client: AdbClient) -> None:

@@ -8,29 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.adb import filter_requests as r
-from farm.adb.filter_lists import only
-from farm.adb.host_protocol import encode_request
-from farm.core.errors import ProtocolError
+from farm.adb.devices import ListForm, keep_only
+from farm.adb.host_protocol import BlockReader, encode_request
+from farm.adb.lease_proxy import requests as r
+from farm.adb.tunnels import TunnelKind
+from farm.common.errors import ProtocolError
 
 MINE, THEIRS = "SER 1:5555", "SER2"
 
 
-def read_all(reader: r.RequestReader) -> list[str]:
+def read_all(reader: BlockReader) -> list[str]:
     found = []
-    while (request := reader.next()) is not None:
-        found.append(request)
+    while (block := reader.next()) is not None:
+        found.append(r.request_of(block))
     return found
 
 
 def test_whole_byte_by_byte_and_several_at_once() -> None:
     services = ["host:version", "host:tport:any", "shell,v2,raw:echo \udcff", "x" * 0xFFFF]
     data = b"".join(map(encode_request, services))
-    whole = r.RequestReader()
+    whole = BlockReader()
     whole.feed(data + b"000")
     assert read_all(whole) == services
     assert (whole.rest(), whole.wants) == (b"000", 1)
-    slow, found = r.RequestReader(), []
+    slow, found = BlockReader(), []
     for byte in data:
         assert slow.next() is None
         assert slow.wants > 0
@@ -41,26 +42,26 @@ def test_whole_byte_by_byte_and_several_at_once() -> None:
 
 
 def test_wants_never_swallows_what_follows() -> None:
-    data, reader, at = encode_request("host:transport-any") + b"stream", r.RequestReader(), 0
+    data, reader, at = encode_request("host:transport-any") + b"stream", BlockReader(), 0
     while reader.wants:
         wanted = reader.wants
         reader.feed(data[at : at + wanted])
         at += wanted
-    assert reader.next() == "host:transport-any"
+    assert read_all(reader) == ["host:transport-any"]
     assert data[at:] == b"stream"
 
 
 @pytest.mark.parametrize("junk", [b"0000", b"GET ", b"+0a1", b" 12 ", b"\xff\xff\xff\xff"])
 def test_junk(junk: bytes) -> None:
-    reader = r.RequestReader()
+    reader = BlockReader()
     with pytest.raises(ProtocolError):  # noqa: PT012 (either call may see it)
         reader.feed(junk)
-        reader.next()
+        read_all(reader)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_a_request_or_protocol_error_nothing_else(pieces: list[bytes]) -> None:
-    reader = r.RequestReader()
+    reader = BlockReader()
     with contextlib.suppress(ProtocolError):
         for piece in pieces:
             reader.feed(piece)
@@ -90,7 +91,7 @@ def test_every_request_has_a_verdict_and_none_reaches_another_phone(request: str
             pass
 
 
-def verdict(request: str, *, selected: bool = False) -> r.Verdict:
+def verdict(request: str, *, selected: bool = False) -> r.JudgedRequest:
     return r.judge(request, MINE, selected=selected)
 
 
@@ -105,16 +106,16 @@ def test_what_the_server_itself_is_asked() -> None:
         assert verdict(asked).decision == r.Ask(asked)
     assert verdict("host:devices-l").decision == r.Listing("host:devices-l")
     followed = verdict("host:track-devices-proto-binary").decision
-    assert followed == r.Listing("host:track-devices-proto-binary", r.ListForm.PROTO_BINARY, follow=True)
+    assert followed == r.Listing("host:track-devices-proto-binary", ListForm.PROTO_BINARY, follow=True)
 
 
 def test_switching_to_the_phone() -> None:
     for request in (f"host:transport:{MINE}", "host:transport-any", "host:transport-usb", "host:transport-local"):
-        assert verdict(request) == r.Verdict(r.Select(tell_id=False))
+        assert verdict(request) == r.JudgedRequest(r.Select(tell_id=False))
     for request in (f"host:tport:serial:{MINE}", "host:tport:any", "host:tport:usb", "host:tport:local"):
-        assert verdict(request) == r.Verdict(r.Select(tell_id=True))
-    assert verdict("host:transport-id:7") == r.Verdict(r.Select(), 7)
-    assert verdict("host-transport-id:7:get-state") == r.Verdict(r.Ask(f"host-serial:{MINE}:get-state"), 7)
+        assert verdict(request) == r.JudgedRequest(r.Select(tell_id=True))
+    assert verdict("host:transport-id:7") == r.JudgedRequest(r.Select(), 7)
+    assert verdict("host-transport-id:7:get-state") == r.JudgedRequest(r.Ask(f"host-serial:{MINE}:get-state"), 7)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,9 @@ def test_a_forward_leads_to_a_socket_and_to_nothing_else(service: str) -> None:
     ["tcp:1", "localabstract:a", "localreserved:a", "localfilesystem:/a", "local:a", "dev:/dev/a", "jdwp:1"],
 )
 def test_every_socket_of_the_phone_may_be_forwarded(remote: str) -> None:
-    assert verdict(f"host:forward:tcp:0;{remote}").decision == r.AddForward("tcp:0", remote, rebind=True)
+    assert verdict(f"host:forward:tcp:0;{remote}").decision == r.OpenTunnel(
+        TunnelKind.FORWARD, "tcp:0", remote, rebind=True
+    )
 
 
 def test_served_on_the_phone_only_after_it_was_chosen() -> None:
@@ -195,11 +198,13 @@ def test_served_on_the_phone_only_after_it_was_chosen() -> None:
 
 
 def test_forwards() -> None:
-    assert verdict("host:forward:tcp:0;tcp:5").decision == r.AddForward("tcp:0", "tcp:5", rebind=True)
+    assert verdict("host:forward:tcp:0;tcp:5").decision == r.OpenTunnel(
+        TunnelKind.FORWARD, "tcp:0", "tcp:5", rebind=True
+    )
     kept = verdict("host:forward:norebind:tcp:9000;localabstract:a;b").decision
-    assert kept == r.AddForward("tcp:9000", "localabstract:a;b", rebind=False)
-    assert verdict("host:killforward:tcp:9000").decision == r.RemoveForward("tcp:9000")
-    assert verdict("host:killforward-all").decision == r.RemoveForward(None)
+    assert kept == r.OpenTunnel(TunnelKind.FORWARD, "tcp:9000", "localabstract:a;b", rebind=False)
+    assert verdict("host:killforward:tcp:9000").decision == r.CloseTunnel(TunnelKind.FORWARD, "tcp:9000")
+    assert verdict("host:killforward-all").decision == r.CloseTunnel(TunnelKind.FORWARD, None)
     assert verdict(f"host-serial:{MINE}:list-forward").decision == r.ListForwards()
     for bad in (
         "tcp:80;tcp:1",
@@ -217,10 +222,12 @@ def test_reverses() -> None:
     def asked(request: str) -> r.Decision:
         return verdict(request, selected=True).decision
 
-    assert asked("reverse:forward:tcp:0;tcp:5") == r.AddReverse("tcp:0", "tcp:5", rebind=True)
-    assert asked("reverse:forward:norebind:tcp:1;tcp:2") == r.AddReverse("tcp:1", "tcp:2", rebind=False)
-    assert asked("reverse:killforward:tcp:1") == r.RemoveReverse("tcp:1")
-    assert asked("reverse:killforward-all") == r.RemoveReverse(None)
+    assert asked("reverse:forward:tcp:0;tcp:5") == r.OpenTunnel(TunnelKind.REVERSE, "tcp:0", "tcp:5", rebind=True)
+    assert asked("reverse:forward:norebind:tcp:1;tcp:2") == r.OpenTunnel(
+        TunnelKind.REVERSE, "tcp:1", "tcp:2", rebind=False
+    )
+    assert asked("reverse:killforward:tcp:1") == r.CloseTunnel(TunnelKind.REVERSE, "tcp:1")
+    assert asked("reverse:killforward-all") == r.CloseTunnel(TunnelKind.REVERSE, None)
     for bad in ("tcp:1;tcp:0", "tcp:1;localfilesystem:/run/farm/adb.sock", "tcp:1;tcp:host:1", "tcp:1;", ";tcp:1"):
         assert isinstance(asked(f"reverse:forward:{bad}"), r.Refuse), bad
 
@@ -235,27 +242,27 @@ TEXT = b'device {\n  serial: "SER 1:5555"\n  state: DEVICE\n}\ndevice {\n  seria
 
 
 def test_lists_are_reduced_to_one_phone() -> None:
-    assert only(SHORT, MINE, r.ListForm.TEXT) == b"SER 1:5555\tdevice\n"
-    assert only(LONG, MINE, r.ListForm.TEXT) == LONG.splitlines(keepends=True)[0]
-    assert only(LONG, THEIRS, r.ListForm.TEXT) == LONG.splitlines(keepends=True)[1]
-    assert only(BINARY, MINE, r.ListForm.PROTO_BINARY) == BINARY[:16]
-    assert only(BINARY, THEIRS, r.ListForm.PROTO_BINARY) == BINARY[16:]
-    assert only(TEXT, MINE, r.ListForm.PROTO_TEXT) == b'device {\n  serial: "SER 1:5555"\n  state: DEVICE\n}\n'
-    for form, block in ((r.ListForm.TEXT, SHORT), (r.ListForm.PROTO_BINARY, BINARY), (r.ListForm.PROTO_TEXT, TEXT)):
-        assert only(block, "SER", form) == b""
-        assert only(b"", MINE, form) == b""
+    assert keep_only(SHORT, MINE, ListForm.TEXT) == b"SER 1:5555\tdevice\n"
+    assert keep_only(LONG, MINE, ListForm.TEXT) == LONG.splitlines(keepends=True)[0]
+    assert keep_only(LONG, THEIRS, ListForm.TEXT) == LONG.splitlines(keepends=True)[1]
+    assert keep_only(BINARY, MINE, ListForm.PROTO_BINARY) == BINARY[:16]
+    assert keep_only(BINARY, THEIRS, ListForm.PROTO_BINARY) == BINARY[16:]
+    assert keep_only(TEXT, MINE, ListForm.PROTO_TEXT) == b'device {\n  serial: "SER 1:5555"\n  state: DEVICE\n}\n'
+    for form, block in ((ListForm.TEXT, SHORT), (ListForm.PROTO_BINARY, BINARY), (ListForm.PROTO_TEXT, TEXT)):
+        assert keep_only(block, "SER", form) == b""
+        assert keep_only(b"", MINE, form) == b""
 
 
-@given(st.binary(max_size=200), st.sampled_from(r.ListForm))
-def test_a_list_or_protocol_error(block: bytes, form: r.ListForm) -> None:
+@given(st.binary(max_size=200), st.sampled_from(ListForm))
+def test_a_list_or_protocol_error(block: bytes, form: ListForm) -> None:
     with contextlib.suppress(ProtocolError):
-        assert len(only(block, MINE, form)) <= len(block)
+        assert len(keep_only(block, MINE, form)) <= len(block)
 
 
 @pytest.mark.parametrize("broken", [b"\n", b"\n\x7f", b"\x0b", b"\xff" * 11, b"\x0d\x00", b"\n\x03\n\x7f\x00"])
 def test_broken_protocol_buffers(broken: bytes) -> None:
     with pytest.raises(ProtocolError):
-        only(broken, MINE, r.ListForm.PROTO_BINARY)
+        keep_only(broken, MINE, ListForm.PROTO_BINARY)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from farm.adb.host_protocol import (
     Fail,
     Okay,
     SentinelReader,
-    ShellId,
     ShellPacket,
+    ShellPacketId,
     ShellReader,
     StatusReader,
     SyncData,
@@ -31,9 +31,13 @@ from farm.adb.host_protocol import (
     encode_send_v2,
     encode_sync,
 )
-from farm.core.errors import ProtocolError, UserError
+from farm.common.errors import ProtocolError, UserError
 
-SHELL = [ShellPacket(ShellId.STDOUT, b"out"), ShellPacket(ShellId.STDERR, b""), ShellPacket(ShellId.EXIT, b"\x03")]
+SHELL = [
+    ShellPacket(ShellPacketId.STDOUT, b"out"),
+    ShellPacket(ShellPacketId.STDERR, b""),
+    ShellPacket(ShellPacketId.EXIT, b"\x03"),
+]
 SHELL_BYTES = b"".join(SHELL_HEADER.pack(packet.id, len(packet.data)) + packet.data for packet in SHELL)
 SYNC = [SyncStat(0o100644, 7, 9), SyncData(b"abc"), SyncDone(), Okay(), Fail("No space left on device")]
 SYNC_BYTES = (

@@ -13,7 +13,7 @@ from farm.adb.client import AdbClient
 from farm.adb.errors import AdbLinkLost, PhonePathRefused, PhoneStorageFull, PushMismatch
 from farm.adb.push import PushFile, PushProgress, push_tree
 from farm.adb.push_script import batches, free_bytes, inspect, read_inspection, split_paths, temporary_name
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from tests.unit.adb.fake_server import ROOT, FakeServer
 
 DF = Path(__file__).parents[2] / "data" / "adb" / "df"

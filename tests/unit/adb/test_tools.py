@@ -1,58 +1,58 @@
-"""The adapter over adbutils without a phone."""
+"""Calls of people to a phone, without a phone."""
 
-import asyncio
 import errno
-import itertools
 import shutil
-import threading
+import struct
 from types import SimpleNamespace
 
 import pytest
 
-from farm.adb import tools as module
-from farm.adb.connection import ServerAddress
-from farm.adb.errors import AdbTimeout
-from farm.adb.tools import LEFT_FREE_BYTES, NoRoomError, PhoneTools, PullTooLargeError
+from farm.adb import tools
+from farm.adb.errors import AdbFailed
+from farm.adb.host_protocol import SyncStat
+from farm.adb.shell import ShellResult
+from farm.adb.tools import LEFT_FREE_BYTES, NoRoomError, NotAFileError, PullTooLargeError
 
 
-async def test_a_call_that_was_given_up_before_it_began_is_never_made(monkeypatch):
-    begun, go_on, made = threading.Semaphore(0), threading.Event(), []
+class EndlessFile:
+    """A file-transfer session with a phone whose file has no end."""
 
-    def run(_address, serial, _work, _sockets):
-        made.append(serial)
-        begun.release()
-        assert go_on.wait(10)
+    @classmethod
+    async def open(cls, _client, _serial):
+        return cls()
 
-    monkeypatch.setattr("farm.adb.tools._run", run)
-    monkeypatch.setattr("farm.adb.tools._THREADS", 1)
-    tools = PhoneTools("tcp:127.0.0.1:1")
-    first = asyncio.create_task(tools.facts("busy"))
-    await asyncio.to_thread(begun.acquire, True, 10)
-    with pytest.raises(AdbTimeout):
-        await tools.facts("late", timeout_s=0.01)
-    go_on.set()
-    await first
-    await tools.facts("next")
-    tools.close()
-    assert made == ["busy", "next"]
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def stat(self, path):
+        return SyncStat(0o20666 if path == "/dev/zero" else 0o100644, 0, 0)
+
+    async def receive(self, _path):
+        while True:
+            yield bytes(65536)
 
 
 @pytest.fixture
 def pull(monkeypatch, tmp_path):
     """Pulls a file without an end."""
-    endless = SimpleNamespace(iter_content=lambda _path: itertools.repeat(bytes(65536)))
-    monkeypatch.setattr(module, "_run", lambda _address, _serial, work, _sockets: work(SimpleNamespace(sync=endless)))
-    tools = PhoneTools("tcp:127.0.0.1:1")
-    yield lambda max_bytes, room=lambda _: None: tools.pull(
-        "S", "/dev/zero", tmp_path / "out", max_bytes=max_bytes, room=room
+    monkeypatch.setattr(tools, "SyncSession", EndlessFile)
+    yield lambda max_bytes, room=lambda _: None, path="/endless": tools.pull(
+        None, "S", path, tmp_path / "out", max_bytes=max_bytes, room=room
     )
-    tools.close()
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_pull_brings_no_more_than_it_may(pull):
-    with pytest.raises(PullTooLargeError, match="/dev/zero is larger than 1000000 bytes"):
+    with pytest.raises(PullTooLargeError, match="/endless is larger than 1000000 bytes"):
         await pull(1_000_000)
+
+
+async def test_a_device_is_refused_before_a_byte_is_read(pull):
+    with pytest.raises(NotAFileError, match="/dev/zero is a device"):
+        await pull(1_000_000, pytest.fail, "/dev/zero")
 
 
 async def test_a_pull_asks_for_room_before_it_takes_it(pull, tmp_path):
@@ -75,9 +75,30 @@ async def test_a_pull_leaves_the_disk_some_room(pull, monkeypatch):
         await pull(1 << 40)
 
 
-def test_a_full_disk_is_the_hosts_fault():
-    def full(_device):
+async def test_a_full_disk_is_the_hosts_fault(pull):
+    def full(_size_bytes):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(NoRoomError, match="the farm's disk is full"):
-        module._run(ServerAddress.parse("tcp:127.0.0.1:1"), "S", full, [])
+        await pull(1 << 40, full)
+
+
+def printing(stdout):
+    async def shell(_serial, _command, *, timeout_s):
+        assert timeout_s > 0
+        return ShellResult(stdout, b"", 0)
+
+    return SimpleNamespace(shell=shell)
+
+
+async def test_a_screenshot_has_the_size_that_its_header_states(tmp_path):
+    picture = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 1080, 2400) + b"rest"
+    assert await tools.screenshot(printing(picture), "S", tmp_path / "s.png") == (1080, 2400)
+    assert (tmp_path / "s.png").read_bytes() == picture
+
+
+@pytest.mark.parametrize("stdout", [b"", b"screencap: not found", b"\x89PNG\r\n\x1a\n\0"])
+async def test_what_is_no_picture_is_refused(stdout, tmp_path):
+    with pytest.raises(AdbFailed, match="gives no picture"):
+        await tools.screenshot(printing(stdout), "S", tmp_path / "s.png")
+    assert list(tmp_path.iterdir()) == []

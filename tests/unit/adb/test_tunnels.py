@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import AdbDevice, DeviceState
+from farm.adb.devices import AdbDevice, AdbState
 from farm.adb.errors import AdbError
 from farm.adb.tunnels import (
-    Entry,
-    Planned,
-    Step,
+    LedgerEntry,
+    PlannedStep,
     Tunnel,
     TunnelKind,
     TunnelLedger,
+    TunnelStep,
     check_tunnel,
     parse_forwards,
     parse_reverses,
     plan,
 )
-from farm.core.errors import HostError, UserError
-from farm.fleet.tunnels import TunnelKeeper
+from farm.common.errors import HostError, UserError
+from farm.devices.tunnels import TunnelKeeper
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -36,7 +36,7 @@ def reverse(listen: str = "tcp:9190", dial: str = "tcp:9190", serial: str = "A")
     return Tunnel(TunnelKind.REVERSE, serial, listen, dial)
 
 
-def steps(planned: list[Planned]) -> list[Step]:
+def steps(planned: list[PlannedStep]) -> list[TunnelStep]:
     return [item.step for item in planned]
 
 
@@ -63,24 +63,27 @@ def test_any_text_is_a_list(text: str) -> None:
 
 
 def test_what_is_missing_is_added_and_what_is_there_is_left() -> None:
-    ledger = [Entry(forward()), Entry(forward("tcp:9001"))]
-    assert plan(ledger, [forward()], {"A"}) == [Planned(Step.ADD, forward("tcp:9001"))]
+    ledger = [LedgerEntry(forward()), LedgerEntry(forward("tcp:9001"))]
+    assert plan(ledger, [forward()], {"A"}) == [PlannedStep(TunnelStep.ADD, forward("tcp:9001"))]
 
 
 def test_a_phone_that_is_away_waits() -> None:
-    assert steps(plan([Entry(forward()), Entry(reverse())], [], set())) == [Step.WAIT, Step.WAIT]
+    assert steps(plan([LedgerEntry(forward()), LedgerEntry(reverse())], [], set())) == [
+        TunnelStep.WAIT,
+        TunnelStep.WAIT,
+    ]
 
 
 def test_a_place_taken_by_somebody_else_is_left_alone() -> None:
-    (planned,) = plan([Entry(forward())], [forward(dial="tcp:7", serial="B")], {"A"})
-    assert (planned.step, planned.reason) == (Step.CONFLICT, "it is used for tcp:7 of B")
-    assert steps(plan([Entry(forward(), releasing=True)], [forward(dial="tcp:7")], {"A"})) == [Step.DROP]
+    (planned,) = plan([LedgerEntry(forward())], [forward(dial="tcp:7", serial="B")], {"A"})
+    assert (planned.step, planned.reason) == (TunnelStep.CONFLICT, "it is used for tcp:7 of B")
+    assert steps(plan([LedgerEntry(forward(), releasing=True)], [forward(dial="tcp:7")], {"A"})) == [TunnelStep.DROP]
 
 
 def test_a_reverse_is_removed_only_when_nothing_dials_it() -> None:
-    assert steps(plan([Entry(reverse(), releasing=True)], [reverse()], {"A"})) == [Step.WAIT]
-    assert steps(plan([Entry(reverse(), True, True)], [reverse()], {"A"})) == [Step.REMOVE]
-    assert steps(plan([Entry(reverse(), releasing=True)], [], {"A"})) == [Step.DROP]
+    assert steps(plan([LedgerEntry(reverse(), releasing=True)], [reverse()], {"A"})) == [TunnelStep.WAIT]
+    assert steps(plan([LedgerEntry(reverse(), True, True)], [reverse()], {"A"})) == [TunnelStep.REMOVE]
+    assert steps(plan([LedgerEntry(reverse(), releasing=True)], [], {"A"})) == [TunnelStep.DROP]
 
 
 PLACES = st.sampled_from(["tcp:9000", "tcp:9001"])
@@ -91,28 +94,28 @@ TUNNELS = st.builds(
 
 @given(
     ledger=st.lists(
-        st.builds(Entry, TUNNELS, st.booleans(), st.booleans()), unique_by=lambda entry: entry.tunnel.place
+        st.builds(LedgerEntry, TUNNELS, st.booleans(), st.booleans()), unique_by=lambda entry: entry.tunnel.place
     ),
     listed=st.lists(TUNNELS, unique_by=lambda tunnel: tunnel.place),
     usable=st.sets(st.sampled_from(["A", "B"])),
 )
 def test_a_plan_touches_only_what_is_ours_and_never_rebinds(
-    ledger: list[Entry], listed: list[Tunnel], usable: set[str]
+    ledger: list[LedgerEntry], listed: list[Tunnel], usable: set[str]
 ) -> None:
     ours = {entry.tunnel for entry in ledger}
     places = {tunnel.place for tunnel in listed}
     for planned in plan(ledger, listed, usable):
         assert planned.tunnel in ours
-        if planned.step is Step.ADD:
+        if planned.step is TunnelStep.ADD:
             assert planned.tunnel.place not in places
-        if planned.step is Step.REMOVE:
+        if planned.step is TunnelStep.REMOVE:
             assert planned.tunnel in listed
     everything = plan(ledger, listed, usable)
-    after = [tunnel for tunnel in listed if Planned(Step.REMOVE, tunnel) not in everything]
-    after += [planned.tunnel for planned in everything if planned.step is Step.ADD]
-    done = {planned.tunnel for planned in everything if planned.step in (Step.REMOVE, Step.DROP)}
+    after = [tunnel for tunnel in listed if PlannedStep(TunnelStep.REMOVE, tunnel) not in everything]
+    after += [planned.tunnel for planned in everything if planned.step is TunnelStep.ADD]
+    done = {planned.tunnel for planned in everything if planned.step in (TunnelStep.REMOVE, TunnelStep.DROP)}
     again = plan([entry for entry in ledger if entry.tunnel not in done], after, usable)
-    assert not {Step.ADD, Step.REMOVE, Step.DROP} & set(steps(again))
+    assert not {TunnelStep.ADD, TunnelStep.REMOVE, TunnelStep.DROP} & set(steps(again))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,9 @@ async def test_the_ledger_survives_a_restart(tmp_path: Path) -> None:
     await ledger.own(reverse())
     await ledger.release(reverse())
     await ledger.release(forward("tcp:1"))  # not ours
-    assert TunnelLedger(path).entries == (Entry(forward()), Entry(reverse(), releasing=True)) == ledger.entries
+    assert (
+        TunnelLedger(path).entries == (LedgerEntry(forward()), LedgerEntry(reverse(), releasing=True)) == ledger.entries
+    )
 
 
 async def test_two_tunnels_in_one_place_are_refused(tmp_path: Path) -> None:
@@ -198,13 +203,13 @@ async def test_reconcile_sets_up_and_takes_down_only_ours(
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     mine = forward(serial="FAKE1")
     await ledger.own(mine)
-    assert steps(await ledger.reconcile(client, set())) == [Step.WAIT]
-    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.ADD]
+    assert steps(await ledger.reconcile(client, set())) == [TunnelStep.WAIT]
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [TunnelStep.ADD]
     assert await ledger.reconcile(client, {"FAKE1"}) == []
     entries.lines = ["FAKE1 tcp:8000 tcp:1"]  # a replug
-    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.ADD]
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [TunnelStep.ADD]
     await ledger.release(mine)
-    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [Step.REMOVE]
+    assert steps(await ledger.reconcile(client, {"FAKE1"})) == [TunnelStep.REMOVE]
     assert (entries.lines, ledger.entries) == (["FAKE1 tcp:8000 tcp:1"], ())
 
 
@@ -221,7 +226,7 @@ class Listing:
             yield self.devices
 
 
-PLUGGED = (AdbDevice("FAKE1", DeviceState.DEVICE),)
+PLUGGED = (AdbDevice("FAKE1", AdbState.DEVICE),)
 
 
 async def test_an_order_that_comes_during_a_round_is_carried_out_in_the_next(
@@ -259,7 +264,7 @@ async def test_an_order_that_comes_during_a_round_is_carried_out_in_the_next(
 async def test_a_round_that_failed_is_said_and_tried_again(
     server: FakeServer, client: AdbClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("farm.fleet.tunnels.RETRY_S", 0.01)
+    monkeypatch.setattr("farm.devices.tunnels.RETRY_S", 0.01)
     entries, added = Entries(server), asyncio.Event()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,21 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.adb.client import AdbClient
-from farm.adb.devices import DeviceState
+from farm.adb.devices import AdbState
 from farm.adb.errors import AdbVersionClash
+from farm.adb.watch import DeviceWatcher
 from farm.adb.watch_policy import (
-    Evidence,
     Load,
     NetworkAction,
     NetworkPhone,
     Outage,
     Remedy,
+    ServerEvidence,
     WatchPolicy,
     judge,
     network_address,
 )
-from farm.core.back_off import BackOff
-from farm.core.errors import UserError
+from farm.common.durations import BackOff
+from farm.common.errors import UserError
 from tests.unit.adb.fake_server import FakeServer
 from tests.unit.adb.watching import watching
 
@@ -110,6 +112,20 @@ async def test_a_wedged_server_is_left_alone_while_leases_hang_on_it(server: Fak
         await seen.until(lambda: seen.kinds == ["adb.hangs", "adb.back"])
 
 
+async def test_an_answer_now_does_not_excuse_a_server_that_failed_since(server: FakeServer, client: AdbClient) -> None:
+    watcher = DeviceWatcher(client, policy=FAST)
+    began_s = time.monotonic()
+    assert await watcher.did_its_part(began_s)
+    server.silent = True
+    assert await asyncio.gather(*[watcher.did_its_part(began_s) for _ in range(3)]) == [False] * 3
+    assert watcher.trouble == "the adb server does not answer"
+    server.silent = False
+    assert not await watcher.did_its_part(began_s)
+    assert watcher.trouble == ""
+    assert await watcher.did_its_part(time.monotonic())
+    assert server.spoken.count("host:devices-l") == 4
+
+
 async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, client: AdbClient) -> None:
     """Dead transports behind a server that lists them: every round trip times out, the list comes at once."""
 
@@ -124,6 +140,9 @@ async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, 
         server.services[f"host-serial:FAKE{number}:features"] = features
         server.services[f"host:transport:FAKE{number}"] = silence
     quick = replace(FAST, trip_timeout_s=0.05, life_s=0.0)
+    asked = DeviceWatcher(client, policy=quick)
+    assert not await asked.did_its_part(time.monotonic())
+    assert asked.trouble == "the adb server lists 2 phones and none of them answers"
     async with watching(client, quick) as (_, seen):
         await seen.until(lambda: "adb.lost" in seen.kinds)
         assert "not one of them answers" in seen.news[0].message
@@ -139,8 +158,7 @@ async def test_another_version_is_told_once_with_its_owner(server: FakeServer, c
         clashes = [news.error for news in seen.news if news.kind == "adb.clash"]
         assert len(clashes) == 1
         assert isinstance(clashes[0], AdbVersionClash)
-        assert (clashes[0].server_version, clashes[0].own_version) == (40, 41)
-        assert "pid" in clashes[0].holder
+        assert "has version 40, farm's adb program has 41; the server is pid" in clashes[0].message
 
 
 async def test_a_new_transport_drops_what_was_known_of_the_phone(server: FakeServer, client: AdbClient) -> None:
@@ -205,7 +223,7 @@ async def test_a_network_phone_is_tried_again_whatever_went_wrong(
         assert [each.error.evidence for each in seen.news if each.error] == ["Too many open files"]
 
 
-WELL = Evidence(lists_lost=0, usable=3, trips_lost=0, heard_ago_s=99.0, dead_s=0.0, leases=0, replaced=0)
+WELL = ServerEvidence(lists_lost=0, usable=3, trips_lost=0, silent_s=99.0, dead_s=0.0, leases=0, replaced=0)
 
 
 @pytest.mark.parametrize(
@@ -214,16 +232,16 @@ WELL = Evidence(lists_lost=0, usable=3, trips_lost=0, heard_ago_s=99.0, dead_s=0
         ({}, Remedy.WAIT, ""),
         ({"lists_lost": 1}, Remedy.WAIT, ""),  # one may drown
         ({"lists_lost": 2}, Remedy.REPLACE, "answers nothing"),
-        ({"lists_lost": 9, "heard_ago_s": 3.0}, Remedy.TELL, "it is slow"),  # sessions run through it
-        ({"lists_lost": 2, "heard_ago_s": 3.0}, Remedy.WAIT, ""),
-        ({"lists_lost": 2, "leases": 2, "dead_s": 8.0}, Remedy.TELL, "2 leased phones .* for 22 s more"),
+        ({"lists_lost": 9, "silent_s": 3.0}, Remedy.REPORT, "it is slow"),  # sessions run through it
+        ({"lists_lost": 2, "silent_s": 3.0}, Remedy.WAIT, ""),
+        ({"lists_lost": 2, "leases": 2, "dead_s": 8.0}, Remedy.REPORT, "2 leased phones .* for 22 s more"),
         ({"lists_lost": 9, "leases": 2, "dead_s": 30.0}, Remedy.REPLACE, "answers nothing"),  # they are dead anyway
-        ({"lists_lost": 2, "replaced": 6}, Remedy.TELL, "replaced 6 times within an hour"),
+        ({"lists_lost": 2, "replaced": 6}, Remedy.REPORT, "replaced 6 times within an hour"),
         ({"trips_lost": 2}, Remedy.WAIT, ""),
         ({"trips_lost": 3}, Remedy.REPLACE, "3 phones and not one"),
         ({"trips_lost": 3, "usable": 1}, Remedy.WAIT, ""),  # one silent phone is that phone's matter
-        ({"trips_lost": 3, "heard_ago_s": 1.0}, Remedy.WAIT, ""),
-        ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Remedy.TELL, "for 1 s more"),
+        ({"trips_lost": 3, "silent_s": 1.0}, Remedy.WAIT, ""),
+        ({"trips_lost": 9, "leases": 1, "dead_s": 29.0}, Remedy.REPORT, "for 1 s more"),
     ],
 )
 def test_when_the_server_is_dead_enough(change: dict[str, float], remedy: Remedy, words: str) -> None:
@@ -234,16 +252,16 @@ def test_when_the_server_is_dead_enough(change: dict[str, float], remedy: Remedy
 
 @given(
     st.builds(
-        Evidence,
+        ServerEvidence,
         lists_lost=st.integers(0, 20), usable=st.integers(0, 5), trips_lost=st.integers(0, 20),
-        heard_ago_s=st.floats(0, 100), dead_s=st.floats(0, 100), leases=st.integers(0, 5), replaced=st.integers(0, 9),
+        silent_s=st.floats(0, 100), dead_s=st.floats(0, 100), leases=st.integers(0, 5), replaced=st.integers(0, 9),
     )
 )  # fmt: skip
-def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: Evidence) -> None:
+def test_it_is_never_replaced_over_living_sessions_nor_without_end(seen: ServerEvidence) -> None:
     policy = WatchPolicy()
     remedy, why = judge(seen, policy)
     if remedy is Remedy.REPLACE:
-        assert seen.heard_ago_s >= policy.life_s
+        assert seen.silent_s >= policy.life_s
         assert not seen.leases or seen.dead_s >= policy.hurt_after_s
         assert seen.replaced < policy.replacements
     assert bool(why) == (remedy is not Remedy.WAIT)
@@ -265,17 +283,17 @@ def test_the_first_failure_of_a_kind_is_news_repeats_are_noise() -> None:
 
 def test_adbs_own_retries_are_left_alone_until_it_gives_up() -> None:
     policy, phone = WatchPolicy(), NetworkPhone("a:5555")
-    phone, action = phone.step(DeviceState.OFFLINE, 0.0, policy)
+    phone, action = phone.step(AdbState.OFFLINE, 0.0, policy)
     assert action is NetworkAction.NONE
-    phone, action = phone.step(DeviceState.OFFLINE, 69.0, policy)
+    phone, action = phone.step(AdbState.OFFLINE, 69.0, policy)
     assert action is NetworkAction.NONE
-    phone, action = phone.step(DeviceState.OFFLINE, 70.0, policy)
+    phone, action = phone.step(AdbState.OFFLINE, 70.0, policy)
     assert action is NetworkAction.RECONNECT
-    phone, action = phone.step(DeviceState.OFFLINE, 200.0, policy)
+    phone, action = phone.step(AdbState.OFFLINE, 200.0, policy)
     assert action is NetworkAction.NONE  # one attempt at a time
-    phone, news = phone.tried("", 201.0, policy)
+    phone, news = phone.on_attempt("", 201.0, policy)
     assert not news
-    phone, action = phone.step(DeviceState.DEVICE, 202.0, policy)
+    phone, action = phone.step(AdbState.DEVICE, 202.0, policy)
     assert (action, phone.offline_since) == (NetworkAction.NONE, None)
 
 
@@ -283,22 +301,59 @@ def test_adbs_own_retries_are_left_alone_until_it_gives_up() -> None:
 def test_a_network_phone_is_back_when_it_is_listed_whether_its_attempt_has_ended_or_not(listed_first: bool) -> None:
     policy, phone = WatchPolicy(), NetworkPhone("a:5555")
     phone, _ = phone.step(None, 0.0, policy)
-    phone, news = phone.tried("refused", 0.1, policy)
+    phone, news = phone.on_attempt("refused", 0.1, policy)
     assert news
     phone, action = phone.step(None, 10.0, policy)
     assert action is NetworkAction.CONNECT
     if not listed_first:
-        phone, _ = phone.tried("", 10.1, policy)
-    phone, action = phone.step(DeviceState.DEVICE, 10.2, policy)
-    assert action is NetworkAction.TELL_BACK
+        phone, _ = phone.on_attempt("", 10.1, policy)
+    phone, action = phone.step(AdbState.DEVICE, 10.2, policy)
+    assert action is NetworkAction.REPORT_BACK
     if listed_first:
-        phone, _ = phone.tried("", 10.3, policy)
-    assert phone.step(DeviceState.DEVICE, 10.4, policy) == (replace(phone, next_try_at=10.4), NetworkAction.NONE)
+        phone, _ = phone.on_attempt("", 10.3, policy)
+    assert phone.step(AdbState.DEVICE, 10.4, policy) == (replace(phone, next_try_at=10.4), NetworkAction.NONE)
 
 
-@given(st.lists(st.tuples(st.sampled_from([None, *DeviceState]), st.booleans(), st.floats(0.01, 100)), max_size=60))
+@pytest.mark.parametrize("failures", [1, 4, 20])
+def test_a_network_phone_that_somebody_waits_for_is_tried_sooner(failures: int) -> None:
+    policy, phone = WatchPolicy(), NetworkPhone("a:5555")
+    for _ in range(failures):
+        phone, _ = phone.step(None, phone.next_try_at, policy)
+        phone, _ = phone.on_attempt("refused", phone.next_try_at, policy)
+    due = min(phone.next_try_at, phone.tried_at + policy.wanted_every_s)
+    assert phone.step(None, due - 0.1, policy, wanted=True)[1] is NetworkAction.NONE
+    assert phone.step(None, due, policy, wanted=True)[1] is NetworkAction.CONNECT
+    unwanted = phone.step(None, due, policy)[1]
+    assert unwanted is (NetworkAction.CONNECT if due == phone.next_try_at else NetworkAction.NONE)
+    assert phone.step(AdbState.OFFLINE, due, policy, wanted=True)[1] is NetworkAction.NONE  # adb tries it itself
+
+
+async def test_the_watcher_asks_who_waits_for_a_phone(server: FakeServer, client: AdbClient) -> None:
+    asked: list[str] = []
+
+    async def refuse_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        words = b"failed to connect to '10.0.0.7:5555': Connection refused"
+        if asked[1:]:
+            words = b"connected to 10.0.0.7:5555"
+            server.set_devices("10.0.0.7:5555          device product:p model:m device:d transport_id:9\n")
+        writer.write(b"OKAY%04x%s" % (len(words), words))
+
+    def wanted(address: str) -> bool:
+        asked.append(address)
+        return True
+
+    server.services["host:connect:10.0.0.7:5555"] = refuse_once
+    patient = replace(FAST, network=BackOff(1e6, 1e6), wanted_every_s=0.01)
+    async with watching(client, patient) as (watcher, seen):
+        watcher.wanted = wanted
+        watcher.add_network("10.0.0.7")
+        await seen.until(lambda: "network.back" in seen.kinds)
+    assert set(asked) == {"10.0.0.7:5555"}
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, *AdbState]), st.booleans(), st.floats(0.01, 100)), max_size=60))
 def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
-    story: list[tuple[DeviceState | None, bool, float]],
+    story: list[tuple[AdbState | None, bool, float]],
 ) -> None:
     policy, phone, now, under_way = WatchPolicy(), NetworkPhone("a:5555"), 0.0, False
     for listed, fails, pause in story:
@@ -308,10 +363,10 @@ def test_a_network_phone_is_never_given_up_and_never_tried_twice_at_once(
             assert not under_way
             under_way = True
         if under_way and pause > 1:
-            phone, _ = phone.tried("refused" if fails else "", now, policy)
+            phone, _ = phone.on_attempt("refused" if fails else "", now, policy)
             under_way = False
     if under_way:
-        phone, _ = phone.tried("refused", now, policy)
+        phone, _ = phone.on_attempt("refused", now, policy)
     later = now + policy.network.limit_s
     assert phone.step(None, later, policy)[1] is NetworkAction.CONNECT
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from farm.adb.client import AdbClient
-from farm.adb.watch import DeviceWatcher, Snapshot, WatchNews
+from farm.adb.watch import DeviceWatcher, Snapshot, WatchEvent
 from farm.adb.watch_policy import WatchPolicy
 
 
@@ -15,11 +15,11 @@ class Seen:
     """What a watcher told, with a way to wait for it."""
 
     def __init__(self) -> None:
-        self.news: list[WatchNews] = []
+        self.news: list[WatchEvent] = []
         self.snapshots: list[Snapshot] = []
         self._more = asyncio.Event()
 
-    def add_news(self, news: WatchNews) -> None:
+    def add_news(self, news: WatchEvent) -> None:
         self.news.append(news)
         self._more.set()
 
@@ -45,7 +45,7 @@ async def watching(
     seen = Seen()
     watcher = DeviceWatcher(
         client,
-        on_news=seen.add_news,
+        on_event=seen.add_news,
         policy=policy,
         **options,  # type: ignore[arg-type]
     )

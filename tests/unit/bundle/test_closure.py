@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from farm.bundle.abi import Abi, ForeignElfError, Platform, judge
+from farm.bundle.closure import identify
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import read_folder
-from farm.bundle.model import MOST_TOLD, BundleRefusedError, Inspection
-from farm.core.errors import UserError
+from farm.bundle.model import MAX_FINDINGS_IN_ERROR, Abi, BundleRefusedError, ForeignElfError, Inspection, Platform
+from farm.common.errors import UserError
 from tests.unit.bundle.elves import (
     ANDROID_BUNDLE,
     ARM,
@@ -26,7 +26,7 @@ from tests.unit.bundle.elves import (
 
 
 def inspected(folder: Path, files: dict[str, Elf]) -> Inspection:
-    return read_folder(write_folder(folder, files)).inspection
+    return read_folder(write_folder(folder, files))
 
 
 def refusal(inspection: Inspection) -> BundleRefusedError:
@@ -50,8 +50,7 @@ def refusal(inspection: Inspection) -> BundleRefusedError:
     ],
 )
 def test_abi_and_platform(elf: Elf, abi: Abi, platform: Platform | None) -> None:
-    verdict = judge(parse_elf(elf.to_bytes()), "file")
-    assert (verdict.abi, verdict.platform) == (abi, platform)
+    assert identify(parse_elf(elf.to_bytes()), "file") == (abi, platform)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_abi_and_platform(elf: Elf, abi: Abi, platform: Platform | None) -> None
 )
 def test_foreign_files_are_refused_by_name(elf: Elf, said: str) -> None:
     with pytest.raises(ForeignElfError, match=said) as caught:
-        judge(parse_elf(elf.to_bytes()), "libodd.so")
+        identify(parse_elf(elf.to_bytes()), "libodd.so")
     assert caught.value.message.startswith("libodd.so")
     assert caught.value.hint
 
@@ -155,14 +154,14 @@ def test_a_library_called_tvm_rpc_is_no_server(tmp_path: Path) -> None:
 def test_a_text_called_so_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, ANDROID_BUNDLE)
     (tmp_path / "libtvm_ffi.so").write_text("INPUT(libtvm_ffi.so.1)")
-    assert "libtvm_ffi.so is not an ELF file" in refusal(read_folder(tmp_path).inspection).message
+    assert "libtvm_ffi.so is not an ELF file" in refusal(read_folder(tmp_path)).message
 
 
 def test_a_truncated_library_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path, ANDROID_BUNDLE)
     library = tmp_path / "libtvm_ffi.so"
     library.write_bytes(library.read_bytes()[:-10])
-    assert "libtvm_ffi.so is a damaged ELF file: truncated" in refusal(read_folder(tmp_path).inspection).message
+    assert "libtvm_ffi.so is a damaged ELF file: truncated" in refusal(read_folder(tmp_path)).message
 
 
 class TestScripts:
@@ -174,23 +173,23 @@ class TestScripts:
         return folder
 
     def test_needs_a_stated_abi(self, tmp_path: Path) -> None:
-        error = refusal(read_folder(self.script(tmp_path)).inspection)
-        assert "does not tell its ABI" in error.message
+        error = refusal(read_folder(self.script(tmp_path)))
+        assert "whose ABI cannot be read" in error.message
         assert "bundle.toml" in error.hint
 
     def test_with_a_stated_abi_passes(self, tmp_path: Path) -> None:
         folder = read_folder(
             self.script(tmp_path, 'abi = "x86_64"\nplatform = "linux-glibc"\ntvm_version = "0.27.0"\n')
         )
-        assert folder.inspection.accepted("here") == (Abi.X86_64, Platform.LINUX)
-        assert folder.stated.tvm_version == "0.27.0"
-        assert [file.name for file in folder.inspection.files] == ["tvm_rpc"]
-        assert folder.inspection.files[0].mode == 0o755
+        assert folder.accepted("here") == (Abi.X86_64, Platform.LINUX)
+        assert folder.description.tvm_version == "0.27.0"
+        assert [file.name for file in folder.files] == ["tvm_rpc"]
+        assert folder.files[0].mode == 0o755
 
     def test_its_libraries_must_fit_what_is_stated(self, tmp_path: Path) -> None:
         self.script(tmp_path, 'abi = "x86_64"\nplatform = "linux-glibc"\n')
         write_folder(tmp_path, {"libtvm_ffi.so": Elf(needed=("libc.so",))})
-        error = refusal(read_folder(tmp_path).inspection)
+        error = refusal(read_folder(tmp_path))
         assert "libtvm_ffi.so is built for arm64-v8a, but bundle.toml says x86_64" in error.message
 
     @pytest.mark.parametrize(
@@ -290,14 +289,14 @@ class TestWhatNoBundleHolds:
         with pytest.raises(BundleRefusedError, match=r"lib00 is a folder \(and 99 more\)") as caught:
             read_folder(tmp_path)
         told = caught.value.evidence.splitlines()
-        assert (len(told), told[0].partition(";")[0]) == (MOST_TOLD, "lib01 is a folder")
+        assert (len(told), told[0].partition(";")[0]) == (MAX_FINDINGS_IN_ERROR, "lib01 is a folder")
 
     def test_links_to_files_are_followed(self, tmp_path: Path) -> None:
         write_folder(tmp_path / "build", ANDROID_BUNDLE)
         (tmp_path / "folder").mkdir()
         for name in ANDROID_BUNDLE:
             (tmp_path / "folder" / name).symlink_to(tmp_path / "build" / name)
-        assert read_folder(tmp_path / "folder").inspection.findings == ()
+        assert read_folder(tmp_path / "folder").findings == ()
 
     def test_a_whole_build_tree(self, tmp_path: Path) -> None:
         for index in range(257):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.bundle.elf import ElfError, ElfInfo, NotElfError, parse_elf, read_elf
+from farm.bundle.elf import MAX_READ_BYTES, parse_elf, read_elf
+from farm.bundle.model import ElfError, ElfInfo, NotElfError
 from tests.unit.bundle.elves import AARCH64, ARM, LINKER64, MIPS, Elf
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_+.-0123456789", min_size=1, max_size=40).map(lambda stem: f"lib{stem}.so")
@@ -23,8 +24,8 @@ def test_reads_every_fact_a_loader_reads() -> None:
     assert parse_elf(FULL.to_bytes()) == ElfInfo(
         bits=64,
         little_endian=True,
-        machine=AARCH64,
-        type=3,
+        machine="AARCH64",
+        type="DYN",
         interpreter=LINKER64,
         needed=("libtvm_ffi.so", "libc.so"),
         soname="libtvm_runtime.so",
@@ -34,7 +35,7 @@ def test_reads_every_fact_a_loader_reads() -> None:
 
 
 @given(
-    machine=st.sampled_from([ARM, AARCH64, MIPS, 9999]),
+    machine=st.sampled_from([(ARM, "ARM"), (AARCH64, "AARCH64"), (MIPS, "MIPS"), (9999, "machine 9999")]),
     bits=st.sampled_from([32, 64]),
     little=st.booleans(),
     needed=st.lists(NAMES, unique=True, max_size=12),
@@ -44,7 +45,7 @@ def test_reads_every_fact_a_loader_reads() -> None:
     interpreter=st.sampled_from(["", LINKER64]),
 )
 def test_what_is_written_is_read(
-    machine: int,
+    machine: tuple[int, str],
     bits: int,
     little: bool,
     needed: list[str],
@@ -53,9 +54,9 @@ def test_what_is_written_is_read(
     api: int | None,
     interpreter: str,
 ) -> None:
-    elf = Elf(machine, bits, little, 3, interpreter, tuple(needed), soname, "", align, api)
+    elf = Elf(machine[0], bits, little, 3, interpreter, tuple(needed), soname, "", align, api)
     assert parse_elf(elf.to_bytes()) == ElfInfo(
-        bits, little, machine, 3, interpreter, tuple(needed), soname, align, api
+        bits, little, machine[1], "DYN", interpreter, tuple(needed), soname, align, api
     )
 
 
@@ -74,6 +75,14 @@ def test_truncated_anywhere_is_refused() -> None:
             parse_elf(whole[:length], "libx.so")
         assert "libx.so" in caught.value.message
         assert caught.value.hint
+
+
+def test_a_string_without_end_is_read_to_a_bound() -> None:
+    endless = bytearray(Elf(interpreter=LINKER64, payload=b"A" * (2 * MAX_READ_BYTES)).to_bytes())
+    offset_at = 64 + 56 + 8  # p_offset of the second program header, the interpreter's
+    endless[offset_at : offset_at + 8] = (len(endless) - 2 * MAX_READ_BYTES).to_bytes(8, "little")
+    with pytest.raises(ElfError, match=f"more than {MAX_READ_BYTES} bytes"):
+        parse_elf(bytes(endless))
 
 
 @pytest.mark.parametrize("name", ["lib\x1b[2J.so", "lib\u202eos.so"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.bundle.abi import Abi, Platform
+from farm.bundle.model import Abi, Platform
 from farm.compiler.link import Linker, LinkError, NoLinkerError, find_linker, link_shared, linkers
 
 

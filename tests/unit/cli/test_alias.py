@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from farm.cli import alias
+from farm.cli import access
 from farm.control.verbs.fleet import FleetVerbs
-from farm.core.device import DeviceView, Life
+from farm.model.device import DeviceView, Life
 
 
 class Aliases:
@@ -31,8 +31,7 @@ async def test_that_no_phone_has_a_key_is_told_with_what_there_is() -> None:
         ("mine", "soc=sm8650", ["pixel"], ""),
         ("big", "soc=sm9999", [], "no phone matches soc=sm9999: there is sm8650"),
     ):
-        asked: Any = SimpleNamespace(alias=name, selector=selector)
-        assert await verbs.set_alias(asked) == {"alias": name, "devices": devices, "no_match": why}
+        assert await verbs.set_alias(name, selector) == {"alias": name, "devices": devices, "no_match": why}
 
 
 @pytest.mark.parametrize(
@@ -46,8 +45,8 @@ async def test_that_no_phone_has_a_key_is_told_with_what_there_is() -> None:
 def test_another_key_and_one_of_no_phone_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, answer: dict[str, Any], warned: str
 ) -> None:
-    monkeypatch.setattr(alias, "call", lambda _kind, **_: answer)
-    alias.set_alias(typed, "soc=x")
+    monkeypatch.setattr(access, "call", lambda _kind, **_: answer)
+    access.set_alias(typed, "soc=x")
     said = capsys.readouterr().err
     assert warned in said
     assert bool(said) is bool(warned)

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 from farm.adb import program
 from farm.adb.program import ServerProcess
 from farm.cli import doctor
-from farm.cli.context import print_json, print_json_line, report
+from farm.cli import doctor_host as host
 from farm.cli.main import app
-from farm.core.errors import UserError
-from farm.core.events import Event
+from farm.cli.output import print_error, print_json, print_json_line
+from farm.common.errors import UserError
+from farm.common.events import Event
 
 AT = datetime(2026, 11, 20, 15, 19, 56, tzinfo=UTC)
 
@@ -50,7 +51,7 @@ def test_an_event_tells_nothing_of_how_it_is_kept():
     ],
 )
 def test_of_evidence_the_telling_line_is_shown(evidence, said, capsys):
-    report(UserError("it failed", evidence=evidence))
+    print_error(UserError("it failed", evidence=evidence))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "said:" in line]
     assert line.endswith(said)
 
@@ -64,17 +65,19 @@ def test_a_store_without_a_daemon_names_the_options_that_find_it(typed, tmp_path
 def test_doctor_names_only_servers_that_may_hold_usb_phones_and_tells_nobody_to_kill_them(monkeypatch):
     servers = [ServerProcess(pid, "ann", "adb", usb) for pid, usb in ((11, True), (12, False), (13, True))]
     monkeypatch.setattr(program, "other_servers", lambda _: servers)
-    (finding,) = doctor._other_adb("tcp:5037")
+    (finding,) = host.other_adb("tcp:5037")
     assert "pid 11" in finding.detail
     assert "pid 13" in finding.detail
     assert "pid 12" not in finding.detail
     assert "kill" not in finding.fix
     monkeypatch.setattr(program, "other_servers", lambda _: servers[1:2])
-    assert list(doctor._other_adb("tcp:5037")) == []
+    assert list(host.other_adb("tcp:5037")) == []
 
 
 def test_doctor_names_the_running_daemons_toolchain():
-    own, told = (doctor.Finding("toolchain default", doctor.Verdict.OK, path) for path in ("/usr/bin", "/opt/farm"))
-    adb = doctor.Finding("adb", doctor.Verdict.OK, "")
+    own, told = (
+        doctor.Diagnosis("toolchain default", doctor.DoctorVerdict.OK, path) for path in ("/usr/bin", "/opt/farm")
+    )
+    adb = doctor.Diagnosis("adb", doctor.DoctorVerdict.OK, "")
     assert doctor.current([adb, own, told]) == [adb, told]
     assert doctor.current([own, adb]) == [own, adb]

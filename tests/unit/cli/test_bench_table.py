@@ -3,10 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
-from farm.cli.bench import print_results
 from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
+from farm.kinds.bench.command import print_results, print_stats
 from tests.support.packages import MADE
+from tests.support.tiny_model import tiny_onnx
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def typed(monkeypatch, tmp_path):
     """Run a command of a user without a daemon, in a folder with a model and a package."""
     monkeypatch.setenv("FARM_SOCKET", str(tmp_path / "none.sock"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").write_bytes(b"a model")
+    (tmp_path / "net.onnx").write_bytes(tiny_onnx())
     (tmp_path / "net.farm.tar").write_bytes(write_package(MADE, {LIBRARY: b"library", REFERENCE: b"arrays"}))
     return lambda *arguments: CliRunner().invoke(app, arguments)
 
@@ -43,6 +44,16 @@ def test_without_a_correction_there_is_nothing_else_to_show(capsys):
     assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9000", "..", "1.200", "40"]
 
 
+def test_stats_are_those_of_the_tutorials(capsys):
+    found = result(1.0, 1.005)
+    found["latency"] |= {"mean_ms": 1.02, "std_ms": 0.05}
+    print_stats([found])
+    _, head, row, foot = capsys.readouterr().out.splitlines()
+    assert head.split() == ["DEVICE", "MEAN", "ms", "MEDIAN", "ms", "MAX", "ms", "MIN", "ms", "STD", "ms", "SAMPLES"]
+    assert row.split() == ["pixel", "1.020", "1.005", "1.206", "0.9045", "0.05000", "40"]
+    assert "by the clock" in foot
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -53,9 +64,9 @@ def test_without_a_correction_there_is_nothing_else_to_show(capsys):
         ("tune net.onnx --on host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),
         ("compile net.onnx --target host -o /proc/x.farm.tar", "cannot write /proc/x.farm.tar: "),
         ("compile net.onnx --target host -o none/x.farm.tar", "there is no folder none"),
-        ("run net.onnx --on host --devices 2", "--devices: on this host nothing is queued"),
-        ("run net.onnx --on host --timeout 5s --detach", "--timeout, --detach: on this host nothing is queued"),
-        ("tune net.onnx --on host --priority 7 --deadline 2h", "--priority, --deadline: on this host nothing is"),
+        ("run net.onnx --on host --devices 2", "--devices: nothing is queued on this host"),
+        ("run net.onnx --on host --timeout 5s --detach", "--timeout, --detach: nothing is queued on this host"),
+        ("tune net.onnx --on host --priority 7 --deadline 2h", "--priority, --deadline: nothing is queued"),
         ("model make one_conv -o .", "cannot write .: Is a directory"),
     ],
 )
@@ -65,3 +76,33 @@ def test_what_cannot_end_well_is_not_begun(typed, line, said, tmp_path):
     assert done.exit_code == 2 or done.exception is not None
     assert said in done.output + str(getattr(done.exception, "message", ""))
     assert sorted(tmp_path.iterdir()) == before
+
+
+def doubtful(device, *reasons):
+    certificate = {
+        "reasons": [{"code": "x", "verdict": verdict, "sentence": sentence} for verdict, sentence in reasons],
+        "notes": ["a virtual phone"],
+        "tries": [{"estimate": {"median_s": 0.001}, "verdict": "suspect", "reported": at == 0} for at in range(2)],
+    }
+    return result(1.0, 1.0) | {"device": device, "certificate": certificate}
+
+
+def test_reasons_are_folded_to_the_gravest_and_why_shows_them_all(capsys):
+    results = [
+        doubtful("pixel", ("suspect", "the clock changed"), ("rejected", "two levels"), ("suspect", "it warmed up")),
+        doubtful("galaxy", ("suspect", "the clock changed")),
+    ]
+    print_results(results)
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "  pixel: two levels (2 more reasons: --why)",
+        "  galaxy: the clock changed",
+        "  pixel, galaxy: a virtual phone",
+    ]
+    print_results(results, why=True)
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "  pixel: two levels",
+        "  pixel, galaxy: the clock changed",
+        "  pixel: it warmed up",
+        "  pixel, galaxy: measured 2 times: 1.000 ms (suspect), 1.000 ms (suspect); number 1 is shown",
+        "  pixel, galaxy: a virtual phone",
+    ]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.cli.compare import compare_stored, two_models
-from farm.core.errors import UserError
+from farm.common.errors import UserError
+from farm.kinds.compare.command import compare_stored, two_models
 
 
 def certificate(median_s=0.010, nominal_s=0.001, **fields):
@@ -51,10 +51,11 @@ def test_what_may_not_be_compared_is_refused_in_words(fields, said):
     assert "--on" in caught.value.hint
 
 
-def test_results_that_are_not_trusted_tell_nothing():
-    doubtful = certificate(0.005, verdict="suspect", reasons=[{"sentence": "few samples"}])
+@pytest.mark.parametrize(("median_s", "answer"), [(0.009, "cannot tell"), (0.005, "faster"), (0.62, "slower")])
+def test_results_that_are_not_trusted_tell_only_what_no_doubt_changes(median_s, answer):
+    doubtful = certificate(median_s, verdict="suspect", reasons=[{"sentence": "few samples"}])
     found = compare_stored(certificate(), doubtful, 0.01)
-    assert (found.answer, found.ratio) == ("cannot tell", pytest.approx(0.5))
+    assert (found.answer, found.ratio) == (answer, pytest.approx(median_s / 0.01))
     assert "the result of B is suspect: few samples" in [each.sentence for each in found.reasons]
 
 

@@ -1,127 +1,105 @@
-"""TAB in real shells, against a daemon whose answers are made up, and without one."""
+"""TAB in bash and by the protocol of typer's scripts, against a daemon whose answers are made up and without one."""
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+from typer._completion_classes import BashComplete
+from typer.main import get_command
 
-from farm.cli.complete import DEBUG, answer, offered
-from farm.cli.completions import SCRIPTS, Shell
+from farm.cli import complete
+from farm.cli.main import app
 
 BASH_DRIVER = """
 source "$1"
-COMP_LINE=$2
-COMP_POINT=${#2}
-COMP_WORDS=(farm)
-COMP_CWORD=0
-compopt() { printf '(%s)\\n' "$*"; }
-_farm
+shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+_farm_completion farm
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A PATH with `farm` in it, and the scripts."""
+    """A PATH with `farm` in it, and the script for bash."""
     program = tmp_path / "bin" / "farm"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m farm "$@"\n')
     program.chmod(0o755)
-    for shell, script in SCRIPTS.items():
-        (tmp_path / f"farm.{shell}").write_text(script)
+    (tmp_path / "farm.bash").write_text("\n".join(run(tmp_path, "farm", "completions", "bash")))
     return tmp_path
 
 
-def run(folder, *command, socket="/nowhere/farm.sock", typed=""):
-    environ = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "FARM_SOCKET": str(socket)}
-    environ |= {"HOME": str(folder), "ZDOTDIR": str(folder), "LANG": "C.UTF-8", "TERM": "dumb"}
-    done = subprocess.run(
-        command, env=environ, input=typed, capture_output=True, text=True, timeout=60, check=False, cwd=folder
-    )
-    return done.stdout.split("\n")[:-1], done.stderr
+def run(folder, *command, socket="/nowhere/farm.sock", **environ):
+    environ = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "FARM_SOCKET": str(socket), **environ}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    assert done.stderr == ""
+    return [line for line in done.stdout.split("\n") if line]
 
 
-def in_bash(folder, line, **options):
-    lines, said = run(folder, "bash", "-c", BASH_DRIVER, "bash", str(folder / "farm.bash"), line, **options)
-    assert said == ""
-    return [line for line in lines if line]
+def in_bash(folder, *words, **options):
+    return run(folder, "bash", "-c", BASH_DRIVER, "bash", str(folder / "farm.bash"), "farm", *words, **options)
 
 
-def in_fish(folder, line, **options):
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
-    script = f"source {folder}/farm.fish; complete -C '{line}'"
-    lines, said = run(folder, "fish", "--no-config", "-c", script, **options)
-    assert said == ""
-    return [line.partition("\t")[0] for line in lines]
-
-
-def in_zsh(folder, line, **options):
-    """What the script hands to zsh's `_describe`, which draws it."""
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed")
-    script = (
-        f"source {folder}/farm.zsh; _describe() {{ print -l -- ${{(P)3}} }}; _files() {{ print -- '(files)' }};"
-        "words=(farm ${=1}); [[ $1 == *' ' ]] && words+=(''); CURRENT=$#words; _farm"
-    )
-    lines, said = run(folder, "zsh", "-f", "-c", script, "zsh", line.removeprefix("farm "), **options)
-    assert said == ""
-    return [each.replace("\\:", "\0").partition(":")[0].replace("\0", ":") for each in lines]
-
-
-SHELLS = {Shell.BASH: in_bash, Shell.FISH: in_fish, Shell.ZSH: in_zsh}
-every_shell = pytest.mark.parametrize("shell", list(SHELLS), ids=str)
-
-
-@every_shell
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("words", "wanted"),
     [
-        ("farm be", ["bench"]),
-        ("farm device dr", ["drain"]),
-        ("farm bench m.onnx --half", ["--half-width"]),
-        ("farm bench m.onnx --precision float16_", ["float16_acc32"]),
+        (["be"], ["bench"]),
+        (["device", "dr"], ["drain"]),
+        (["bench", "m.onnx", "--half"], ["--half-width"]),
+        (["bench", "m.onnx", "--precision", "float16_"], ["float16_acc32"]),
+        (["bench", "ne"], []),  # bash offers files then
+        (["no", "such"], []),
     ],
+    ids=" ".join,
 )
-def test_commands_options_and_choices(folder, shell, line, wanted):
-    assert SHELLS[shell](folder, line) == wanted
+def test_commands_options_and_choices(folder, words, wanted):
+    assert in_bash(folder, *words) == wanted
 
 
-@every_shell
-def test_names_come_from_the_daemon(folder, daemon, shell):
-    assert SHELLS[shell](folder, "farm device show ", socket=daemon.socket) == ["pixel", "galaxy"]
-    assert SHELLS[shell](folder, "farm device show g", socket=daemon.socket) == ["galaxy"]
-    assert SHELLS[shell](folder, "farm explain device p", socket=daemon.socket) == ["pixel"]
-    assert SHELLS[shell](folder, "farm bench m.onnx --on and", socket=daemon.socket) == ["android"]
+def test_names_come_from_the_daemon(folder, daemon):
+    assert in_bash(folder, "device", "show", "", socket=daemon.socket) == ["pixel", "galaxy"]
+    assert in_bash(folder, "device", "show", "g", socket=daemon.socket) == ["galaxy"]
+    assert in_bash(folder, "explain", "device", "p", socket=daemon.socket) == ["pixel"]
+    assert in_bash(folder, "bench", "m.onnx", "--on", "and", socket=daemon.socket) == ["android"]
 
 
-@every_shell
-def test_without_a_daemon_nothing_is_offered_and_nothing_said(folder, shell):
-    (folder / "pixel.onnx").touch()
-    assert SHELLS[shell](folder, "farm device show ") == []
-    assert SHELLS[shell](folder, "farm watch pix") == []
-
-
-def test_files_are_the_shells_matter(folder):
-    (folder / "net.onnx").touch()
-    assert in_bash(folder, "farm bench ne") == ["(-o default)"]
-    assert "net.onnx" in in_fish(folder, "farm bench ne")
-    assert in_zsh(folder, "farm bench ne") == ["(files)"]
+def test_without_a_daemon_no_name_is_offered_and_nothing_said(folder):
+    assert in_bash(folder, "device", "show", "") == []
+    assert in_bash(folder, "watch", "pix") == []
 
 
 def test_a_label_is_completed_behind_its_equals_sign(folder, daemon):
-    """bash begins a new word there, so it gets what stands behind; fish gets the whole word."""
-    assert in_bash(folder, "farm bench m.onnx --on soc=s", socket=daemon.socket) == ["sm8650"]
-    assert in_bash(folder, "farm bench m.onnx --on=and", socket=daemon.socket) == ["android"]
-    assert in_fish(folder, "farm bench m.onnx --on soc=s", socket=daemon.socket) == ["soc=sm8650"]
-    assert in_bash(folder, "farm bench m.onnx --on android,soc=s", socket=daemon.socket) == ["sm8650"]
+    """bash begins a new word there, so it gets what stands behind."""
+    for words in (["--on", "soc", "=", "s"], ["--on", "android,soc", "=", "s"]):
+        assert in_bash(folder, "bench", "m.onnx", *words, socket=daemon.socket) == ["sm8650"]
+    assert in_bash(folder, "bench", "m.onnx", "--on", "=", "and", socket=daemon.socket) == ["android"]
+
+
+@pytest.mark.parametrize(("shell", "wanted"), [("zsh", ["pixel", "galaxy"]), ("fish", ["pixel\t", "galaxy\t"])])
+def test_other_shells_are_answered(folder, daemon, shell, wanted):
+    asked = {"_FARM_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "farm device show "}
+    said = "\n".join(run(folder, "farm", socket=daemon.socket, _TYPER_COMPLETE_FISH_ACTION="get-args", **asked))
+    assert all(name in said for name in wanted)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(folder, shell):
+    assert complete.VARIABLE in "".join(run(folder, "farm", "completions", shell))
 
 
 def test_names_that_a_shell_would_obey_are_not_offered(folder, daemon):
     daemon.devices = ("$(reboot)", "a b", "`id`", "pixel")
-    assert in_bash(folder, "farm device show ", socket=daemon.socket) == ["pixel"]
+    assert in_bash(folder, "device", "show", "", socket=daemon.socket) == ["pixel"]
+
+
+def test_descriptions_that_a_shell_would_obey_are_tamed(monkeypatch):
+    """typer's script for zsh evaluates them."""
+    rows = {"jobs": [{"id": "j1", "state": "done", "kind": "run", "name": "a\\\"$(reboot)`id`;'", "array": None}]}
+    monkeypatch.setattr(complete, "_asked", lambda *_, **__: rows)
+    assert complete.jobs("") == [("j1", "done run a reboot id ")]
 
 
 def test_a_real_bash_completes_at_its_prompt(folder):
@@ -135,12 +113,6 @@ def test_a_real_bash_completes_at_its_prompt(folder):
         shell.shows("READY> ")
         shell.type("farm reserva\t")
         shell.shows("farm reservation ")
-
-
-def test_lines_that_are_half_typed_are_understood():
-    assert offered(["job"], "li")[0].values[0][0] == "list"
-    assert offered(["no", "such"], "x")[0].values == ()
-    assert offered(["bench"], "--on=")[1] == "--on="
 
 
 ANSWERS = {
@@ -168,14 +140,6 @@ ANSWERS = {
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 def test_every_argument_that_names_something_is_completed(words, typed, wanted, monkeypatch):
-    monkeypatch.setattr("farm.cli.complete._asked", lambda kind, **_: ANSWERS[kind])
-    assert [value for value, _ in offered(words, typed)[0].values] == wanted
-
-
-def test_a_mistake_of_farm_is_kept_out_of_the_line_but_not_from_tests(monkeypatch, capsys):
-    monkeypatch.setattr("farm.cli.complete.offered", lambda *_: 1 / 0)
-    answer(["bash", "farm be"])
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv(DEBUG, "1")
-    with pytest.raises(ZeroDivisionError):
-        answer(["bash", "farm be"])
+    monkeypatch.setattr(complete, "_asked", lambda kind, **_: ANSWERS[kind])
+    shell = BashComplete(get_command(app), {}, "farm", complete.VARIABLE)
+    assert [item.value for item in shell.get_completions(words, typed)] == wanted

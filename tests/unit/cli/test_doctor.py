@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from farm.cli import doctor, doctor_host
+from farm.cli import doctor
+from farm.common.doctor_findings import Diagnosis, DoctorVerdict, judge_folder, of_error
+from farm.common.errors import DaemonUnreachableError, UserError
 from farm.config import load
 from farm.control.address import ClientKey, Remote
-from farm.core.doctor_findings import Finding, Verdict, judge_folder, of_error
-from farm.core.errors import DaemonUnreachableError, UserError
 from tests.support.pages import ROOT
 
 NAME = "pixel"
@@ -25,15 +25,15 @@ STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped
 ADDED = {"name": "tvm28", "python": "/opt/tvm28/bin/python", "up": True, "versions": {"apache-tvm": "0.28"}}
 
 
-def ended(subject: str, rung: str = "power-cycle", outcome: str = "mended") -> dict[str, Any]:
-    return {"kind": "recovery.ended", "subject": subject, "data": {"rung": rung, "outcome": outcome, "detail": "d"}}
+def ended(subject: str, action: str = "power-cycle", outcome: str = "mended") -> dict[str, Any]:
+    return {"kind": "recovery.ended", "subject": subject, "data": {"action": action, "outcome": outcome, "detail": "d"}}
 
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Cuts the power of `pixel`, typed as its serial, with the daemon's events made up."""
 
-    def run(*events: dict[str, Any] | Exception, refused: Exception | None = None) -> Finding:
+    def run(*events: dict[str, Any] | Exception, refused: Exception | None = None) -> Diagnosis:
         def call(kind: str, **_: Any) -> dict[str, Any]:
             if kind == "status":
                 return STATUS
@@ -56,9 +56,9 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_phone_may_be_named_by_its_serial(cut: Any) -> None:
-    found = cut(ended("other"), ended(NAME, rung="reboot", outcome="failed"), ended(NAME))
-    assert (found.verdict, NAME in found.detail) == (Verdict.OK, True)
-    assert cut(ended(NAME, outcome="failed")).verdict is Verdict.FAIL
+    found = cut(ended("other"), ended(NAME, action="reboot", outcome="failed"), ended(NAME))
+    assert (found.verdict, NAME in found.detail) == (DoctorVerdict.OK, True)
+    assert cut(ended(NAME, outcome="failed")).verdict is DoctorVerdict.FAIL
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_the_phone_may_be_named_by_its_serial(cut: Any) -> None:
 )
 def test_what_keeps_it_from_being_proved_is_a_finding(cut: Any, events: list[Any], said: str) -> None:
     found = cut(*events)
-    assert (found.check, found.verdict, said in found.detail) == ("power cut", Verdict.FAIL, True)
+    assert (found.check, found.verdict, said in found.detail) == ("power cut", DoctorVerdict.FAIL, True)
 
 
 def test_a_refusal_is_a_finding_with_its_way_out(cut: Any) -> None:
     found = cut(refused=UserError("bob holds pixel", hint="farm lease kick pixel"))
     assert (found.verdict, found.detail, found.fix) == (
-        Verdict.FAIL, "SERIAL: bob holds pixel", "farm lease kick pixel",
+        DoctorVerdict.FAIL, "SERIAL: bob holds pixel", "farm lease kick pixel",
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(
     }
     monkeypatch.setattr("farm.control.address.find", lambda: Remote("lab", 9192, KEY))
     monkeypatch.setattr(doctor, "call", lambda kind, **_: answers[kind])
-    monkeypatch.setattr(doctor_host, "sockets", lambda *_: pytest.fail("this is another host"))
+    monkeypatch.setattr(doctor, "listeners", lambda *_: pytest.fail("this is another host"))
     (tmp_path / "farm.toml").touch()
     found = list(doctor._daemon(load(tmp_path / "farm.toml", environ={})))
     assert [each.check for each in found] == [
@@ -103,19 +103,19 @@ def test_of_a_daemon_elsewhere_only_what_it_says_is_told_and_marked(
 
 def test_toolchains_are_those_of_the_daemon_added_ones_too() -> None:
     found = doctor.judge_toolchain(ADDED)
-    assert (found.verdict, found.detail) == (Verdict.OK, "apache-tvm 0.28, ffi ? in /opt/tvm28/bin/python")
+    assert (found.verdict, found.detail) == (DoctorVerdict.OK, "apache-tvm 0.28, ffi ? in /opt/tvm28/bin/python")
     found = doctor.judge_toolchain(ADDED | {"up": False, "versions": {}})
-    assert (found.verdict, "/opt/tvm28/bin/python -m pip install" in found.fix) == (Verdict.WARN, True)
+    assert (found.verdict, "/opt/tvm28/bin/python -m pip install" in found.fix) == (DoctorVerdict.WARN, True)
 
 
 def test_a_finding_that_is_not_ok_has_what_mends_it() -> None:
     """What an error says may be nothing: `of_error` has something else then."""
     places = [
         (path.name, node)
-        for folder in ("cli", "control")
-        for path in (ROOT / "farm" / folder).glob("*.py")
+        for pattern in ("cli/doctor*.py", "control/verbs/*.py")
+        for path in (ROOT / "farm").glob(pattern)
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnosis"
     ]
     assert len(places) > 30
     for name, call in places:
@@ -124,5 +124,5 @@ def test_a_finding_that_is_not_ok_has_what_mends_it() -> None:
             assert fix, (name, call.lineno)
             assert fix[0] != "''", (name, call.lineno)
             assert not fix[0].endswith(".hint"), (name, call.lineno)
-    assert of_error("adb", Verdict.FAIL, UserError("no adb")).fix
+    assert of_error("adb", DoctorVerdict.FAIL, UserError("no adb")).fix
     assert judge_folder("state folder", Path("/var/lib/farm"), 0).fix

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from farm.cli import doctor
 from farm.cli import doctor_host as host
+from farm.common.doctor_findings import DoctorVerdict
 from farm.config import FarmConfig, load
-from farm.core.doctor_findings import Verdict
 
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = DoctorVerdict.OK, DoctorVerdict.WARN, DoctorVerdict.FAIL
 
 
 def config(tmp_path: Path, text: str = "") -> FarmConfig:
@@ -36,37 +37,39 @@ def test_a_clock_that_nobody_keeps_right() -> None:
 @pytest.mark.parametrize(
     ("address", "verdict"), [("127.0.0.1", OK), ("::1", OK), ("0.0.0.0", WARN), ("10.1.2.3", WARN)]
 )
-def test_who_reaches_an_address(address: str, verdict: Verdict) -> None:
-    found = host.judge_door(host.Door("tvm.host", address, 9190, "run code on every phone"))
+def test_who_reaches_an_address(address: str, verdict: DoctorVerdict) -> None:
+    found = doctor.judge_address(doctor.ListenAddress("tvm.host", address, 9190, "run code on every phone"))
     assert found.verdict is verdict
     assert found.fix.startswith('[tvm] host = "127.0.0.1"' if verdict is WARN else "")
 
 
 def test_every_door_of_the_configuration_is_looked_at(tmp_path: Path) -> None:
-    doors = host.doors_of(config(tmp_path, '[web]\nhost = "10.0.0.1"\n[control]\nlisten = "tcp://127.0.0.1:9192"'))
+    doors = doctor.addresses_of(
+        config(tmp_path, '[web]\nhost = "10.0.0.1"\n[control]\nlisten = "tcp://127.0.0.1:9192"')
+    )
     assert [(door.key, door.host, door.port) for door in doors] == [
         ("tvm.host", "127.0.0.1", 9190), ("web.host", "10.0.0.1", 9191), ("control.listen", "127.0.0.1", 9192),
     ]  # fmt: skip
-    apart = host.Door(host.GATE, "10.0.0.1", 9190, host.RUN_CODE)
+    apart = doctor.ListenAddress(doctor.GATE, "10.0.0.1", 9190, doctor.RUN_CODE)
     behind_gate = config(tmp_path, '[tvm]\ngate = "/run/g.sock"\n[web]\nenabled = false')
-    assert host.doors_of(behind_gate, [apart]) == (apart,)
-    assert host.doors_of(config(tmp_path, "[web]\nenabled = false"), [apart]) == (apart,)  # the unit says more
+    assert doctor.addresses_of(behind_gate, [apart]) == (apart,)
+    assert doctor.addresses_of(config(tmp_path, "[web]\nenabled = false"), [apart]) == (apart,)  # the unit says more
 
 
 @pytest.mark.parametrize("pid", [7, 8])
 def test_the_tvm_port_is_judged_by_what_it_is_bound_to(pid: int) -> None:
     """`[tvm] gate` may stand in farm.service alone, where the doctor does not look."""
     tracker = {"host": "127.0.0.1", "port": 9190, "bound": "0.0.0.0", "pid": pid}
-    (door,) = host.doors_told({"pid": 7, "tracker": tracker, "web": ""})
-    found = host.judge_door(door)
+    (door,) = doctor.addresses_in({"pid": 7, "tracker": tracker, "web": ""})
+    found = doctor.judge_address(door)
     assert (found.verdict, "0.0.0.0 port 9190" in found.detail) == (WARN, True)
     assert found.fix.startswith('[tvm] host = "127.0.0.1"' if pid == 7 else "systemctl edit farm-gate.socket")
 
 
 @pytest.mark.parametrize(("page", "verdict"), [("http://127.0.0.1:45845/", OK), ("http://0.0.0.0:9191/", WARN)])
-def test_the_page_of_a_daemon_is_judged_by_where_it_is(page: str, verdict: Verdict) -> None:
+def test_the_page_of_a_daemon_is_judged_by_where_it_is(page: str, verdict: DoctorVerdict) -> None:
     tracker = {"bound": "127.0.0.1", "port": 9190, "pid": 7}
-    found = [host.judge_door(door) for door in host.doors_told({"pid": 7, "tracker": tracker, "web": page})]
+    found = [doctor.judge_address(each) for each in doctor.addresses_in({"pid": 7, "tracker": tracker, "web": page})]
     assert [each.verdict for each in found] == [OK, verdict]
 
 
@@ -74,7 +77,7 @@ def test_a_port_that_somebody_else_has(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         told = config(tmp_path, f"[tvm]\nport = {port}\n[web]\nenabled = false")
-        found = list(host.sockets(told, tmp_path / "no-gate"))
+        found = list(doctor.listeners(told, tmp_path / "no-gate"))
         assert [(finding.check, finding.verdict) for finding in found] == [("exposure", OK), (f"port {port}", FAIL)]
         assert f"pid {os.getpid()}" in found[1].detail
 
@@ -88,7 +91,7 @@ def test_a_gate_that_waits_for_its_daemon_may_have_the_port(tmp_path: Path, toml
             assert process.stdout is not None
             port = next(int(said[1]) for line in process.stdout if (said := re.search(r"port (\d+)", line)))
             told = config(tmp_path, f"[tvm]\nport = {port}\n{toml.format(gate=gate)}[web]\nenabled = false")
-            (found,) = host.sockets(told, tmp_path / "no-gate")
+            (found,) = doctor.listeners(told, tmp_path / "no-gate")
             assert (found.verdict, found.detail) == (OK, f"farm gate 127.0.0.1 port {port}: this host only")
         finally:
             process.terminate()
@@ -103,16 +106,16 @@ def test_a_gate_that_systemd_holds_the_port_for(tmp_path: Path, monkeypatch: pyt
         unseen = program.ServerProcess(None, "root", "")  # what whoever is not root sees of systemd
         monkeypatch.setattr(program, "port_holder", lambda _: unseen)
         gate = tmp_path / "gate.sock"
-        assert [finding.verdict for finding in host.sockets(told, gate)] == [OK, FAIL]
+        assert [finding.verdict for finding in doctor.listeners(told, gate)] == [OK, FAIL]
         way.bind(str(gate))
-        (found,) = host.sockets(told, gate)
+        (found,) = doctor.listeners(told, gate)
         assert found.detail == f"farm gate 127.0.0.1 port {port}: this host only"
 
 
 def test_a_process_that_listens_for_everybody() -> None:
-    assert list(host.listening(os.getpid())) == []
+    assert list(doctor.of_process(os.getpid())) == []
     with socket.create_server(("0.0.0.0", 0)) as everybody:
-        (found,) = host.listening(os.getpid())
+        (found,) = doctor.of_process(os.getpid())
         assert (found.verdict, str(everybody.getsockname()[1]) in found.detail) == (WARN, True)
 
 
@@ -137,7 +140,7 @@ def test_who_may_not_ask_the_adb_server_is_not_told_that_there_is_none() -> None
         server.bind(f"{folder}/adb.sock")
         os.seteuid(65534)
         try:
-            (finding,) = host.adb_server(FarmConfig(), f"localfilesystem:{folder}/adb.sock", None)
+            (finding,) = host.adb_server(FarmConfig(), f"localfilesystem:{folder}/adb.sock")
         finally:
             os.seteuid(0)
     assert (finding.verdict, "for its user and root" in finding.detail) == (OK, True)
@@ -175,21 +178,21 @@ def test_a_keyboard_is_no_phone(tmp_path: Path) -> None:
 
 def test_a_damaged_database_names_the_way_back(tmp_path: Path) -> None:
     told, path = config(tmp_path), tmp_path / "farm.db"
-    assert list(host.database(told)) == []  # there is none yet
+    assert list(doctor.database(told)) == []  # there is none yet
     with sqlite3.connect(path) as connection:
         connection.executescript("CREATE TABLE a (b); CREATE INDEX c ON a (b);")
         connection.executemany("INSERT INTO a VALUES (?)", [(str(number) * 50,) for number in range(1000)])
     connection.close()
-    assert [finding.verdict for finding in host.database(told)] == [OK]
+    assert [finding.verdict for finding in doctor.database(told)] == [OK]
     data = bytearray(path.read_bytes())
     data[5000:9000] = b"\xff" * 4000
     path.write_bytes(data)
-    (found,) = host.database(told)
+    (found,) = doctor.database(told)
     assert (found.verdict, "docs/service.md" in found.fix) == (FAIL, True)
 
 
 def test_bundles(tmp_path: Path) -> None:
-    assert list(host.bundles(config(tmp_path))) == []
-    assert host.judge_bundles(["b", "", "a"], []).detail.startswith("a, b:")
-    assert host.judge_bundles([], []).verdict is WARN
-    assert host.judge_bundles(["a"], ["0123: libtvm.so is gone"]).verdict is FAIL
+    assert list(doctor.bundles(config(tmp_path))) == []
+    assert doctor.judge_bundles(["b", "", "a"], []).detail.startswith("a, b:")
+    assert doctor.judge_bundles([], []).verdict is WARN
+    assert doctor.judge_bundles(["a"], ["0123: libtvm.so is gone"]).verdict is FAIL

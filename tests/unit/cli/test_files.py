@@ -1,7 +1,7 @@
 import pytest
 
-from farm.cli.context import write_file
-from farm.core.errors import UserError
+from farm.cli.output import write_file
+from farm.common.errors import UserError
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path):

@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.cli import bench, compare, history
-from farm.cli.history import PLOT_COLUMNS, drawn, lines_of
-from farm.core.errors import UserError
+from farm.cli import history
+from farm.cli.history import PLOT_COLUMNS, drawn, series_of
+from farm.common.errors import UserError
+from farm.kinds.bench import command as bench
+from farm.kinds.compare import command as compare
 
 NONE = "900 would show that there is none"
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -72,7 +74,7 @@ def test_what_may_not_be_compared_stands_apart(told):
         row(1), row(2, epoch="x/y:15"), row(3, device="galaxy"), row(4, precision="float16"), row(5, model="b" * 64),
         row(6, tuned=True),
     ]  # fmt: skip
-    assert len(lines_of(rows)) == 6
+    assert len(series_of(rows)) == 6
     lines = told(rows)
     assert len([line for line in lines if line.startswith("net (")]) == 6
     assert "  system x/y:15" in lines
@@ -80,15 +82,31 @@ def test_what_may_not_be_compared_stands_apart(told):
     assert len([line for line in told(rows, device="galaxy") if line.startswith("net (")]) == 1
 
 
-def by(kernel, nominal_s, stored_at_s=0.001):
-    return {"reference": {"kernel": kernel, "median_s": 0.001, "nominal_s": nominal_s, "stored_at_s": stored_at_s}}
+def by(kernel, nominal_s):
+    return {"reference": {"kernel": kernel, "median_s": 0.001, "nominal_s": nominal_s}}
 
 
-def test_it_is_said_that_results_were_stored_at_another_nominal_speed(told):
-    stored = [0.00108, 0.00108, 0.00104, 0.001, 0.001]
-    lines = told([row(number, **by("k", 0.001, then_s)) for number, then_s in enumerate(stored, 1)])
+def corrected(number, then_s):
+    """A flat model's result; the phone's nominal was taken for `then_s` on its day and is 1 ms today."""
+    found = row(number, 10 * then_s, **by("k", then_s))
+    times = {name: value * 0.001 / then_s for name, value in found["estimate"].items()}
+    return found | {"today": {"nominal_s": 0.001, **times}}
+
+
+def test_a_result_stays_as_it_was_and_todays_nominal_is_another_figure(told):
+    then = [0.00168, 0.00168, 0.00168, 0.00104, *[0.001] * 4]
+    rows = [corrected(number, then_s) for number, then_s in enumerate(then, 1)]
+    lines = told(rows)
     assert lines[1] == "  system x/y:14, reference kernel k"
-    assert lines[2] == "  times are at the phone's nominal speed as known now; 3 of 5 were stored at another"
+    assert lines[2] == (
+        "  4 of 8 results were reported at another nominal speed than today's; changes are searched for and plots are "
+        "drawn at today's nominal"
+    )
+    assert "AT TODAY'S NOMINAL ms" in lines[3]
+    assert "16.80" in lines[4]
+    assert "16.78 .. 16.82" in lines[4]
+    assert "10.00" in lines[4]
+    assert not [line for line in lines if "improvement" in line]
     assert not any("nominal" in line for line in told([row(1, **by("k", 0.001)), row(2)]))
 
 
@@ -97,13 +115,13 @@ def test_another_reference_kernel_begins_another_line(told):
     rows = [row(number, **by("old", 0.001)) for number in range(1, 7)]
     rows += [row(number, 0.0106, **by("new", 0.00106)) for number in range(7, 13)]
     assert not [line for line in told(rows) if "regression" in line]
-    assert [line.rows[0]["kernel"] for line in lines_of(rows)] == ["new", "old"]
+    assert [found[0]["kernel"] for found, _ in series_of(rows)] == ["new", "old"]
 
 
 @pytest.mark.parametrize("wrong", [None, 0, float("inf")])
 def test_a_result_without_a_number_is_left_out(wrong, told):
     bad = row(2) | {"estimate": {"median_s": 0.01, "low_s": 0.009, "high_s": wrong}}
-    assert [each["seq"] for line in lines_of([row(1), bad, row(3)]) for each in line.rows] == [1, 3]
+    assert [each["seq"] for found, _ in series_of([row(1), bad, row(3)]) for each in found] == [1, 3]
     with pytest.raises(UserError, match="nothing called net was measured"):
         told([bad])
 
@@ -114,7 +132,7 @@ def test_results_that_are_not_trusted_are_shown_and_left_out(told):
     lines = told(rows)
     assert len([line for line in lines if "rejected" in line]) == 4
     assert not [line for line in lines if "regression" in line]
-    assert lines[-1] == "  changes are looked for in trusted results only: 4 of 8 are not"
+    assert lines[-1] == "  only trusted results are searched for changes: 4 of 8 are not trusted"
 
 
 def test_intervals_are_drawn_on_one_scale(told):
@@ -155,13 +173,21 @@ def test_a_comparison_that_cannot_tell_says_what_it_would_take(capsys):
 def test_a_comparison_that_nobody_could_finish_says_that_it_is_too_noisy(capsys):
     compare.print_results([compared(low=0.856, high=7142.13, needed_pairs=2421394, needed_same=10**9)])
     lines = capsys.readouterr().out.splitlines()
-    assert "too wide" in lines[1]
+    assert "0.856 .. over 1000" in lines[1]
     assert lines[3] == "  pixel: too noisy here: it would take more than 100000 pairs; try a quieter host or phone"
 
 
 def test_an_answer_says_nothing_of_what_another_one_would_take(capsys):
     compare.print_results([compared(answer="faster", ratio=0.188, low=0.17, high=0.2, needed_pairs=2421394)])
     assert "more than" not in capsys.readouterr().out
+
+
+def test_how_well_a_large_ratio_is_known_stands_below_the_answer(capsys):
+    compare.print_results([compared(answer="slower", ratio=62.0, low=43.7, high=125.0, known_to=2.016, reasons=[])])
+    lines = capsys.readouterr().out.splitlines()
+    assert "slower" in lines[1]
+    assert " 62     43.7 .. 125 " in lines[1]
+    assert lines[2] == "  pixel: the answer is sure, its size is known to a factor of 2.016"
 
 
 def test_that_two_builds_do_not_compute_the_same_is_said_once(capsys):

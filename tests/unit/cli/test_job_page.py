@@ -2,8 +2,13 @@
 
 import pytest
 
-from farm.cli.job_page import print_page, print_standing
-from farm.jobs.specs import BenchSpec, CompareSpec, LeaseSpec, RunSpec, ShellSpec, TuneSpec
+from farm.cli.job import print_page, print_standing
+from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.compare.spec import CompareSpec
+from farm.kinds.lease.spec import LeaseSpec
+from farm.kinds.run.spec import RunSpec
+from farm.kinds.shell.spec import ShellSpec
+from farm.kinds.tune.spec import TuneSpec
 
 AT, LATER = "2026-11-20T15:00:00+00:00", "2026-11-20T15:00:02.500000+00:00"
 HASH = "0123456789abcdef" * 4

@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from farm import Client
-from farm.cli.holding import NOT_FOUND, _give_back
 from farm.client import AsyncClient
-from farm.core.errors import ExitCode
-from farm.core.job import JobState
+from farm.common.errors import ExitCode
+from farm.kinds.lease.holding import NOT_FOUND, _give_back
+from farm.model.job import JobState
 from tests.support.typed import LIMIT_S, until_said
 
 
@@ -60,7 +60,7 @@ def test_a_lease_that_cannot_be_told_of_is_not_kept(daemon, typed):
     del daemon.held["job-0001"]["serial"]
     daemon.tell("job.progress", "job-0001", step="granted")
     assert command.wait(LIMIT_S) == ExitCode.FAILED
-    assert "in a form this version does not know" in command.stderr.read()
+    assert "in a form that this version does not know" in command.stderr.read()
     assert daemon.jobs["job-0001"]["job"]["state"] == "cancelled"
 
 

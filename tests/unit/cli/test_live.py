@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from farm.core.error_wire import error_to_wire
-from farm.core.errors import PhoneError
+from farm.common.errors import PhoneError, error_to_wire
 from tests.support.terminal import Terminal
 
 SPEC = {"kind": "bench", "on": "android", "devices": 1, "hold": False, "priority": 1, "name": "net.onnx"}
@@ -19,8 +18,8 @@ LEAVE_ALTERNATE, SHOW_CURSOR = "\x1b[?1049l", "\x1b[?25h"
 def at_terminal(daemon, tmp_path):
     open_ones = []
 
-    def start(*arguments, **options):
-        environ = {"FARM_SOCKET": str(daemon.socket), "XDG_CACHE_HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    def start(*arguments, more=(), **options):
+        environ = dict(more) | {"FARM_SOCKET": str(daemon.socket), "XDG_CACHE_HOME": str(tmp_path), "LANG": "C.UTF-8"}
         open_ones.append(Terminal.of_farm(*arguments, environ=environ, **options))
         return open_ones[-1]
 
@@ -46,6 +45,20 @@ def test_keys_end_top(at_terminal):
         top.type(key)
         assert top.ends() == code
         assert LEAVE_ALTERNATE in top.raw
+
+
+@pytest.mark.parametrize("keys", [(), ("--plain",)], ids=["keys", "plain"])
+@pytest.mark.parametrize(
+    ("columns", "environ"), [(40, {}), (80, {"NO_COLOR": "1"}), (121, {}), (200, {"NO_COLOR": "1"})]
+)
+def test_top_shows_a_live_job_on_every_terminal(at_terminal, daemon, columns, keys, environ):
+    job = submit(daemon)
+    daemon.begin(job, "pixel")
+    top = at_terminal("top", *keys, "--interval", "0.2", size=(40, columns), more=environ)
+    assert "Traceback" not in top.read(lambda seen: job[:8] in seen and "pixel" in seen)
+    top.process.send_signal(signal.SIGINT)
+    assert top.ends() == 130
+    assert "Traceback" not in top.raw
 
 
 @pytest.mark.parametrize("keys", [(), ("--plain",)], ids=["keys", "plain"])

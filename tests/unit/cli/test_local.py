@@ -9,8 +9,8 @@ import pytest
 
 from farm.cli import local
 from farm.cli.local import LocalFailureError, with_tvm
+from farm.common.errors import Fault, UserError
 from farm.compiler.tvm_errors import TvmCrashedError
-from farm.core.errors import Fault, UserError
 
 
 @pytest.fixture

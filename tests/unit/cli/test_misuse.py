@@ -28,7 +28,6 @@ def told(monkeypatch, capsys, *words):
             "missing option '--role'. Choose from: viewer, user, operator",
             "farm auth new [OPTIONS] NAME",
         ),
-        (["drain", "--wait", "-5"], "-5.0 is not in the range x>=0", "farm drain [OPTIONS]"),
         (["top", "--nope"], "no such option: --nope", "farm top [OPTIONS]"),
     ],
 )
@@ -48,7 +47,8 @@ def test_a_group_alone_is_asked_for_its_help(monkeypatch, capsys, words):
 
 def test_no_description_is_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    for name, command in typer.main.get_command(cli.app).commands.items():
-        if hasattr(command, "commands"):
+    tree = typer.main.get_command(cli.app)
+    for name in tree.commands:
+        if hasattr(tree.get_command(None, name), "commands"):
             code, out = told(monkeypatch, capsys, name, "--help")
             assert (code, [line for line in out.out.splitlines()[1:] if line.endswith("...")]) == (0, [])

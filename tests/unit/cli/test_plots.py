@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from farm.cli import plots
-from farm.cli.terminal import ASCII, UNICODE, glyphs_for, locale_is_plain
+from farm.cli.output import plots
+from farm.cli.output.terminal import ASCII, UNICODE, glyphs_for, locale_is_plain
 
 
 def test_a_sparkline_goes_from_the_least_to_the_largest():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.cli import poison
-from farm.core.errors import UserError
+from farm.cli import runtimes
+from farm.common.errors import UserError
 
 ONE, TWO = "ab" + "1" * 62, "ab" + "2" * 62
 
@@ -19,18 +19,18 @@ def asked(monkeypatch):
         forgotten.append(fields["artifact"])
         return fields
 
-    monkeypatch.setattr(poison, "call", call)
+    monkeypatch.setattr(runtimes, "call", call)
     return forgotten
 
 
 def test_the_beginning_that_is_shown_is_enough(asked):
-    poison.forget(ONE[: poison.SHOWN_HASH_CHARS])
-    poison.forget(TWO.upper())
+    runtimes.forget_poison(ONE[: runtimes.SHOWN_HASH_CHARS])
+    runtimes.forget_poison(TWO.upper())
     assert asked == [ONE, TWO]
 
 
 @pytest.mark.parametrize(("library", "said"), [("ab", "2 libraries begin"), ("ff", "begins with 'ff'"), ("", "begins")])
 def test_a_beginning_of_none_or_several_forgets_nothing(asked, library, said):
     with pytest.raises(UserError, match=said):
-        poison.forget(library)
+        runtimes.forget_poison(library)
     assert asked == []

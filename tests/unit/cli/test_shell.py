@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.cli import shell, work
+from farm.cli import work
+from farm.kinds.shell import command as shell
 
 
 class Farm:
@@ -33,12 +34,12 @@ STARTED = SimpleNamespace(kind="attempt.started", subject="shell-1.1", data={"jo
 def test_nothing_waits_for_the_output_of_a_job_that_is_not_followed_any_more(monkeypatch, raised):
     farm = Farm()
 
-    def carried_out(_farm, _spec, *, on_event, **_):
+    def submit_and_wait(_farm, _spec, *, on_event, **_):
         on_event(STARTED)
         farm.read.wait()
         raise raised
 
     monkeypatch.setattr(work, "client", lambda: farm)
-    monkeypatch.setattr(work, "carried_out", carried_out)
+    monkeypatch.setattr(work, "submit_and_wait", submit_and_wait)
     with pytest.raises(raised):
         shell.shell(["id"], on="android")

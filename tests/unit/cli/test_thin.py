@@ -8,7 +8,15 @@ import pytest
 
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
 # What only other commands need.
-OTHERS = {"farm.client", "farm.config", "farm.cli.virtual_farm", "farm.cli.tune", "tomllib", "rich", "textual"}
+OTHERS = {
+    "farm.client",
+    "farm.config",
+    "farm.simulation.virtual_farm",
+    "farm.kinds.tune.command",
+    "tomllib",
+    "rich",
+    "textual",
+}
 
 PROBE = """
 import sys
@@ -40,8 +48,8 @@ def test_the_gate_imports_nothing_heavy(tmp_path):
     done = farm("gate", "--socket", str(taken), tmp_path=tmp_path, code=PROBE)
     code, *modules = done.stdout.split()
     assert code == "1"
-    assert "farm.tracker.gate_process" in modules
-    assert not (HEAVY | OTHERS | {"farm.daemon", "farm.leasing", "farm.fleet", "farm.store", "zmq"}) & set(modules)
+    assert "farm.tvm_server.gate.process" in modules
+    assert not (HEAVY | OTHERS | {"farm.daemon", "farm.leasing", "farm.devices", "farm.store", "zmq"}) & set(modules)
 
 
 def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):

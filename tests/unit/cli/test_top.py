@@ -1,21 +1,21 @@
-"""The thread that looks for `farm top`, and one picture of it."""
+"""The thread that polls for `farm top`, and one picture of it."""
 
 import queue
 
 from typer.testing import CliRunner
 
 from farm.cli.main import app
-from farm.cli.top import Watcher
+from farm.cli.top import Poller
 
 
-class Eyes:
-    """Sees what it is given, one after the other; then the last again."""
+class Reader:
+    """Gives its looks one after the other, then the last again."""
 
     def __init__(self, *looks):
         self.looks = list(looks)
         self.farm = None
 
-    def look(self):
+    def read(self):
         seen = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         if isinstance(seen, Exception):
             raise seen
@@ -25,17 +25,14 @@ class Eyes:
         pass
 
 
-def test_a_mistake_while_looking_is_told_and_it_looks_on():
-    watcher = Watcher(Eyes(ZeroDivisionError("of farm"), "the farm"), 0.01)
+def test_a_mistake_while_reading_is_told_and_it_reads_on():
+    poller = Poller(Reader(ZeroDivisionError("of farm"), "the farm"), 0.01)
     said = queue.Queue()
-    watcher.on_news = lambda: said.put((watcher.farm, watcher.away))
-    watcher.start()
-    try:
+    poller.on_snapshot = lambda: said.put((poller.farm, poller.away))
+    with poller:
         farm, away = said.get(timeout=30)
         assert (farm, "ZeroDivisionError: of farm" in away) == (None, True)
         assert said.get(timeout=30) == ("the farm", "")
-    finally:
-        watcher.stop()
 
 
 def test_one_picture_is_as_wide_as_columns_says(daemon, monkeypatch):

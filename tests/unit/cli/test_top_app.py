@@ -1,32 +1,38 @@
 """`farm top` with keys and panes, driven by textual's own pilot against a daemon whose answers are made up."""
 
+import contextlib
+
 import pytest
 
-from farm.cli.top import Eyes, Watcher
-from farm.cli.top_state import Sort
+from farm.cli.top import FarmReader, Poller
 from farm.control.client import ControlClient
 from tests.support.waiting import until
 
 textual = pytest.importorskip("textual", reason="the extra `tui` is not installed")
+Resize = pytest.importorskip("textual.events").Resize
 
 SPEC = {"kind": "bench", "on": "android", "devices": 1, "hold": False, "priority": 1, "name": "net.onnx"}
 
 
 @pytest.fixture
-def watcher(daemon):
-    eyes = Eyes(lambda: ControlClient(daemon.socket))
-    eyes.look()
-    eyes.close()
-    watcher = Watcher(eyes, 0.05)
-    yield watcher
-    watcher.stop()
+def poller(daemon):
+    reader = FarmReader(lambda: ControlClient(daemon.socket))
+    reader.read()
+    reader.close()
+    return Poller(reader, 0.05)
 
 
 @pytest.fixture
-def app(daemon, watcher):
+def start(poller):
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(poller)
+
+
+@pytest.fixture
+def app(daemon, poller):
     from farm.cli.top_app import TopApp
 
-    return TopApp(watcher, connected=lambda: ControlClient(daemon.socket))
+    return TopApp(poller, connected=lambda: ControlClient(daemon.socket))
 
 
 def names(app, table="phones"):
@@ -44,9 +50,9 @@ def submit(daemon):
     return daemon.run(add())
 
 
-async def test_phones_and_jobs_come_and_q_ends_it(app, daemon, watcher):
+async def test_phones_and_jobs_come_and_q_ends_it(app, daemon, poller, start):
     async with app.run_test(size=(120, 40)) as pilot:
-        watcher.start()
+        start()
         assert names(app) == ["galaxy", "pixel"]
         job = submit(daemon)
         await until(lambda: names(app, "jobs") == [job])
@@ -54,11 +60,11 @@ async def test_phones_and_jobs_come_and_q_ends_it(app, daemon, watcher):
         await until(lambda: any("it was unplugged" in line.text for line in app.query_one("#events").lines))
         await pilot.press("q")
     assert app.return_code == 0
-    assert watcher.on_news == watcher.news.set
+    assert poller.on_snapshot == poller.changed.set
 
 
-@pytest.mark.parametrize(("width", "columns"), [(120, 9), (80, 8)])
-async def test_panes_are_apart_and_columns_follow_the_width(app, watcher, width, columns):
+@pytest.mark.parametrize(("width", "columns"), [(120, 9), (80, 6)])
+async def test_panes_are_apart_and_columns_follow_the_width(app, poller, width, columns):
     async with app.run_test(size=(width, 30)) as pilot:
         await pilot.pause()
         phones = app._table("phones")
@@ -67,7 +73,27 @@ async def test_panes_are_apart_and_columns_follow_the_width(app, watcher, width,
         assert events.region.width > events.content_size.width  # a border
         assert events.region.y == app._table("jobs").region.y == phones.region.bottom + 1
         await pilot.resize_terminal(200 - width, 30)
-        await until(lambda: len(phones.columns) == 17 - columns)
+        await until(lambda: len(phones.columns) == 15 - columns)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["size after mount", "size before mount"])
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 121, 200])
+async def test_a_live_job_is_shown_at_every_width(app, daemon, poller, start, width, early):
+    """A real terminal's driver knows its size before the app is mounted; the pilot's does not."""
+    job = submit(daemon)
+    daemon.begin(job, "pixel")
+    poller.farm = poller._reader.read()
+    poller._reader.close()
+    if early:
+        app.__class__ = type("Sized", (type(app),), {"on_mount": lambda app: app.on_resize(Resize(app.size, app.size))})
+    async with app.run_test(size=(width, 40)) as pilot:
+        start()
+        for columns in (width, 200, 60, 121, 99, 100, width):
+            await pilot.resize_terminal(columns, 30)
+            await until(lambda: len(app._table("phones").columns) == (9 if columns >= 100 else 6))  # noqa: B023
+            assert (names(app), names(app, "jobs")) == (["galaxy", "pixel"], [job])
+        await pilot.press("q")
+    assert app.return_code == 0
 
 
 async def test_explain_the_phone_under_the_cursor(app):
@@ -79,14 +105,14 @@ async def test_explain_the_phone_under_the_cursor(app):
         assert not app.query_one("#detail").has_class("shown")
 
 
-async def test_logs_of_a_job_and_what_the_daemon_refuses(app, daemon, watcher):
+async def test_logs_of_a_job_and_what_the_daemon_refuses(app, daemon, start):
     job = submit(daemon)
     daemon.begin(job, "pixel")
     daemon.lines.append(
         {"at": "2026-11-22T12:00:00+00:00", "level": "info", "source": "worker", "text": "\x1b[2Jhello"}
     )
     async with app.run_test(size=(120, 40)) as pilot:
-        watcher.start()
+        start()
         await until(lambda: names(app, "jobs") == [job])
         app._table("jobs").focus()
         await pilot.press("l")
@@ -105,15 +131,15 @@ async def test_filter_and_order(app):
         await pilot.press("slash", *"pix")
         assert names(app) == ["pixel"]
         await pilot.press("enter", "s")
-        assert app._by is Sort.NAME
+        assert app._by == "name"
         assert names(app) == ["pixel"]
         await pilot.press("escape")
         assert names(app) == ["galaxy", "pixel"]
 
 
-async def test_a_daemon_that_is_away_is_told(app, daemon, watcher):
+async def test_a_daemon_that_is_away_is_told(app, daemon, start):
     async with app.run_test(size=(120, 40)):
-        watcher.start()
+        start()
         daemon.kill()
         head = app.query_one("#head")
         await until(lambda: "this is how it was" in str(head.render()))

@@ -1,13 +1,13 @@
 """The picture of `farm top`: what is shown at which size, in which order."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 
-from farm.cli.terminal import ASCII, UNICODE
-from farm.cli.top_screen import View, lines_of
-from farm.cli.top_state import Farm, Sort, as_json, farm_from, followed, sorted_phones
+from farm.cli.output.terminal import ASCII, UNICODE
+from farm.cli.top_picture import PhoneOrder, Snapshot, TopView, followed, lines_of, snapshot, sorted_phones
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -48,11 +48,11 @@ def event(seq, kind="device.ready", subject="pixel", **data):
 
 def farm(*devices, leases=(), waiting=(), jobs=(), events=(), **facts):
     held = {"leases": list(leases), "waiting": list(waiting), "waiting_more": 0}
-    return followed(None, farm_from(status(*devices, **facts), held, {"jobs": list(jobs), "more": False}, AT), events)
+    return followed(None, snapshot(status(*devices, **facts), held, {"jobs": list(jobs), "more": False}, AT), events)
 
 
 def shown(farm, width=80, height=24, **facts):
-    return [line.plain for line in lines_of(farm, View(width, height, facts.pop("marks", ASCII), **facts))]
+    return [line.plain for line in lines_of(farm, TopView(width, height, facts.pop("marks", ASCII), **facts))]
 
 
 def test_a_small_farm_as_a_table():
@@ -129,11 +129,12 @@ def test_orders_and_words():
         device("c", "quarantined", temperature_c=None, battery_percent=10),
         leases=[lease("b")],
     )
-    names = {by: "".join(phone.name for phone in sorted_phones(told.phones, by)) for by in Sort}
+    names = {by: "".join(phone.name for phone in sorted_phones(told.phones, by)) for by in get_args(PhoneOrder)}
     assert names == {
-        Sort.STATE: "cba", Sort.NAME: "abc", Sort.HEAT: "bac", Sort.BATTERY: "cab", Sort.HOLDER: "bac",
+        "state": "cba", "name": "abc", "heat": "bac", "battery": "cab",
+        "holder": "bac",
     }  # fmt: skip
-    assert [phone.name for phone in sorted_phones(told.phones, Sort.NAME, "ANN busy")] == ["b"]
+    assert [phone.name for phone in sorted_phones(told.phones, "name", "ANN busy")] == ["b"]
 
 
 def test_phones_without_the_words_are_not_phones_that_are_not_there():
@@ -147,9 +148,9 @@ def test_words_of_others_steer_no_terminal():
 
 
 def test_json_has_all_of_it():
-    told = as_json(replace(farm(device("pixel")), at=AT))
+    told = asdict(replace(farm(device("pixel")), at=AT))
     assert told["phones"][0]["celsius"] == 31.25
-    assert set(told) == set(Farm.__dataclass_fields__)
+    assert set(told) == set(Snapshot.__dataclass_fields__)
 
 
 def test_no_phone_and_one_phone_are_said_as_such():

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from farm.cli import trace
-from farm.core.errors import UserError
-from tests.unit.fleet.captures import capture, probe_answer
+from farm.common.errors import UserError
+from tests.unit.devices.captures import capture, probe_answer
 
 THERMAL = capture("thermalservice/pixel8a-android17")
 BATTERY = capture("dumpsys_battery/honor-alt-nx1-magicos")
@@ -50,7 +50,7 @@ def test_a_long_trace_is_thinned_out_and_keeps_its_peaks(tmp_path, capsys, monke
 
 def test_a_trace_as_json_is_read_anew(tmp_path, capsys):
     trace.show(recorded(tmp_path, 2_400_000), json=True)
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["probes"]
     assert row["t"] == 0.0
     assert row["health"]["cpu"][0]["max_khz"] == 2_400_000
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from farm.cli.curve import svg
-from farm.cli.tune import Live
-from farm.cli.tune_summary import (
+from farm.cli.output.plots import svg
+from farm.kinds.tune.command import Live
+from farm.kinds.tune.summary import (
     MOST_TASKS,
     Typed,
     build_options,
@@ -80,7 +80,7 @@ def test_the_end_says_what_it_took_and_what_it_brought() -> None:
         "time       3m 20s of search",
         "phone      a: 40 trials, 1.000 of the first phone's time for the same work",
         f"phone      b: 24 trials, 1.200 of the first phone's time for the same work; left out: {SLOWER}",
-        "latency    4.000 ms tuned, 10.00 ms without, on a",
+        "latency    4.000 ms tuned, 10.00 ms untuned, on a",
         "speed-up   2.50 times (99% interval 2.40 to 2.60)",
         "numbers    right: off by 1.0e-06 at most",
     ]
@@ -146,17 +146,22 @@ def test_a_build_that_was_not_measured_faster_is_no_next_step_and_untried_tasks_
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("row", [{"best_ms": 4.1}, {"default_ms": 10.1}])
-def test_a_task_that_took_longer_than_the_model_is_no_riddle(row: dict[str, float]) -> None:
-    line = "           less than a task above: tasks are timed while others are built"
-    for tasks, said in (([{"trials": 64, **row}], True), ([{"trials": 64, "best_ms": 3.0, "default_ms": None}], False)):
-        assert (line in summary_lines({**RESULT, "tasks": tasks})) is said
+def test_what_the_tasks_take_is_apart_from_what_the_model_takes() -> None:
+    row = {"trials": 32, "weight": 2, "default_ms": 3.0, "best_ms": 1.0}
+    tasks = [row, {**row, "weight": 1, "best_ms": 4.0}]
+    line = next(each for each in summary_lines({**RESULT, "tasks": tasks}) if each.startswith("tasks"))
+    assert line.startswith("tasks      9.000 ms untuned, 5.000 ms with the schedules used: all tasks together")
+    unknown = [row, {**row, "default_ms": None}]
+    assert not [each for each in summary_lines({**RESULT, "tasks": unknown}) if each.startswith("tasks")]
 
 
-def test_an_interval_that_says_nothing_is_printed_with_that() -> None:
-    wide = {**RESULT["speedup"], "answer": "cannot tell", "low": 0.01, "high": 7142.13}
+def test_how_well_the_size_is_known_stands_beside_the_interval_and_no_bound_has_seven_digits() -> None:
+    wide = {**RESULT["speedup"], "answer": "cannot tell", "low": 0.01, "high": 7142.13, "known_to": 2857.0}
     (line,) = (each for each in summary_lines({**RESULT, "speedup": wide}) if each.startswith("speed-up"))
-    assert line.endswith("(99% interval 0.01 to 7142.13: wide, a quieter host or phone narrows it): cannot tell")
+    assert line.endswith("(99% interval 0.010 to over 1000: the size is known to a factor of over 1000): cannot tell")
+    far = {**RESULT["speedup"], "times": 62.0, "low": 43.7, "high": 125.0, "known_to": 2.02}
+    (line,) = (each for each in summary_lines({**RESULT, "speedup": far}) if each.startswith("speed-up"))
+    assert line == "speed-up   62.00 times (99% interval 43.70 to 125: the size is known to a factor of 2.02)"
 
 
 @pytest.mark.parametrize("curve", [[], [[1, 0.5, 0.01]], [[1, 0.5, 0.01], [9, 3.0, 0.002]]])

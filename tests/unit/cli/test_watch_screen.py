@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.cli.terminal import ASCII, UNICODE
-from farm.cli.watch_screen import Scene, lines_of
-from farm.cli.watch_state import brought_up_to_date, heard, picture_of
+from farm.cli.output.terminal import ASCII, UNICODE
+from farm.cli.watch_picture import WatchView, lines_of, picture_of, refreshed
+from farm.cli.watch_picture import after as after_event
 from farm.client import JobInfo
-from farm.core.events import Event
-from farm.core.job import JobState
+from farm.common.events import Event
+from farm.model.job import JobState
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -31,12 +31,12 @@ def started(seconds, device="pixel", number=1):
 
 def after(picture, *events):
     for each in events:
-        picture = heard(picture, each)
+        picture = after_event(picture, each)
     return picture
 
 
 def drawn(*pictures, seconds=30, width=80, height=40, marks=ASCII, celsius=None, notice=""):
-    scene = Scene(AT + timedelta(seconds=seconds), width, height, marks, celsius or {}, notice)
+    scene = WatchView(AT + timedelta(seconds=seconds), width, height, marks, celsius or {}, notice)
     return [line.plain.rstrip() for line in lines_of(pictures, scene)]
 
 
@@ -105,7 +105,7 @@ def test_a_curve_that_is_told_anew_takes_the_place_of_the_old_one():
     raised = event("job.progress", 2, tuning=standing(3, [[1, 1.0, 0.02], [3, 3.0, 0.01]], first=0))
     picture = after(picture_of(info(kind="tune")), first, raised)
     assert picture.points == ((1.0, 20.0), (3.0, 10.0))
-    later = heard(
+    later = after_event(
         picture_of(info(kind="tune")), event("job.progress", 2, tuning=standing(9, [[9, 9.0, 0.01]], first=5))
     )
     assert later.points == ((9.0, 10.0),)  # whoever comes later sees the curve from there
@@ -129,17 +129,17 @@ def test_attempts_are_told_once_there_are_two():
 
 
 def test_why_it_waits_and_why_it_failed():
-    waiting = brought_up_to_date(picture_of(info()), info(waits="pixel is held by bob"))
+    waiting = refreshed(picture_of(info()), info(waits="pixel is held by bob"))
     assert drawn(waiting)[1] == "  waits    pixel is held by bob"
-    failed = heard(waiting, event("job.failed", 3, error={"message": "the model is bad"}))
+    failed = after_event(waiting, event("job.failed", 3, error={"message": "the model is bad"}))
     assert drawn(failed) == ["job-1 failed  bench net.onnx  3s", "  error    the model is bad"]
-    assert brought_up_to_date(failed, info(waits="late news")) == failed
+    assert refreshed(failed, info(waits="late news")) == failed
 
 
 def test_many_jobs_are_a_line_each_those_that_run_first():
     pictures = [picture_of(info(number)) for number in range(30)]
     pictures[7] = after(picture_of(info(7)), started(1), event("job.progress", 2, step="timing"))
-    pictures[8] = heard(picture_of(info(8)), event("job.failed", 3, error={"message": "no"}))
+    pictures[8] = after_event(picture_of(info(8)), event("job.failed", 3, error={"message": "no"}))
     lines = drawn(*pictures, height=8)
     assert lines[:3] == [
         "1 of 30 jobs have ended #.............................  1 failed  28 queued  1 r",
@@ -157,7 +157,7 @@ def test_a_daemon_that_is_away_is_the_first_line():
 @pytest.mark.parametrize("size", [(20, 3), (80, 24), (300, 100)])
 def test_it_fits_and_steers_nothing(size):
     evil = replace(picture_of(info()), name="\x1b[2J" * 50)
-    evil = heard(evil, event("job.progress", 1, step="x\r\x1b[31m" * 40, timing={"median_ms": "much"}))
+    evil = after_event(evil, event("job.progress", 1, step="x\r\x1b[31m" * 40, timing={"median_ms": "much"}))
     lines = drawn(evil, width=size[0], height=size[1], marks=UNICODE)
     assert len(lines) <= size[1]
     assert all(len(line) <= size[0] and "\x1b" not in line for line in lines)

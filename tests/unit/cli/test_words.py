@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.cli import explain, logs
-from farm.cli.context import print_table, report, say, shown, tell
-from farm.core.errors import UserError
+from farm.cli import job, status
+from farm.cli.output import escaped, print_error, print_line, print_note, print_table
+from farm.common.errors import UserError
 
 EVIL = "a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
 TAME = r"a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
@@ -18,11 +18,11 @@ TAME = r"a\n\x1b[2J\x1b]0;title\x07\r\x9b31m\u202eb\ud800"
 
 def test_plain_words_stay_as_they_are():
     for text in ("", "größe\t漢字 🙂", "c:\\new"):
-        assert shown(text) == text
-    assert shown(EVIL) == TAME
+        assert escaped(text) == text
+    assert escaped(EVIL) == TAME
 
 
-@pytest.mark.parametrize("write", [tell, say])
+@pytest.mark.parametrize("write", [print_line, print_note])
 def test_lines_are_one_line(write, capsys):
     write(EVIL)
     assert "".join(capsys.readouterr()) == TAME + "\n"
@@ -30,15 +30,15 @@ def test_lines_are_one_line(write, capsys):
 
 def test_tables_and_errors(capsys):
     print_table(("USER", "NOTE"), [("bob", EVIL), ("alice", "-")])
-    report(UserError(EVIL, hint=EVIL, evidence="\x1b[2J"))
+    print_error(UserError(EVIL, hint=EVIL, evidence="\x1b[2J"))
     out, err = capsys.readouterr()
     assert out == f"USER   NOTE\nbob    {TAME}\nalice  -\n"
     assert err == f"error: {TAME}\n  said: \\x1b[2J\n  hint: {TAME}\n"
 
 
 def test_a_command_that_prints_what_others_wrote(monkeypatch, capsys):
-    monkeypatch.setattr(explain, "call", lambda *_, **__: {"lines": [f"waits for {EVIL}"]})
-    explain.explain(explain.What.JOB, "j1")
+    monkeypatch.setattr(status, "call", lambda *_, **__: {"lines": [f"waits for {EVIL}"]})
+    status.explain("job", "j1")
     assert capsys.readouterr().out == f"waits for {TAME}\n"
 
 
@@ -65,14 +65,14 @@ def test_logs_are_tame_on_a_terminal_and_whole_elsewhere(monkeypatch, terminal, 
         def logs(self, *_, **__):
             return [line]
 
-    monkeypatch.setattr(logs.work, "client", Farm)
+    monkeypatch.setattr(job.work, "client", Farm)
     monkeypatch.setattr(sys, "stdout", output := Output(terminal))
-    logs.logs("j1")
+    job.logs("j1")
     assert output.getvalue().endswith(f"stdout: {said}\n")
 
 
 def test_every_command_prints_through_these():
     """`typer.echo` writes what it is given: only for farm's own words."""
-    folder = Path(explain.__file__).parent
+    folder = Path(status.__file__).parent
     direct = {each.name for each in folder.glob("*.py") if "typer.echo(" in each.read_text()}
     assert direct == {"demo.py", "main.py"}

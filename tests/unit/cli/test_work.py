@@ -6,8 +6,9 @@ import signal
 import pytest
 
 from farm import Client, ShellSpec
-from farm.cli import interrupts, work
-from farm.core.errors import DaemonUnreachableError, ExitCode, PhoneError
+from farm.cli import work
+from farm.cli.output import terminal
+from farm.common.errors import DaemonUnreachableError, ExitCode, PhoneError
 from tests.support.typed import LIMIT_S, until_said
 
 
@@ -34,13 +35,13 @@ def test_two_signals_at_once_are_one(daemon, typed):
 
 
 def test_a_signal_seconds_after_the_first_does_not_wait_for_the_cancelling(monkeypatch, capsys):
-    monkeypatch.setattr(interrupts, "SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr(terminal, "SAME_SIGNAL_S", 0.0)
 
     class Farm:
         def cancel(self, jobs):
             os.kill(os.getpid(), signal.SIGINT)
 
-    with interrupts.interruptible():
+    with terminal.interruptible():
         work.cancel(Farm(), ["job-0001"])
     assert capsys.readouterr().err == "not waited for their end, so they may go on: farm job cancel job-0001\n"
 
@@ -88,6 +89,7 @@ def test_watching_tells_each_jobs_end(daemon, typed):
         "pixel: started\n", "pixel: the lease ends in 1m, unless it is extended\n", "pixel: done\n",
         "galaxy: failed: galaxy was unplugged\n",
     ]  # fmt: skip
+    assert daemon.calls.count("job.watch") == 1  # the results need no second stream of all events
 
 
 def test_no_jobs_are_no_table(daemon, typed):

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from farm import AsyncClient
-from farm.core.errors import PhoneError, UserError
-from farm.core.job import JobState
+from farm.common.errors import PhoneError, UserError
+from farm.model.job import JobState
 
 
 def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
@@ -56,7 +56,7 @@ def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_
 
 def test_a_lease_that_soon_ends_is_noticed(daemon, client, said, background):
     noticed, leave = threading.Event(), threading.Event()
-    client._client._door.on_notice = lambda line: (said.append(line), noticed.set())
+    client._client.connection.on_notice = lambda line: (said.append(line), noticed.set())
 
     def hold():
         with client.lease(on="android", seconds=60):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from farm.client.input_files import checked_inputs, checked_labels
-from farm.core.errors import UserError
+from farm.client.specs import checked_inputs, checked_labels
+from farm.common.errors import UserError
 
 NPY = b"\x93NUMPY\x01\x00"
 

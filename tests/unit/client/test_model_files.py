@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from farm import Client
+from farm.common.errors import FarmError, ModelError, UserError
 from farm.compiler.package import PackageError, PackageUnfitError, write_package
-from farm.core.errors import FarmError, ModelError, UserError
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
@@ -23,6 +23,8 @@ def folder(tmp_path):
     (tmp_path / "whole.farm.tar").write_bytes(whole)
     (tmp_path / "damaged.farm.tar").write_bytes(whole.replace(b"library", b"liberty"))
     (tmp_path / "open.onnx").write_bytes(tiny_onnx(batch="n"))
+    (tmp_path / "net.onnx").write_bytes(tiny_onnx())
+    (tmp_path / "cut.onnx").write_bytes(tiny_onnx()[:300])
     (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "net.tflite").write_text("<html>")
     (tmp_path / "empty").touch()
@@ -42,6 +44,15 @@ def folder(tmp_path):
         ("tune_spec", "open.onnx", {}, ModelError, "leaves dimension 0"),
         ("run_spec", "open.onnx", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants nx4x8x8"),
         ("run_spec", "whole.farm.tar", {"inputs": {"x": np.zeros((2, 3))}}, ModelError, "the model wants 1x4"),
+        ("bench_spec", "cut.onnx", {}, ModelError, "cut.onnx is an ONNX model that is cut short or damaged"),
+        (
+            "run_spec",
+            "net.onnx",
+            {"inputs": {"x": np.zeros((1, 4, 8, 8), complex)}},
+            ModelError,
+            "the model wants float32",
+        ),
+        ("run_spec", "net.onnx", {"labels": ["cat", "dog"], "top_k": 2}, ModelError, "there are 2 labels"),
     ],
 )
 def test_it_is_refused_before_anything_is_sent(daemon, folder, kind, name, options, error, said):

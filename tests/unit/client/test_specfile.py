@@ -9,10 +9,10 @@ import pytest
 
 from farm import Client
 from farm.client.specfile import SpecFileError, load
+from farm.common.errors import NoPhoneError, UserError
 from farm.compiler.package import write_package
 from farm.compiler.record_files import packed
 from farm.compiler.records import RecordSet
-from farm.core.errors import NoPhoneError, UserError
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
@@ -21,7 +21,7 @@ from tests.support.tiny_model import tiny_onnx
 @pytest.fixture
 def write(tmp_path):
     for name in ("small.onnx", "large.onnx"):
-        (tmp_path / name).write_bytes(name.encode())
+        (tmp_path / name).write_bytes(tiny_onnx(doc=name))
 
     def write(text):
         path = tmp_path / "jobs.toml"
@@ -32,7 +32,7 @@ def write(tmp_path):
 
 
 def sha256(name):
-    return hashlib.sha256(name.encode()).hexdigest()
+    return hashlib.sha256(tiny_onnx(doc=name)).hexdigest()
 
 
 def test_one_job(write):
@@ -80,11 +80,11 @@ def test_a_package_brings_its_target_and_records_are_files(write, tmp_path):
     [first, second] = load(
         write(
             'kind = "bench"\non = "android"\n[[job]]\nmodel = "net.farm.tar"\n'
-            '[[job]]\nmodel = "small.onnx"\nrecords = "tuned.tar"\nshapes = {x = [1, 4]}\nprecision = "float16"\n'
+            '[[job]]\nmodel = "small.onnx"\nrecords = "tuned.tar"\nshapes = {x = [1, 4, 8, 8]}\nprecision = "float16"\n'
         )
     )
     assert (first.spec.target, second.spec.target) == ("opencl", "cpu")
-    assert second.spec.shapes == {"x": (1, 4)}
+    assert second.spec.shapes == {"x": (1, 4, 8, 8)}
     assert {path.name for path in second.files.values()} == {"small.onnx", "tuned.tar"}
 
 
@@ -141,6 +141,7 @@ MISTAKES = {
     'kind = "bensch"\n': ("no kind of job 'bensch'", "did you mean 'bench'?"),
     'kind = "bench"\nmodle = "small.onnx"\n': ("bench has no key 'modle'", "did you mean 'model'?"),
     'kind = "bench"\nmodel = "small.onnx"\n': ("bench needs 'on'", "add: on = ..."),
+    'kind = "bench"\nmodel = "small.onnx"\nrepeat = "many"\n': ("'repeat' must be a whole number", "'many'"),
     'kind = "bench"\nmodel = "absent.onnx"\non = "x"\n': ("model: ", "absent.onnx does not exist", "relative"),
     'kind = "bench"\nmodel = "."\non = "x"\n': ("is a folder",),
     'kind = "bench"\nmodel = "small.onnx"\non = "x"\nrepeat = 0\n': ("'repeat'", "must be 1 or more"),
@@ -218,7 +219,7 @@ def test_submitted_with_a_key_only_what_changed_is_new(write, tmp_path):
     with FakeDaemon(tmp_path) as daemon, Client(daemon.socket) as client:
         first = client.submit_file(write(text), key="nightly")
         assert [each.ids for each in client.submit_file(write(text), key="nightly")] == [each.ids for each in first]
-        (tmp_path / "large.onnx").write_bytes(b"better")
+        (tmp_path / "large.onnx").write_bytes(tiny_onnx(batch=3))
         changed = client.submit_file(write(text), key="nightly")
         assert (changed[0].ids, len(daemon.jobs)) == (first[0].ids, 3)
         assert client.submit_file(write(text))[0].ids != first[0].ids

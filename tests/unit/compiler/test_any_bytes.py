@@ -8,8 +8,8 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.common.errors import ModelError
 from farm.compiler.load import read
-from farm.core.errors import ModelError
 from tests.support.tflite_files import convolution_and_dense
 
 TFLITE = convolution_and_dense(

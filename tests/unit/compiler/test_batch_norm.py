@@ -8,10 +8,9 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from farm.compiler.batch_norm import fold_batch_norm
-from farm.compiler.load import load
-from farm.compiler.summary import summarise
-from farm.zoo.catalogue import onnx_bytes
+from farm.compiler.load import load, summarise
+from farm.compiler.relax_passes import fold_batch_norm
+from farm.zoo import onnx_bytes
 
 RANDOM = np.random.default_rng(5)
 SHAPE = (2, 4, 6, 6)
@@ -51,7 +50,7 @@ def outputs(module, *arrays):
 
 
 def kinds(model, module):
-    return summarise(replace(model, module=module)).operators
+    return summarise(replace(model, module=module))["operators"]
 
 
 RELU = helper.make_node("Relu", ["n"], ["y"])
@@ -93,4 +92,4 @@ def test_none_is_left_in_the_zoos_networks(name):
     model = load(onnx_bytes(name), name=name)
     found = kinds(model, fold_batch_norm(model.module))
     assert "nn.batch_norm" not in found
-    assert found["nn.conv2d"] == summarise(model).operators["nn.conv2d"]
+    assert found["nn.conv2d"] == summarise(model)["operators"]["nn.conv2d"]

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 
-from farm.compiler.cache import UNUSED_S, drop_unused, newest_inside_s
+from farm.compiler.files import UNUSED_S, drop_unused, newest_inside_s
 
 
 def test_only_what_is_old_is_deleted(tmp_path):

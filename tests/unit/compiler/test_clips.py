@@ -8,8 +8,8 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.load import load
-from farm.compiler.summary import summarise
+from farm.compiler.load import load, summarise
+from tests.support.needs import needs
 
 SCRIPT = b"""@R.function
 def main(x: R.Tensor((2, 4), dtype="float32")):
@@ -30,7 +30,7 @@ def run(model, *arrays, precision="float32"):
 @pytest.mark.parametrize("precision", ["float32", "float16", "float16_acc32"])
 def test_a_clip_of_relax_compiles_in_every_precision(precision):
     model = load(SCRIPT, name="clip.py")
-    assert summarise(model).operators == {"maximum": 1, "minimum": 1, "add": 1}
+    assert summarise(model)["operators"] == {"maximum": 1, "minimum": 1, "add": 1}
     assert np.allclose(run(model, VALUES, precision=precision), 2 * VALUES.clip(0, 6), rtol=1e-3)
 
 
@@ -52,11 +52,12 @@ def clip(*bounds, given=()):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@needs("g++")  # TVM links what has constants only
 @pytest.mark.parametrize("bounds", [(0, 6), (None, 6), (0, None), (None, None), (0.5,), (), (6, 0)])
 def test_clips_of_onnx_compute_what_onnx_says(bounds):
     proto = clip(*bounds)
     model = load(proto.SerializeToString(), name="clip.onnx")
-    assert not any(kind.startswith("tir.") for kind in summarise(model).operators)
+    assert not any(kind.startswith("tir.") for kind in summarise(model)["operators"])
     assert np.array_equal(run(model, VALUES), ReferenceEvaluator(proto).run(None, {"x": VALUES})[0])
 
 

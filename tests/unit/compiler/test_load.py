@@ -9,13 +9,12 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
+from farm.common.errors import ModelError, UserError
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.formats import format_of
 from farm.compiler.inputs import InputError, import_with
 from farm.compiler.load import import_model, load, read
-from farm.compiler.model import ShapeError
-from farm.core.errors import ModelError, UserError
-from farm.core.shape_option import ShapeOptionError
+from farm.compiler.model import ShapeError, format_of
+from farm.compiler.shape_option import ShapeOptionError
 
 
 def zipped(*members):

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from farm.common.errors import ModelError
 from farm.compiler.load import import_model, read
 from farm.compiler.onnx_model import OnnxModel
-from farm.core.errors import ModelError
 
 SECRET = b"what only the user of this host may read"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.bundle.abi import Abi, Platform
+from farm.bundle.model import Abi, Platform
 from farm.compiler.package import (
     LIBRARY,
     MANIFEST,

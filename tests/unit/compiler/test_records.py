@@ -33,16 +33,15 @@ from farm.compiler.records import (
     Origin,
     Record,
     RecordSet,
-    Task,
+    TuningTask,
     Workload,
     best,
-    for_target,
     merge,
     pruned,
     read,
     record_key,
 )
-from farm.core.target_key import target_key
+from farm.model.identity import target_key
 from tests.support.tars import sparse
 
 LLVM = {"kind": "llvm"}
@@ -69,7 +68,7 @@ def set_of(*rows: tuple[str, int, float], device: str = "emerald-9", target: dic
         {name: Workload(name, module_of("ir.IRModule")) for name in names},
         records,
         {each.key: Origin(key=each.key, device=device, at="2026-01-01T00:00:00+00:00") for each in records},
-        {name: Task(workload=name, name=f"conv_{name}", weight=2, flop=2e6) for name in names},
+        {name: TuningTask(workload=name, name=f"conv_{name}", weight=2, flop=2e6) for name in names},
     )
 
 
@@ -219,7 +218,7 @@ def test_the_same_candidate_for_two_targets_is_two_records() -> None:
 
 def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
     fast = set_of(("1", 0, 0.001), target=X86)
-    known = Task(workload="1", name="conv", default_s=0.002, default_for=target_key(X86))
+    known = TuningTask(workload="1", name="conv", default_s=0.002, default_for=target_key(X86))
     both = merge([replace(fast, tasks={"1": known}), set_of(("1", 0, 0.004), target=ARM)])
     assert len(pruned(both).records) == 2
     assert pruned(merge([both, set_of(("2", 0, 0.003), ("1", 1, 0.003), target=X86)])).records[0].seconds == 0.001
@@ -227,14 +226,14 @@ def test_tvms_own_time_on_one_target_drops_no_record_of_another() -> None:
 
 def test_a_time_below_0_of_tvms_own_schedule_drops_no_record() -> None:
     found = set_of(("1", 0, 0.001))
-    wrong = replace(found, tasks={"1": Task(workload="1", name="conv", default_s=-1.0)})
+    wrong = replace(found, tasks={"1": TuningTask(workload="1", name="conv", default_s=-1.0)})
     assert pruned(wrong).records == found.records
 
 
 def test_records_of_one_target_are_taken_with_what_belongs_to_them() -> None:
     arm = set_of(("1", 0, 0.004), ("2", 0, FAILED_S), target=ARM)
     both = merge([set_of(("1", 0, 0.001), target=X86), arm])
-    mine = for_target(both, lambda target: target == ARM)
+    mine = both.with_records(tuple(each for each in both.records if each.target == ARM))
     assert (mine.records, mine.origins) == (arm.records, arm.origins)
 
 
@@ -353,30 +352,30 @@ def test_what_is_not_read_is_told_line_by_line_with_what_is_kept(tmp_path: Path)
     write_records(SMALL, tmp_path / "set")
     path = tmp_path / "set" / RECORDS
     lines = path.read_text().splitlines()
-    assert read_records(tmp_path / "set").told("x") == []
+    assert read_records(tmp_path / "set").problems("x") == []
     path.write_text("\n".join([lines[0], "no record", *lines[1:], lines[0][:9]]))
     found = read_records(tmp_path / "set")
-    assert found.told("x") == [
+    assert found.problems("x") == [
         f"x: {RECORDS} line 2: it is no JSON: Expecting value",
-        f"x: {RECORDS} line {len(lines) + 2}: it is cut off, as whoever wrote it was",
+        f"x: {RECORDS} line {len(lines) + 2}: it is cut off",
         f"x: 2 damaged, the other {len(lines)} records are used",
     ]
     path.write_text("\n".join([*lines, lines[0][:9]]))  # a torn end alone, as a kill leaves it
     found = read_records(tmp_path / "set")
-    assert (found.damage, len(found.told("x"))) == ((), 2)
+    assert (found.damage, len(found.problems("x"))) == ((), 2)
     path.write_text("\n".join([*["no record"] * 50, *lines]))
-    assert "x: 30 more lines are wrong" in read_records(tmp_path / "set").told("x")
+    assert "x: 30 more lines are wrong" in read_records(tmp_path / "set").problems("x")
 
 
 def test_records_of_a_job_are_told_of_before_they_are_uploaded(tmp_path: Path) -> None:
-    from farm.client.specs import _prior, _records
+    from farm.client.specs import packed_records
 
     write_records(SMALL, tmp_path / "set")
     with (tmp_path / "set" / RECORDS).open("a") as file:
         file.write("no record\n")
-    for taken in (_records, _prior):
+    for field in ("records", "prior"):
         said: list[str] = []
-        data = taken(tmp_path / "set", said.append)
+        data = packed_records(field, tmp_path / "set", said.append)
         assert data == packed(SMALL)
         assert said[0].endswith(f"{RECORDS} line {len(SMALL.records) + 1}: it is no JSON: Expecting value")
         assert said[-1].endswith("records are used")

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from farm.common.errors import ExitCode, Fault
 from farm.compiler import reference
 from farm.compiler.inputs import filled
 from farm.compiler.model import TensorSpec
-from farm.core.errors import ExitCode, Fault
 
 INPUTS = {"x": np.zeros(1_000_000, np.float32)}
 MODEL: Any = SimpleNamespace(name="big.onnx", key="0", inputs=(TensorSpec("x", (1_000_000,), np.dtype(np.float32)),))
@@ -34,7 +34,7 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
         reference.HostMemoryError, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
     ) as caught:
         reference.reference_for(MODEL, INPUTS, tmp_path)
-    assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.core.retry
+    assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.jobs.queue.retry
     assert caught.value.exit_code == ExitCode.FAILED
 
 

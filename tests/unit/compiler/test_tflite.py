@@ -8,11 +8,11 @@ import tflite
 import tvm
 from tvm import relax
 
+from farm.common.errors import ModelError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, read
 from farm.compiler.model import ShapeError
 from farm.compiler.relax_model import saved
-from farm.core.errors import ModelError
 from tests.support.tflite_files import convolution_and_dense, unsupported
 
 SIZE = 5

@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 from farm.compiler.records import FAILED_S
-from farm.compiler.tuning_curve import Estimate, replayed, thinned
+from farm.tuning.progress import LatencyEstimate, replayed, thinned
 from tests.unit.compiler.test_records import set_of
 
 
 def test_the_estimate_is_the_sum_of_the_best_as_often_as_they_run() -> None:
-    estimate = Estimate({"a": 2, "b": 1})
+    estimate = LatencyEstimate({"a": 2, "b": 1})
     assert estimate.seconds == math.inf
     estimate.add("a", 0.004, 1.0)
     assert estimate.curve == [(1, 1.0, 0.008)]
@@ -24,14 +24,14 @@ def test_the_estimate_is_the_sum_of_the_best_as_often_as_they_run() -> None:
 
 
 def test_a_failed_trial_counts_and_makes_nothing_better() -> None:
-    estimate = Estimate({"a": 1})
+    estimate = LatencyEstimate({"a": 1})
     estimate.add("a", 0.001, 1.0)
     estimate.add("a", math.inf, 2.0)
     assert (estimate.trials, estimate.stale_trials, estimate.seconds) == (2, 1, 0.001)
 
 
 def test_what_a_prior_knows_is_known_and_no_trial() -> None:
-    estimate = Estimate({"a": 1})
+    estimate = LatencyEstimate({"a": 1})
     estimate.know("a", 0.002)
     estimate.know("other", 0.001)
     assert (estimate.seconds, estimate.trials, estimate.curve) == (0.002, 0, [])
@@ -41,7 +41,7 @@ def test_what_a_prior_knows_is_known_and_no_trial() -> None:
 def test_a_task_of_which_nothing_ever_runs_hides_nothing_and_a_replay_tells_the_same() -> None:
     rows = (("1", 0, 0.004), ("2", 0, FAILED_S), ("1", 1, 0.002), ("3", 0, 0.001), ("2", 1, FAILED_S), ("3", 1, 0.0005))
     found = set_of(*rows)
-    live = Estimate({name: each.weight for name, each in found.tasks.items()})
+    live = LatencyEstimate({name: each.weight for name, each in found.tasks.items()})
     for record in found.records:
         live.add(record.workload, record.seconds, 0.0)
     assert live.seconds == 2 * (0.002 + 0.0005)

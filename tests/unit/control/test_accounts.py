@@ -2,14 +2,24 @@
 
 import hashlib
 import logging
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from zmq.utils import z85
 
-from farm.control.accounts import FREE_TRIES, MOST_PLACES, MOST_WAIT_S, Account, Accounts, NoSuchAccountError, Tries
-from farm.control.callers import Role
-from farm.core.errors import UserError
+from farm.common.errors import UserError
+from farm.control.callers import (
+    FREE_TRIES,
+    MOST_PLACES,
+    MOST_WAIT_S,
+    Accounts,
+    FailedAttempts,
+    NoSuchAccountError,
+    Operators,
+    Person,
+    Role,
+)
 from farm.store.store import Store
 
 
@@ -36,18 +46,31 @@ async def test_a_token_is_kept_as_its_hash_only(accounts, store, tmp_path):
 
 async def test_of_a_key_only_the_public_half_is_kept(accounts, store, tmp_path):
     made = await accounts.new("ann", Role.OPERATOR, web=False, by="root")
-    assert accounts.by_curve_key(z85.decode(made.public_key)) == Account("ann", Role.OPERATOR)
+    assert accounts.by_curve_key(z85.decode(made.public_key)) == Person("ann", Role.OPERATOR)
     store.close()
     assert not any(made.secret_key.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
 async def test_the_right_token_finds_its_account_and_no_other_does(accounts):
     made = await accounts.new("ann", Role.USER, web=True, by="root")
-    assert accounts.by_token(made.token) == Account("ann", Role.USER)
+    assert accounts.by_token(made.token) == Person("ann", Role.USER)
     digest = hashlib.sha256(made.token.encode()).hexdigest()
     for wrong in ("", made.token[:-1], made.token + "x", digest, "x" * 10_000, "\udcff", "ä", "' OR 1=1 --"):
         assert accounts.by_token(wrong, "10.0.0.3") is None
     assert accounts.tokens.wrong == 8
+
+
+async def test_an_operators_key_is_without_a_share_until_it_is_revoked(accounts):
+    operators = Operators(accounts)
+    await accounts.new("ann", Role.OPERATOR, web=False, by="root")
+    await accounts.new("vic", Role.VIEWER, web=False, by="root")
+    assert [name in operators for name in ("ann", "vic", "nobody", os.geteuid(), 0, 12345)] == [
+        True, False, False, True, True, False,
+    ]  # fmt: skip
+    await accounts.revoke("ann")
+    assert "ann" not in operators
+    await accounts.new("ann", Role.VIEWER, web=False, by="root")
+    assert "ann" not in operators
 
 
 async def test_revoking_takes_both_and_tells(accounts, store):
@@ -96,7 +119,7 @@ async def test_a_use_is_noted_once_a_minute(store):
 
 def test_wrong_ones_are_told_once_and_wait_longer_each_time(caplog):
     now = 0.0
-    tries = Tries("token", clock=lambda: now)
+    tries = FailedAttempts("token", clock=lambda: now)
     with caplog.at_level(logging.WARNING):
         waits = [tries.failed("10.0.0.3") for _ in range(FREE_TRIES + 10)]
     assert waits[: FREE_TRIES - 1] == [0.0] * (FREE_TRIES - 1)
@@ -111,7 +134,7 @@ def test_wrong_ones_are_told_once_and_wait_longer_each_time(caplog):
 
 def test_places_are_forgotten_and_bounded():
     now = 0.0
-    tries = Tries("key", clock=lambda: now)
+    tries = FailedAttempts("key", clock=lambda: now)
     for number in range(MOST_PLACES + 100):
         tries.failed(str(number))
     assert len(tries._places) == MOST_PLACES

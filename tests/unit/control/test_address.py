@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from farm.common.errors import UserError
+from farm.common.install import default_runtime_dir
 from farm.control import address
 from farm.control.address import ClientKey, Remote, find, read_key, remote
-from farm.core.errors import UserError
-from farm.core.folders import default_runtime_dir
 
 KEY = 'name = "ann"\ndaemon = "tcp://lab:9192"\n' + "".join(
     f'{name} = "{letter * 40}"\n' for name, letter in (("server_key", "s"), ("public_key", "p"), ("secret_key", "x"))

@@ -1,20 +1,22 @@
 """What is written down of calls, by every door: who did what, and nothing that may be secret."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from farm.common.errors import NotAllowedError, PhoneError, ProtocolError
 from farm.control import audit as module
 from farm.control.artifacts import ArtifactFolder
-from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of
-from farm.control.callers import Caller, KeyPeer, Peer, Role
-from farm.control.server import ControlServer, UnknownKindError
-from farm.core.errors import NotAllowedError, PhoneError, ProtocolError
+from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of, with_order
+from farm.control.callers import Caller, KeyPeer, LocalPeer, Role
+from farm.control.server import ControlServer, UnknownVerbError
 from farm.store.writer import StoreWriteError
 
 WEB = Caller("ann", Role.USER, "web token ann from 10.0.0.3")
-ROOT = Caller("root", Role.OPERATOR, "uid 0 pid 7", Peer(0, 0, 7))
+ROOT = Caller("root", Role.OPERATOR, "uid 0 pid 7", LocalPeer(0, 0, 7))
 VIEWER = Caller("", Role.VIEWER, "web from 10.0.0.4")
 
 
@@ -91,7 +93,7 @@ async def test_refusals_and_failures_are_written(desk, rows):
         (VIEWER, "change", NotAllowedError),
         (WEB, "fail", NotAllowedError),
         (ROOT, "fail", PhoneError),
-        (VIEWER, "no.such", UnknownKindError),
+        (VIEWER, "no.such", UnknownVerbError),
     ):
         with pytest.raises(error):
             await desk.ask(caller, kind, {"device": "pixel"})
@@ -133,13 +135,13 @@ async def test_of_refusals_again_and_again_the_first_few_are_written_and_the_res
     now = 0.0
     trail = AuditTrail(rows, clock=lambda: now)
     for _ in range(1000):
-        await trail.tell(VIEWER, "change", "pixel", "not_allowed")
+        await trail.record(VIEWER, "change", "pixel", "not_allowed")
     assert len(rows.rows) == REFUSALS_WRITTEN
     assert trail.dropped == 1000 - REFUSALS_WRITTEN
     now = WINDOW_S
-    await trail.tell(WEB, "change", "pixel", "not_allowed")
+    await trail.record(WEB, "change", "pixel", "not_allowed")
     assert [row.outcome for row in rows.rows[REFUSALS_WRITTEN:]] == ["not_allowed (990 times more)", "not_allowed"]
-    await trail.tell(VIEWER, "change", "pixel", "not_allowed")
+    await trail.record(VIEWER, "change", "pixel", "not_allowed")
     assert rows.rows[-1].user == ""
 
 
@@ -147,11 +149,11 @@ async def test_wrong_secrets_are_folded_by_place(rows):
     trail = AuditTrail(rows, clock=lambda: 0.0)
     for place in ("10.0.0.4", "10.0.0.5"):
         for _ in range(100):
-            await trail.tell(Caller("", Role.VIEWER, f"web page from {place}"), "auth.sign_in", "", "wrong_token")
+            await trail.record(Caller("", Role.VIEWER, f"web page from {place}"), "auth.sign_in", "", "wrong_token")
     assert len(rows.rows) == 2 * REFUSALS_WRITTEN
     await trail.close()
     assert [row.origin[-1] + row.outcome[-16:] for row in rows.rows[-2:]] == ["4 (90 times more)", "5 (90 times more)"]
-    assert trail.told["refused"] == 200
+    assert trail.outcomes["refused"] == 200
 
 
 async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows, monkeypatch):
@@ -160,7 +162,7 @@ async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows,
     for number in range(100):
         key = replace(VIEWER, user=f"u{number}", peer=KeyPeer(f"u{number}", "10.0.0.1"))
         for _ in range(REFUSALS_WRITTEN + 1):
-            await trail.tell(key, "change", "", "not_allowed")
+            await trail.record(key, "change", "", "not_allowed")
     assert len(rows.rows) == 3 * REFUSALS_WRITTEN
     await trail.close()
     assert [row.outcome for row in rows.rows[-3:]] == ["not_allowed (1 times more)"] * 3
@@ -180,3 +182,40 @@ async def test_what_is_counted_is_written_at_the_end_and_memory_is_bounded(rows,
 )
 def test_a_subject_is_a_short_name(fields, subject):
     assert subject_of(fields) == subject
+
+
+@pytest.mark.parametrize(
+    ("subject", "fields", "row"),
+    [
+        ("", {"on": True}, "on=true"),
+        ("", {"on": False}, "on=false"),
+        ("pixel", {"device": "pixel", "service": "maintenance"}, "pixel service=maintenance"),
+        ("pixel", {"device": "pixel", "reason": "s3cret", "force": True}, "pixel force=true"),
+        ("ann", {"name": "ann", "role": "operator", "web": False}, "ann web=false role=operator"),
+        ("pool=lab", {"selector": "pool=lab", "user": "ann", "note": "s3cret"}, "pool=lab user=ann"),
+        ("job-1", {"spec": {"kind": "tune", "token": "s3cret", "note": {"on": True}}}, "job-1 kind=tune"),
+        ("l", {"lease": "l", "seconds": 600.0}, "l seconds=600.0"),
+        ("", {"user": "ann", "state": ["queued", "held"]}, "user=ann state=queued,held"),
+        ("a", {"alias": "a", "selector": "\x1b[2J" + "x" * 500}, "a selector=?[2J" + "x" * 227 + "..."),
+        ("a", {"alias": "a", "selector": {"x": "s3cret"}, "service": None}, "a"),
+    ],
+)
+def test_a_row_says_what_was_ordered_and_no_free_text(subject, fields, row):
+    assert with_order(subject, fields) == row
+
+
+async def test_two_orders_of_one_verb_are_two_rows_refused_ones_too(desk, rows):
+    for caller, on in ((WEB, True), (WEB, False), (VIEWER, False)):
+        with suppress(NotAllowedError):
+            await desk.ask(caller, "change", {"device": "host", "on": on})
+    assert [(row.subject, row.outcome) for row in rows.rows] == [
+        ("host on=true", "ok"), ("host on=false", "ok"), ("host on=false", "not_allowed"),
+    ]  # fmt: skip
+
+
+async def test_a_call_with_a_revoked_key_is_written_down(desk, rows):
+    desk.accounts = SimpleNamespace(named=lambda _: None)
+    peer = KeyPeer("ann", "10.0.0.9")
+    with pytest.raises(NotAllowedError, match="revoked"):
+        await desk._answer(SimpleNamespace(peer=peer))
+    assert told(rows) == [("ann", peer.origin, "?", "", "not_allowed")]

@@ -1,4 +1,4 @@
-"""docs/interfaces.md tells of every verb of the job door."""
+"""docs/interfaces.md has every verb of the control socket."""
 
 import re
 from pathlib import Path

@@ -6,28 +6,35 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from farm.common.durations import format_duration
 from farm.control.verbs.explain_device import DeviceFacts, as_lines, as_values
-from farm.core.attribution import UsbPlace
-from farm.core.device import Closed, DeviceView, Life, Service
-from farm.core.durations import format_duration
-from farm.core.health import Battery, Health, SensorGroup, Temperature, ThrottleStatus
-from farm.core.health_rules import Finding, FindingKind
-from farm.core.lifecycle_state import DeviceState
-from farm.core.recovery import Ailment, Around, Climb, Quarantine, ReleaseRule, Rung
-from farm.core.requests import LeaseClass
-from farm.store.records import RecoveryRecord
+from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, RecoveryContext, RecoveryProgress, ReleaseRule
+from farm.devices.lifecycle.state import LifecycleState
+from farm.model.device import Closed, DeviceView, Life, Service, UsbPlace
+from farm.model.health import (
+    Battery,
+    DeviceFault,
+    Finding,
+    FindingKind,
+    Health,
+    SensorGroup,
+    Temperature,
+    ThrottleStatus,
+)
+from farm.model.requests import LeaseClass
+from farm.store.devices import RecoveryRecord
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 READY = DeviceFacts(
     view=DeviceView("pixel", "S1", Life.READY, adopted=True, place=UsbPlace("1-4", 2, "1-4.2")),
-    state=DeviceState(Life.READY, adopted=True),
-    around=Around(),
+    state=LifecycleState(Life.READY, adopted=True),
+    context=RecoveryContext(),
     holder="",
     findings=(),
     probed_s_ago=None,
     beside=("nexus",),
     busy_beside={},
-    rungs=(),
+    actions=(),
     quarantined_at=None,
     story=("1.0 Listed",),
     now_s=100.0,
@@ -64,9 +71,9 @@ def test_a_phone_out_of_service_says_by_whose_order() -> None:
 
 
 def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:
-    climb = Climb().begin(Rung.REBOOT, Ailment.STUCK, "pid 7 survives SIGKILL", 90.0)
-    climb = replace(climb, skipped=("power-cycle: no power switch is configured",))
-    facts = replace(READY, state=replace(READY.state, climb=climb), rungs=(REBOOT,) * 12)
+    progress = RecoveryProgress().begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "pid 7 survives SIGKILL", 90.0)
+    progress = replace(progress, skipped=("power-cycle: no power switch is configured",))
+    facts = replace(READY, state=replace(READY.state, progress=progress), actions=(REBOOT,) * 12)
     said = text(facts)
     assert "recovery: reboot under way for 10s: pid 7 survives SIGKILL" in said
     assert "recovery: not taken: power-cycle: no power switch" in said
@@ -79,16 +86,16 @@ def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:
 
 
 def test_a_quarantine_has_reason_rule_and_evidence() -> None:
-    kept = Quarantine("battery 52 °C", "", Ailment.HOT, ReleaseRule.WELL, "1.0 Listed\n2.0 Ailing")
-    state = DeviceState(Life.QUARANTINED, adopted=True, trouble="battery 52 °C", quarantine=kept)
+    kept = Quarantine("battery 52 °C", "", DeviceFault.HOT, ReleaseRule.WELL, "1.0 Listed\n2.0 FaultFound")
+    state = LifecycleState(Life.QUARANTINED, adopted=True, trouble="battery 52 °C", quarantine=kept)
     view = replace(READY.view, life=Life.QUARANTINED, reason=state.reason)
     facts = replace(READY, view=view, state=state, quarantined_at=AT)
     said = text(facts)
     assert "quarantine since 2026-11-22 12:00:00 UTC: battery 52 °C" in said
     assert "until a probe finds it well, or farm device release pixel" in said
-    assert "    2.0 Ailing" in said
+    assert "    2.0 FaultFound" in said
     assert "heat cooling" not in said
-    assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 Ailing"]
+    assert as_values(facts)["quarantine"]["evidence"] == ["1.0 Listed", "2.0 FaultFound"]
 
 
 def test_the_probe_tells_readings_and_findings() -> None:
@@ -115,26 +122,26 @@ def test_all_of_it_is_json() -> None:
 def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> None:
     evidence = (
         "14632.500 CheckPassed(generation=8) : checking -> ready []\n"
-        "14640.500 RungFailed(generation=9, ailment=wrong, reason=wrong numbers on cpu: 3 of 4) : "
-        "recovering -> quarantined [StopServer]"
+        "14640.500 ActionFailed(generation=9, fault=wrong, reason=wrong numbers on cpu: 3 of 4) : "
+        "recovering -> quarantined [EndServer]"
     )
-    kept = Quarantine("wrong numbers on cpu: 3 of 4", "", Ailment.WRONG, ReleaseRule.PERSON, evidence)
-    facts = replace(READY, state=DeviceState(Life.QUARANTINED, quarantine=kept), quarantined_at=AT)
+    kept = Quarantine("wrong numbers on cpu: 3 of 4", "", DeviceFault.WRONG, ReleaseRule.PERSON, evidence)
+    facts = replace(READY, state=LifecycleState(Life.QUARANTINED, quarantine=kept), quarantined_at=AT)
     said = text(facts)
     assert "    11:59:52 checking -> ready, check passed" in said
-    assert "    12:00:00 recovering -> quarantined, rung failed: wrong numbers on cpu: 3 of 4" in said
+    assert "    12:00:00 recovering -> quarantined, action failed: wrong numbers on cpu: 3 of 4" in said
     assert "generation" not in said
 
 
 def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
     cause = "wrong numbers on cpu: " + "conv2d differs by 3.1 of 0.01 allowed, " * 8
-    rungs = (
+    actions = (
         RecoveryRecord("r1", "S1", "pixel", "restart-server", "wrong", cause, AT, 2.0, "failed", cause),
         RecoveryRecord("r2", "S1", "pixel", "reboot", "order", "ann wants it rebooted", AT, 41.5, "mended", ""),
         RecoveryRecord("r3", "S1", "pixel", "quarantine", "order", "cracked", AT, 363.0, "mended", "released"),
     )
     view = replace(READY.view, life=Life.QUARANTINED, reason=cause)
-    said = text(replace(READY, view=view, rungs=rungs))
+    said = text(replace(READY, view=view, actions=actions))
     assert said.count(cause) == 1
     assert "restart-server (wrong numbers on cpu): failed in 2.0 s; then: wrong numbers on cpu" in said
     assert "reboot (ann wants it rebooted): by order, 41.5 s" in said

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from farm.control.verbs.job_steps import JobSteps
-from farm.core.events import EventLog
+from farm.common.events import EventLog
+from farm.control.verbs.job_views import JobSteps
 
 
 def progress(events, step, *, attempt=1, **data):

@@ -5,13 +5,13 @@ from contextlib import aclosing
 
 import pytest
 
-from farm.control.verbs import job_streams
-from farm.control.verbs.job_streams import JobStreams
-from farm.core import events as core_events
-from farm.core.events import EventLog
-from farm.core.job import JobState
+from farm.common import events as core_events
+from farm.common.events import EventLog
+from farm.control.verbs import job_views
+from farm.control.verbs.job_views import JobStreams
 from farm.jobs.logs import AttemptLogs
-from farm.store.history import EventHistory
+from farm.model.job import JobState
+from farm.store.event_history import EventHistory
 from farm.store.store import Store
 from tests.unit.store.values import attempt, begin, ended, job, over
 
@@ -89,7 +89,7 @@ async def test_of_jobs_that_ended_long_ago_nothing_else_is_read(farm):
 
 @pytest.mark.parametrize("by_subject", [0, 5000])
 async def test_a_job_is_watched_to_its_end_however_much_else_happens(farm, monkeypatch, by_subject):
-    monkeypatch.setattr(job_streams, "MOST_BY_SUBJECT", by_subject)
+    monkeypatch.setattr(job_views, "MOST_BY_SUBJECT", by_subject)
     for name in ("j1", "j2"):
         await farm.submit(name)
     first = await farm.begin("j1", 1)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from farm.common.errors import NotAllowedError
+from farm.common.events import EventLog
 from farm.control.callers import Role
-from farm.control.forms import handler
-from farm.control.verbs.poison import PoisonVerbs
-from farm.core.errors import NotAllowedError
-from farm.core.events import EventLog
+from farm.control.verbs import handler
+from farm.control.verbs.records import PoisonVerbs
 from farm.jobs.poison import PoisonLedger
 from farm.store.store import Store
 
@@ -40,8 +40,8 @@ async def test_a_users_word_decides_for_that_user_only(
     verbs: PoisonVerbs, user: str, role: Role, refused: list[str]
 ) -> None:
     for _ in range(2):
-        told = call("poison.tell", user, role, artifact=A, device="pixel", what="SIGSEGV", kills=2)
-        await handler(verbs.tell)(told)
+        told = call("poison.report", user, role, artifact=A, device="pixel", what="SIGSEGV", kills=2)
+        await handler(verbs.report)(told)
 
     async def poisoned(who: str) -> object:
         answer: Any = await handler(verbs.look)(call("poison.look", who, Role.VIEWER, artifacts=[A]))
@@ -53,4 +53,4 @@ async def test_a_users_word_decides_for_that_user_only(
 
 async def test_who_holds_no_phone_tells_nothing(verbs: PoisonVerbs) -> None:
     with pytest.raises(NotAllowedError, match="pixel is not yours now"):
-        await handler(verbs.tell)(call("poison.tell", "bob", Role.USER, artifact=A, device="pixel", what="a lie"))
+        await handler(verbs.report)(call("poison.report", "bob", Role.USER, artifact=A, device="pixel", what="a lie"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from farm.common.errors import NotAllowedError, UserError
 from farm.control.callers import Role
-from farm.control.forms import handler
+from farm.control.verbs import handler
 from farm.control.verbs.records import NoSuchSetError, RecordsVerbs
-from farm.core.errors import NotAllowedError, UserError
-from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES, MAX_TASKS, BadSetError
+from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES, MAX_TASKS, BadSetError
 from farm.store.store import Store
 
 FIELDS: dict[str, Any] = {

@@ -3,10 +3,10 @@
 import json
 from dataclasses import replace
 
-from farm.control.render import device_row
-from farm.core.device import Closed, DeviceView, Life, Service
-from farm.core.health_rules import Finding, FindingKind
-from farm.core.requests import LeaseClass
+from farm.control.verbs.fleet import device_row
+from farm.model.device import Closed, DeviceView, Life, Service
+from farm.model.health import Finding, FindingKind
+from farm.model.requests import LeaseClass
 
 MUCH = "level: " + "\x1b[31m" * 60_000
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from farm.common.errors import NotAllowedError
 from farm.control.audit import AuditTrail
-from farm.control.callers import Caller, Peer, Role
+from farm.control.callers import Caller, LocalPeer, Role
 from farm.control.server import ONLY_LOOK
-from farm.core.errors import NotAllowedError
 from tests.support.verbs import every_verb, registered
 
 # What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
@@ -17,7 +17,7 @@ VIEWERS_MAY = {
     "records.list", "records.show", "reservation.list", "status", "toolchain.list", "usage",
 }  # fmt: skip
 ORIGINS = {
-    "the job door": ("uid 1000 pid 42", Peer(1000, 1000, 42)),
+    "the job door": ("uid 1000 pid 42", LocalPeer(1000, 1000, 42)),
     "the CURVE door": ("key ann from 10.0.0.3", None),
     "the web page": ("web token ann from 10.0.0.3", None),
 }

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from farm.control.forms import handler
+from farm.common.errors import UserError
+from farm.common.tasks import SharedCall
 from farm.control.verbs import doctor as doctor_verbs
+from farm.control.verbs import handler
 from farm.control.verbs.bundle import BundleVerbs
 from farm.control.verbs.doctor import DoctorVerbs
-from farm.core.errors import UserError
-from farm.core.shared_look import SharedLook
 from tests.support.waiting import until
 
 
@@ -40,7 +40,7 @@ def call(**fields: object) -> Any:
 
 async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while() -> None:
     now, looks = [0.0], Looks()
-    shared = SharedLook(looks, keep_s=5.0, clock=lambda: now[0])
+    shared = SharedCall(looks, keep_s=5.0, clock=lambda: now[0])
     waiting = [asyncio.ensure_future(shared("a")) for _ in range(40)]
     await asyncio.sleep(0)
     waiting[0].cancel()  # whoever goes away ends it for nobody else
@@ -54,7 +54,7 @@ async def test_who_asks_meanwhile_shares_it_and_who_asks_later_for_a_while() -> 
 
 async def test_a_failure_is_told_to_those_who_wait_and_not_kept() -> None:
     looks = Looks()
-    shared = SharedLook(looks, keep_s=5.0)
+    shared = SharedCall(looks, keep_s=5.0)
     waiting = [asyncio.ensure_future(shared("wrong")) for _ in range(3)]
     looks.go_on.set()
     assert [str(each) for each in await asyncio.gather(*waiting, return_exceptions=True)] == ["wrong"] * 3
@@ -65,7 +65,7 @@ async def test_a_failure_is_told_to_those_who_wait_and_not_kept() -> None:
 
 async def test_the_doctor_looks_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of a viewer read the whole database and started a uhubctl."""
-    monkeypatch.setattr(doctor_verbs, "look", lambda _host: [])
+    monkeypatch.setattr(doctor_verbs, "host_findings", lambda _host: [])
     usb = Looks()
     usb.go_on.set()
 
@@ -93,7 +93,7 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_all_who_ask() -> No
             go_on.wait()
             return (SimpleNamespace(file="x", problem="differs"),)
 
-    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 3)  # type: ignore[arg-type]
+    verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 4)  # type: ignore[arg-type]
     shared = verbs._verified
 
     def counted(hash_: str) -> Awaitable[Sequence[str]]:

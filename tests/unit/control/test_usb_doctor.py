@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from farm.adb.devices import AdbDevice, DeviceState
-from farm.control.verbs.usb_doctor import usb_findings
-from farm.core.attribution import parse_place
-from farm.core.device import DeviceView, Life
-from farm.core.doctor_findings import Finding
-from farm.core.power_policy import PowerConfig, PowerRule
-from farm.fleet.switchboard import Switchboard
+from farm.adb.devices import AdbDevice, AdbState
+from farm.common.doctor_findings import Diagnosis
+from farm.control.verbs.doctor import usb_findings
+from farm.devices.power.power_rules import PowerConfig, PowerRule
+from farm.devices.power.switchboard import Switchboard
+from farm.model.device import DeviceView, Life, parse_place
 
 TEXT = """\
 Current status for hub 1-4 [2109:2817, USB 2.10, 4 ports, ppps]
@@ -23,7 +22,7 @@ def view(name: str, path: str) -> DeviceView:
     return DeviceView(name, name.upper(), Life.READY, adopted=True, place=parse_place(path) if path else None)
 
 
-async def look(folder: Path, text: str, *views: DeviceView, listed: tuple[AdbDevice, ...] = ()) -> list[Finding]:
+async def look(folder: Path, text: str, *views: DeviceView, listed: tuple[AdbDevice, ...] = ()) -> list[Diagnosis]:
     program = folder / "uhubctl"
     (folder / "text").write_text(text)
     refuses = "echo 'No compatible devices detected!' >&2; exit 1"
@@ -55,8 +54,8 @@ async def test_no_hub_can_switch(tmp_path: Path) -> None:
 
 async def test_phones_that_nobody_can_locate_or_open(tmp_path: Path) -> None:
     listed = (
-        *(AdbDevice(serial, DeviceState.DEVICE) for serial in ("A", "B", "10.0.0.1:5555")),
-        AdbDevice("C", DeviceState.NO_PERMISSIONS, devpath="1-4.3"),
+        *(AdbDevice(serial, AdbState.DEVICE) for serial in ("A", "B", "10.0.0.1:5555")),
+        AdbDevice("C", AdbState.NO_PERMISSIONS, devpath="1-4.3"),
     )
     views = view("a", "1-4.1"), view("b", ""), view("c", "1-4.3")
     findings = {each.check: each for each in await look(tmp_path, TEXT, *views, listed=listed)}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from farm.common.errors import FarmError
 from farm.config import FarmConfig
-from farm.core.errors import FarmError
 from farm.daemon import daemon as daemon_module
 from farm.daemon.daemon import Daemon
 

@@ -1,26 +1,30 @@
-"""What the daemon remembers is closed after everybody who still has something to tell."""
+"""Memory that is free again goes back to the host."""
 
-from __future__ import annotations
+import asyncio
+from types import SimpleNamespace
 
-import contextlib
-from pathlib import Path
-
-from farm.config import load
-from farm.control.callers import Caller, Role
-from farm.daemon.memory import open_memory
-from farm.daemon.problems import Problems
-from farm.store.store import Store
+from farm.daemon import monitoring
+from tests.support.waiting import until
 
 
-async def test_what_a_part_does_while_it_ends_is_in_the_audit_log(tmp_path: Path) -> None:
-    folders = {"state_dir": str(tmp_path), "runtime_dir": str(tmp_path / "run")}
-    config = load(None, environ={}, flags=folders)
-    async with contextlib.AsyncExitStack() as stack:
-        memory = open_memory(config, stack, Problems(config))
-        # As dispatcher.stop is: begun later than the memory, so ended earlier. It ends the leases' adb.
-        stack.callback(memory.audit.tell_later, Caller("ann", Role.USER, "adb of lease-1"), "adb.shell", "pixel", "ok")
-    store = Store.open(tmp_path / "farm.db")
-    try:
-        assert [(row.user, row.kind, row.subject) for row in store.audit.page()] == [("ann", "adb.shell", "pixel")]
-    finally:
-        store.close()
+async def test_a_daemon_that_has_grown_returns_what_is_free(monkeypatch):
+    used, trims = [100 << 20], []
+
+    def trim(pad):
+        trims.append((pad, used[0]))
+        used[0] = 100 << 20
+
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=used[0]))
+    monkeypatch.setattr(monitoring.psutil, "Process", lambda: process)
+    monkeypatch.setattr(monitoring.ctypes, "CDLL", lambda _: SimpleNamespace(malloc_trim=trim))
+    monkeypatch.setattr(monitoring, "TRIM_EVERY_S", 0)
+    running = asyncio.create_task(monitoring.return_memory())
+    await until(lambda: len(trims) == 1)
+    used[0] = 110 << 20  # too little
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(trims) == 1
+    used[0] = 200 << 20
+    await until(lambda: len(trims) == 2)
+    assert trims == [(0, 100 << 20), (0, 200 << 20)]
+    running.cancel()

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from farm.common.events import EventLog
+from farm.common.systemd import Notifier
 from farm.config import ConfigError, FarmConfig, load
-from farm.core.events import EventLog
-from farm.daemon.reload import Reloader
-from farm.daemon.reload_plan import changes, plan
-from farm.notify import Notifier
+from farm.daemon.reload import Reloader, changes, plan
 
 
 def config(tmp_path: Path, text: str = "") -> FarmConfig:

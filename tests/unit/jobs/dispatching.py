@@ -3,11 +3,12 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from farm.config import UserConfig
-from farm.core.events import EventLog
+from farm.common.events import EventLog
+from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.dispatcher import Dispatcher
-from farm.jobs.specs import ShellSpec
-from farm.jobs.workbench import Workbench
+from farm.kinds import KINDS
+from farm.kinds.shell.spec import ShellSpec
+from farm.leasing.config import UserConfig
 from farm.store.store import Store
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
 
@@ -33,7 +34,8 @@ class Farm:
             leases=self.leases,
             devices=self.devices,
             executors={"shell": self.executor, "lease": self.executor, "tune": self.executor},
-            bench=Workbench(
+            contexts=AttemptContextFactory(
+                kinds=KINDS,
                 jobs=self.store.jobs,
                 events=self.events,
                 keep_log=lambda *line: self.log.append(line),

@@ -3,9 +3,10 @@
 import asyncio
 from datetime import UTC, datetime
 
-from farm.core.device import DeviceView, Life
-from farm.core.requests import Lease
-from farm.store.records import LeaseRecord
+from farm.jobs.executor import Executor
+from farm.model.device import DeviceView, Life
+from farm.model.requests import Lease
+from farm.store.leases import LeaseRecord
 
 
 def phone(name, life=Life.READY, **facts):
@@ -82,7 +83,7 @@ class FakeLeases:
         request = lease.request
         await self.store.leases.grant(
             LeaseRecord(
-                lease.id, lease.device, request.user, request.door, request.job, request.lease_class,
+                lease.id, lease.device, request.user, request.source, request.job, request.lease_class,
                 str(request.selector), "", lease.fence, datetime.now(UTC),
             )
         )  # fmt: skip
@@ -136,7 +137,7 @@ class FakeLeases:
         return {each: "every phone is busy" if each in self.waiting else "" for each in request_ids}
 
 
-class FakeExecutor:
+class FakeExecutor(Executor):
     """Runs an attempt when the test says how it ends. `started` wakes the test."""
 
     def __init__(self):

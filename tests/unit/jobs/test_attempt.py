@@ -6,20 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.jobs.attempt import (
     HELLO_LIMIT_S,
     MAX_REPORT_BYTES,
     SILENCE_LIMIT_S,
     AttemptTimeoutError,
+    HeartbeatWatch,
     ResultTooLargeError,
-    Watch,
     WorkerSilentError,
     check_report,
-    next_look_s,
+    next_check_s,
     overdue,
 )
-from farm.jobs.lines import MAX_HEARD_BYTES, MAX_LINE_BYTES, Lines
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
@@ -33,63 +32,55 @@ from farm.jobs.messages import (
     decode_to_zygote,
     encode,
 )
-from farm.jobs.specs import BenchSpec, RunSpec
-from farm.jobs.tasks import BenchTask, CompareTask, RunTask
+from farm.jobs.specs import BundleUse, ModelTask, task_from_wire
+from farm.jobs.worker_output import MAX_KEPT_BYTES, MAX_LINE_BYTES, LineSplitter
+from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.compare.spec import CompareSpec, CompareTask
+from farm.kinds.run.spec import RunSpec
 
-
-def test_tasks_survive_the_wire():
-    what = {
-        "model": "a" * 64, "name": "net", "inputs": None, "target_name": "cpu", "cache": "/cache",
-        "target": {"kind": "llvm", "mattr": ["+neon"]}, "precision": "float16", "shapes": {"x": (1, 3)},
-        "dtypes": {"x": "float16"}, "records": None,
-    }  # fmt: skip
-    measured = {"measure_s": 1.0, "virtual": True}
-    for task in (
-        BenchTask(
-            **what, **measured, repeat=2, number=3, min_repeat_ms=0, half_width=0.02, remeasure=0, profile=True,
-            nominals={"kernel": 0.001},
-        ),
-        CompareTask(
-            **what, **measured, model_b="b" * 64, name_b="other", target_b="tag", target_b_name="opencl",
-            precision_b=None, records_b="c" * 64, min_effect=0.05, bundles=None,
-        ),
-        RunTask(**what, fill="ones", top_k=3, labels="b" * 64),
-    ):  # fmt: skip
-        assert type(task).from_wire(json.loads(json.dumps(task.to_wire()))) == task
+MODEL = {
+    "on": "android", "model": "a" * 64, "name": "net", "inputs": "c" * 64, "precision": "float16",
+    "target": "adreno", "shapes": {"x": (1, 3)}, "dtypes": {"x": "float16"}, "records": "d" * 64,
+}  # fmt: skip
+SIDES = {**MODEL, "model_b": "b" * 64, "name_b": "other", "target_b": "cpu", "min_effect": 0.05}
 
 
 @pytest.mark.parametrize(
-    ("spec", "task", "options"),
+    ("form", "task"),
     [
         (
-            BenchSpec, BenchTask,
-            {
-                "repeat": 3, "number": 2, "min_repeat_ms": 9, "half_width": 0.1, "measure_s": 2.0, "remeasure": 3,
-                "profile": True,
-            },
+            ModelTask[BenchSpec],
+            ModelTask(
+                spec=BenchSpec(**MODEL, repeat=3, half_width=0.1), target={"kind": "opencl"}, cache="/cache",
+                nominals={"kernel": 0.001}, virtual=True,
+            ),
         ),
-        (RunSpec, RunTask, {"fill": "ones", "top_k": 3, "labels": "b" * 64}),
+        (
+            ModelTask[RunSpec],
+            ModelTask(spec=RunSpec(**MODEL, top_k=3, labels="b" * 64), target={"kind": "opencl"}, cache="/cache"),
+        ),
+        (
+            CompareTask,
+            CompareTask(
+                spec=CompareSpec(**SIDES), target={"kind": "opencl"}, cache="/cache", target_b={"kind": "llvm"},
+                bundles=(BundleUse(name="a", hash="1", tvm="0.20"), BundleUse(name="b", hash="2", tvm="0.20")),
+            ),
+        ),
     ],
+    ids=["bench", "run", "compare"],
 )  # fmt: skip
-def test_a_task_has_the_options_of_its_spec(spec, task, options):
-    options = options | {
-        "model": "a" * 64, "name": "net", "inputs": "c" * 64, "precision": "float16", "shapes": {"x": (1, 3)},
-        "dtypes": {"x": "float16"}, "records": "d" * 64,
-    }  # fmt: skip
-    wanted = spec(on="android", target="adreno", **options)
-    found = {"target_name": "adreno", "target": {"kind": "opencl"}, "cache": "/cache"}
-    more = {"nominals": {"kernel": 0.001}, "virtual": True} if task is BenchTask else {}
-    assert task.of(wanted, found["target"], "/cache", **more) == task(**options, **found, **more)
+def test_a_task_comes_to_the_worker_as_it_was_sent(form, task):
+    assert task_from_wire(form, json.loads(json.dumps(task.to_wire()))) == task
 
 
 def test_a_worker_is_overdue_by_its_time_or_by_its_silence():
-    watch = Watch(started_s=100.0, heard_s=100.0)
+    watch = HeartbeatWatch(started_s=100.0, last_message_s=100.0)
     assert overdue(watch, 600, 100 + HELLO_LIMIT_S - 0.01) is None
     assert isinstance(overdue(watch, 600, 100 + HELLO_LIMIT_S), WorkerSilentError)
-    watch.greeted, watch.heard_s = True, 150.0
+    watch.greeted, watch.last_message_s = True, 150.0
     assert overdue(watch, 600, 150 + SILENCE_LIMIT_S - 0.01) is None
     assert isinstance(overdue(watch, 600, 150 + SILENCE_LIMIT_S), WorkerSilentError)
-    watch.heard_s = 699.0
+    watch.last_message_s = 699.0
     assert isinstance(overdue(watch, 600, 700.0), AttemptTimeoutError)
 
 
@@ -97,9 +88,9 @@ def test_a_worker_is_overdue_by_its_time_or_by_its_silence():
     st.floats(0, 1e6), st.floats(0, 1e3), st.floats(0.1, 1e4), st.booleans(), st.floats(0, 1),
 )  # fmt: skip
 def test_nothing_is_overdue_before_the_next_look(started, since, timeout, greeted, part):
-    watch = Watch(started, started + min(since, timeout), greeted)
-    look = next_look_s(watch, timeout)
-    before = watch.heard_s + (look - watch.heard_s) * part * 0.999
+    watch = HeartbeatWatch(started, started + min(since, timeout), greeted)
+    look = next_check_s(watch, timeout)
+    before = watch.last_message_s + (look - watch.last_message_s) * part * 0.999
     if before < look - 1e-6:
         assert overdue(watch, timeout, before) is None
     assert overdue(watch, timeout, look + 1e-6) is not None
@@ -151,7 +142,7 @@ def test_a_report_is_json_of_limited_size():
 
 def heard(*pieces, tail_bytes=1000):
     told = []
-    lines = Lines(told.append, tail_bytes=tail_bytes)
+    lines = LineSplitter(told.append, tail_bytes=tail_bytes)
     for piece in pieces:
         lines.feed(piece)
     lines.finish()
@@ -178,7 +169,7 @@ def test_a_stream_without_line_ends_is_told_in_pieces():
 
 
 def test_a_stream_without_end_is_dropped_from_some_point_on_and_its_tail_kept():
-    found, lines = heard(*[b"y\n" * 32_000] * (MAX_HEARD_BYTES // 64_000 + 1), b"more\n", b"end\n", tail_bytes=8)
-    assert lines.deaf
+    found, lines = heard(*[b"y\n" * 32_000] * (MAX_KEPT_BYTES // 64_000 + 1), b"more\n", b"end\n", tail_bytes=8)
+    assert lines.full
     assert found[-1] == "(more than 4 MiB: the rest is not kept)"
     assert lines.tail == "ore\nend\n"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.bundle.abi import Platform
-from farm.bundle.manifest import Bundle
-from farm.core.errors import ProtocolError
-from farm.core.identity import DeviceIdentity
-from farm.jobs.bundle_pair import BundleHost, BundlePairError, check_pair
-from farm.jobs.phone_work import HostParts
+from farm.bundle.model import Bundle, Platform
+from farm.common.errors import ProtocolError
 from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.kinds import KINDS
+from farm.kinds.compare.executor import BundleHost, BundlePairError, check_pair
+from farm.kinds.execution import WorkerServices
+from farm.model.identity import DeviceIdentity
 
 MODEL, OTHER = "a" * 64, "b" * 64
 A = Bundle("old", "1" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False, platform=Platform.LINUX)
@@ -58,11 +58,13 @@ class Calls(list):
 async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
     calls = Calls()
 
-    class Running:
+    class AttemptContext:
         class lease:
             id = "lease-1"
 
-    host = BundleHost(Running, HostParts(calls, None, None, None), None, None, {A.hash: A, B.hash: B}, calls)
+    host = BundleHost(
+        AttemptContext, WorkerServices(calls, None, None, None), None, None, {A.hash: A, B.hash: B}, calls
+    )
     assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
     assert calls == [("lend", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):
@@ -72,8 +74,8 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
 
 
 def compare(**fields):
-    return spec_from_wire({"kind": "compare", "on": "android", "model": MODEL, "name": "a.onnx", "model_b": MODEL,
-                           "name_b": "a.onnx", **fields})  # fmt: skip
+    both = {"model": MODEL, "name": "a.onnx", "model_b": MODEL, "name_b": "a.onnx"}
+    return spec_from_wire(KINDS, {"kind": "compare", "on": "android", **both, **fields})
 
 
 def test_bundles_come_in_twos_and_with_one_build():

@@ -5,12 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from farm.config import UserConfig
-from farm.core.errors import NoPhoneError, UserError
-from farm.core.identity import DeviceIdentity, Gpu
-from farm.jobs.admission import QuotaError
-from farm.jobs.planning import plan
-from farm.jobs.specs import BadSpecError, RunSpec, ShellSpec, spec_from_wire
+from farm.common.errors import NoPhoneError, UserError
+from farm.jobs.planning import QuotaError, plan
+from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.kinds import KINDS
+from farm.kinds.run.spec import RunSpec
+from farm.kinds.shell.spec import ShellSpec
+from farm.leasing.config import UserConfig
+from farm.model.identity import DeviceIdentity, Gpu
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
@@ -45,9 +47,9 @@ async def test_a_checked_spec_waits_for_whole_ids_only(tmp_path):
 
 def test_labels_for_no_elements_are_refused_before_there_is_a_job():
     given = {"kind": "run", "on": "android", "model": "0" * 64, "name": "net", "labels": "1" * 64}
-    assert spec_from_wire(given | {"top_k": 5}).top_k == 5
+    assert spec_from_wire(KINDS, given | {"top_k": 5}).top_k == 5
     with pytest.raises(BadSpecError, match="top_k is 0"):
-        spec_from_wire(given)
+        spec_from_wire(KINDS, given)
 
 
 def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():

@@ -6,16 +6,16 @@ import os
 
 import pytest
 
-from farm.config import UserConfig
-from farm.core.device import Life, Service
-from farm.core.errors import HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
-from farm.core.job import AttemptState, JobState
-from farm.core.queue_model import JobRunsError, NoSuchJobError
-from farm.jobs.admission import QuotaError, ended_before
-from farm.jobs.executor import YieldedError
+from farm.common.errors import HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
+from farm.jobs.attempt import YieldedError
+from farm.jobs.planning import QuotaError, ended_before
+from farm.jobs.queue.model import JobRunsError, NoSuchJobError
 from farm.jobs.specs import BadSpecError
 from farm.jobs.zygote import ToolchainError
+from farm.leasing.config import UserConfig
 from farm.leasing.model import LeaseEndedError, NoSuchLeaseError, PhoneLostError, TooHotError
+from farm.model.device import Life, Service
+from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
 
@@ -49,7 +49,9 @@ async def test_all_means_one_job_for_each_matching_phone_in_service(farm):
     submitted = await farm.submit(devices="all")
     assert [farm.job(each).device for each in submitted.jobs] == ["p1", "p2", "p4"]
     assert {farm.job(each).array for each in submitted.jobs} == {submitted.array}
-    assert submitted.warnings == ()
+    (warning,) = submitted.warnings
+    assert warning.startswith("only 2 of those that match android can be had now: ")
+    assert "p4 is gone" in warning
 
 
 async def test_some_means_jobs_that_share_no_phone(farm):
@@ -400,3 +402,16 @@ async def test_jobs_of_a_forgotten_phone_fail(farm):
     farm.devices.change(phone("p2", Life.GONE), forget=True)
     failed = await farm.until("job.failed", submitted.jobs[1])
     assert failed.data["error"]["code"] == "phone_forgotten"
+
+
+async def test_a_job_says_at_once_that_the_last_phone_that_it_waits_for_is_withheld(farm):
+    for name in ("p1", "p2"):
+        farm.devices.change(phone(name, Life.STARTING))
+    named = await farm.one(on="name=p2")
+    pinned, other = (await farm.submit(devices="all")).jobs
+    either = await farm.one()
+    farm.devices.change(phone("p2", Life.QUARANTINED))
+    told = [(event.subject, event.data["reason"]) for event in farm.told if event.kind == "job.waits"]
+    assert told == [(each, "every phone is busy") for each in (named, other)]
+    farm.devices.change(phone("p1", Life.GONE))
+    assert [event.subject for event in farm.told if event.kind == "job.waits"][2:] == [pinned, either]

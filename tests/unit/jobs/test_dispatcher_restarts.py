@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.core.job import AttemptState, JobState
-from farm.core.queue_messages import Moment
-from farm.jobs.specs import LeaseSpec
+from farm.jobs.queue.model import ClockReading
+from farm.kinds.lease.spec import LeaseSpec
+from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
 
 
@@ -34,7 +34,7 @@ async def test_a_killed_daemons_jobs_go_on(tmp_path):
 
 
 async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.core.retry.MOST_CRASHES", 2)
+    monkeypatch.setattr("farm.jobs.queue.retry.MOST_CRASHES", 2)
     path = tmp_path / "farm.db"
     for _ in range(4):  # an upgrade is no crash
         async with running(path, "p1") as farm:
@@ -124,7 +124,7 @@ async def test_deadlines_follow_a_clock_that_is_set(tmp_path):
     set_by_s = 0.0
 
     def clock():
-        return Moment(asyncio.get_running_loop().time(), datetime.now(UTC) + timedelta(seconds=set_by_s))
+        return ClockReading(asyncio.get_running_loop().time(), datetime.now(UTC) + timedelta(seconds=set_by_s))
 
     path = tmp_path / "farm.db"
     async with running(path, clock=clock) as farm:

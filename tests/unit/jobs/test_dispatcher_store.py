@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from farm.core.device import Life
-from farm.core.errors import HostError
-from farm.core.job import AttemptState, Job, JobState
-from farm.core.limits import MAX_RESULT_BYTES
+from farm.common.errors import HostError
+from farm.common.limits import MAX_RESULT_BYTES
 from farm.jobs import planning
-from farm.jobs.admission import StoreTroubleError
 from farm.jobs.executor import FailedWithResultError
+from farm.jobs.planning import StoreTroubleError
+from farm.model.device import Life
+from farm.model.job import AttemptState, Job, JobState
 from farm.store.writer import StoreWriteError
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import PATIENCE_S, running
@@ -37,7 +37,7 @@ class FullDisk:
 
 
 async def test_a_full_disk_loses_no_result_and_doubles_none(farm, monkeypatch):
-    monkeypatch.setattr("farm.store.patience.RETRY_S", 0.01)
+    monkeypatch.setattr("farm.store.database.RETRY_S", 0.01)
     disk = FullDisk(farm.store, monkeypatch)
     job_id = await farm.one()
     running = await farm.started()
@@ -156,10 +156,10 @@ async def test_an_attempt_that_cannot_begin_gives_its_phone_back_and_begins_late
 
 
 async def test_a_job_that_cannot_even_ask_fails_alone(farm, monkeypatch):
-    def request_of(job, avoid):
+    def request_of(kinds, job, avoid):
         if job.user == "mallory":
             raise KeyError("of another release")
-        return planning.request_of(job, avoid)
+        return planning.request_of(kinds, job, avoid)
 
     monkeypatch.setattr("farm.jobs.dispatcher.request_of", request_of)
     bad = await farm.one(user="mallory")
@@ -170,7 +170,7 @@ async def test_a_job_that_cannot_even_ask_fails_alone(farm, monkeypatch):
 
 
 async def test_a_job_whose_spec_cannot_be_read_fails_alone(farm, monkeypatch):
-    monkeypatch.setattr("farm.jobs.workbench.spec_from_wire", lambda _: 1 / 0)
+    monkeypatch.setattr("farm.jobs.attempt_run.spec_from_wire", lambda *_: 1 / 0)
     job_id = await farm.one(max_attempts=1)
     await farm.until("job.failed", job_id)
     assert farm.job(job_id).error["message"] == "ZeroDivisionError: division by zero"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.core.job import AttemptState, JobState
+from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
 
 

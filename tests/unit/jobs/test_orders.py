@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.common.errors import UserError
 from farm.control.callers import Role
-from farm.control.forms import handler
+from farm.control.verbs import handler
 from farm.control.verbs.job import JobVerbs
-from farm.control.verbs.job_steps import JobSteps
-from farm.core.device import Life
-from farm.core.errors import UserError
-from farm.core.job import JobState
-from farm.core.queue_model import JobRunsError
+from farm.control.verbs.job_views import JobSteps
+from farm.jobs.queue.model import JobRunsError
+from farm.kinds import KINDS
+from farm.model.device import Life
+from farm.model.job import JobState
 from tests.support.waiting import until
 from tests.unit.jobs.fakes import phone
 
@@ -56,7 +57,7 @@ def states(answer):
 
 @pytest.fixture
 def verbs(farm):
-    return JobVerbs(farm.dispatcher, farm.store, None, None, JobSteps(farm.events))
+    return JobVerbs(farm.dispatcher, farm.store, None, None, JobSteps(farm.events), KINDS)
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -9,22 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.alike import Alike
-from farm.core.device import Closed as Shut
-from farm.core.device import Heat, Life, Service
-from farm.core.errors import PhoneError, UserError
-from farm.core.identity import DeviceIdentity, Gpu, Soc
-from farm.core.job import AttemptState, JobState
-from farm.core.requests import Door, LeaseClass, LeaseRequest
-from farm.core.selector import Selector
+from farm.common.errors import PhoneError, UserError
+from farm.common.selector import Selector
+from farm.devices.identity.naming_rules import PoolingTraits
 from farm.jobs.planning import plan
 from farm.jobs.pool import OTHERS_WAIT, NotInPoolError, decide, preferring, resting, why_fewer
-from farm.jobs.specs import BadSpecError, TuneSpec
+from farm.jobs.specs import BadSpecError
+from farm.kinds.tune.spec import TuneSpec
+from farm.model.device import Closed as Shut
+from farm.model.device import Heat, Life, Service
+from farm.model.identity import DeviceIdentity, Gpu, Soc
+from farm.model.job import AttemptState, JobState
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
-LIKE = Alike("SM8650", "Adreno 750", "arm64-v8a", "{}", "b1")
+LIKE = PoolingTraits("SM8650", "Adreno 750", "arm64-v8a", "{}", "b1")
 OTHER = replace(LIKE, soc="SDM845")
 
 
@@ -43,7 +44,7 @@ def known(name, life=Life.READY, *, soc="SM8650", gpu="Adreno 750", bundle="b1",
 
 def test_a_pool_begins_with_a_phone_that_has_its_like():
     views = [known("a"), known("b", soc="SDM845"), known("c", soc="SDM845"), known("d", Life.OFFLINE), phone("e")]
-    wish = LeaseRequest(Selector.parse("android"), "ann", Door.JOB)
+    wish = LeaseRequest(Selector.parse("android"), "ann", LeaseSource.JOB)
     views = [replace(view, aliases=frozenset({"android"})) for view in views]
     assert preferring(wish, views, 2).prefer == preferring(wish, views, "all").prefer == {"b", "c"}
     assert preferring(wish, views, 3).prefer == {"b", "c"}  # the most there are
@@ -183,7 +184,7 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
         lease = lease_on(pool, "a")
         other = await farm.one(on="android", user="bob")
         said: list[str] = []
-        pool._told = lambda step, _: said.append(step)
+        pool._on_change = lambda step, _: said.append(step)
         pool.give_back(lease)
         assert (await farm.started()).job.id == other  # its attempt is written beside the pooled one's
         with pytest.raises(NotInPoolError):
@@ -202,7 +203,7 @@ async def test_a_phone_that_is_too_warm_for_tuning_leaves_with_that_reason(tmp_p
     async with pooled(tmp_path, known("a"), known("b")) as (farm, _, pool):
         await has(pool, "a", "b")
         said: list[str] = []
-        pool._told = lambda step, _: said.append(step)
+        pool._on_change = lambda step, _: said.append(step)
         farm.devices.change(known("a", closed={LeaseClass.TUNE: Shut("skin 44.0 °C is above 43 °C for tune", 60.0)}))
         await farm.one(on="android", user="bob")  # these leases know no gates: somebody else gets it
         pool.give_back(lease_on(pool, "a"))

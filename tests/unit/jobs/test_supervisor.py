@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import Task
 from farm.jobs.supervisor import Supervisor
@@ -17,10 +17,10 @@ from tests.support.waiting import until
 
 
 async def test_waiting_for_a_cold_toolchain_is_a_step_of_its_own(tmp_path):
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, door=None)  # never started
+    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)  # never started
     told = []
     host = SimpleNamespace(progressed=lambda step, fields: told.append((step, fields)))
-    task = Task("bench-1.1", 7, "farm.worker.bench", {}, timeout_s=0.0)
+    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=0.0)
     attempt = asyncio.create_task(supervisor.run("default", task, host))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -36,9 +36,9 @@ async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms
 
     monkeypatch.setattr(module, "WorkerOutput", none_left)
     (tmp_path / "attempts").mkdir()
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, door=None)
+    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)
     supervisor._slots["default"].zygote = SimpleNamespace(ended=asyncio.Event())
-    task = Task("bench-1.1", 7, "farm.worker.bench", {}, timeout_s=9.0)
+    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=9.0)
     with pytest.raises(HostError, match="this host cannot start a worker: Too many open files") as raised:
         await supervisor.run("default", task, SimpleNamespace())
     assert "ulimit -n" in raised.value.hint
@@ -77,7 +77,7 @@ async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "Zygote", Zygote)
     monkeypatch.setattr(module, "RESTART_FIRST_S", 0.0)
-    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, door=None)
+    supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)
     await supervisor.start()
     try:
         await until(lambda: begun)

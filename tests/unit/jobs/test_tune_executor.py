@@ -7,16 +7,15 @@ from typing import ClassVar
 
 import pytest
 
-from farm.core.errors import HostError, ProtocolError, UserError
-from farm.core.quiesce import Level, QuiesceConfig, Quiet
-from farm.jobs.executor import YieldedError
-from farm.jobs.phone_work import HostParts
+from farm.common.errors import HostError, ProtocolError, UserError
+from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
+from farm.jobs.attempt import YieldedError
 from farm.jobs.pool import NotInPoolError
-from farm.jobs.quieting import QuietParts
-from farm.jobs.specs import TuneSpec
-from farm.jobs.tune import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
-from farm.leasing import NoSuchLeaseError
-from farm.store.record_sets import MAX_BEST_BYTES, MAX_TARGET_BYTES
+from farm.kinds.execution import QuiesceParts, WorkerServices
+from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
+from farm.kinds.tune.spec import TuneSpec
+from farm.leasing.model import NoSuchLeaseError
+from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
 from tests.support.quiet import AS_THEY_ARE
 
 
@@ -78,7 +77,7 @@ def host():
     )  # fmt: skip
     poison = SimpleNamespace(refused=lambda artifacts, user: frozenset(artifacts))
     return PoolHost(
-        running, HostParts(Keys(), lambda: ("host", 1), poison, kills=None),
+        running, WorkerServices(Keys(), lambda: ("host", 1), poison, kills=None),
         pool=Pool(), keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
     )  # fmt: skip
 
@@ -98,7 +97,7 @@ async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left
 
         async def begin(self, name, level, owner, restore_after_s):
             self.begun.append((name, level, owner))
-            return Quiet(level)
+            return QuiesceResult(level)
 
     class Leases:
         changed: ClassVar = []
@@ -107,7 +106,7 @@ async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left
             self.changed.append((lease_id, changed))
             return True
 
-    host = replace(host, quieting=QuietParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE)))
+    host = replace(host, quieting=QuiesceParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE)))
     await host.open_session("L1")
     await host.open_session("L1")
     assert Phones.begun == [("pixel", Level.GENTLE, "L1")]
@@ -137,7 +136,7 @@ class Ledger:
         assert user == "ann"
         return frozenset()
 
-    async def tell(self, artifact, device, what, kills, *, user, job, seen):
+    async def report(self, artifact, device, what, kills, *, user, job, seen):
         assert seen
         self.told.append((artifact, device, kills))
 
@@ -147,7 +146,7 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 
     async def tell(artifact, kills=1, device="pixel"):
         fields = {"artifact": artifact, "device": device, "what": "SIGSEGV", "kills": kills}
-        return await host.serve("poison.tell", fields)
+        return await host.serve("poison.report", fields)
 
     with pytest.raises(ProtocolError, match="asked about"):
         await tell(A)
@@ -166,11 +165,11 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 
 @pytest.mark.parametrize("guilty", [True, False])
 async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
-    class Kills:
+    class CrashClassifier:
         async def killed(self, lease, device):
             return guilty and (lease, device) == ("L0", "pixel")
 
-    host = replace(host, parts=replace(host.parts, poison=Ledger(), kills=Kills()))
+    host = replace(host, parts=replace(host.parts, poison=Ledger(), kills=CrashClassifier()))
     await host.serve("poison.look", {"artifacts": [A]})
     assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
     assert host.parts.poison.told == [(A, "pixel", 1)] * guilty
@@ -249,9 +248,17 @@ def tuning():
     return SimpleNamespace(job=job, spec=spec, pool=Pool(), said=said, log=lambda *line: said.append(line))
 
 
+def executor(work, keeper):
+    return TuneExecutor(
+        SimpleNamespace(
+            work=work, record_sets=keeper, artifacts=Artifacts(), nominals=lambda *_: {}, quiescing=AS_THEY_ARE
+        )
+    )
+
+
 async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(tuning):
     keeper, work = Keeper(), Work()
-    await TuneExecutor(work, keeper, Artifacts(), dict, AS_THEY_ARE).keep_left(tuning)
+    await executor(work, keeper).keep_left(tuning)
     assert work.ran == SALVAGED
     assert keeper.kept == {**RECORDS, "user": "ann", "job": "j1"}
     assert tuning.said == [("what was measured could not be kept: it died", "warning")]
@@ -261,7 +268,7 @@ async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(tunin
     tuning.view = SimpleNamespace()
     work = Work()
     with pytest.raises(UserError, match="no such target"):
-        await TuneExecutor(work, Keeper(), Artifacts(), dict, AS_THEY_ARE).run(tuning)
+        await executor(work, Keeper()).run(tuning)
     assert work.ran == SALVAGED
 
 
@@ -274,8 +281,8 @@ async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(tunin
         ("pool.search", {"on": 2}),
         ("poison.look", {"artifacts": "abc"}),
         ("poison.look", {"artifacts": [1]}),
-        ("poison.tell", {"artifact": "a", "device": "d", "what": "w", "kills": 0}),
-        ("poison.tell", {"artifact": "a", "device": "d"}),
+        ("poison.report", {"artifact": "a", "device": "d", "what": "w", "kills": 0}),
+        ("poison.report", {"artifact": "a", "device": "d"}),
     ],
 )
 async def test_what_no_worker_says_is_refused(host, verb, fields):

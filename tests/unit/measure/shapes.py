@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from farm.measure.series import FloatArray, Series, series
+from farm.measure.series import FloatArray, SampleSeries, series
 
 TRUE_S = 1e-3
 NOMINAL_S = 1e-4
@@ -24,11 +24,12 @@ def ar(count: int, likeness: float, seed: int = 1) -> FloatArray:
 
 def a_run(
     away: FloatArray, both: FloatArray | float = 1.0, own: FloatArray | float = 1.0, *, reference: bool = True
-) -> Series:
+) -> SampleSeries:
     """`away` in percent of the truth; `both` slows the reference kernel too, `own` the model alone."""
     speed = np.ones(away.size) * both
     beside = NOMINAL_S * speed * np.exp(0.003 * noise(away.size, 99))
-    return series(TRUE_S * speed * own * np.exp(0.01 * away), None, beside if reference else None)
+    starts = 0.05 * np.arange(away.size)
+    return series(TRUE_S * speed * own * np.exp(0.01 * away), starts, beside if reference else None)
 
 
 def stepped(count: int, at: int, by: float) -> FloatArray:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.measure.assess import assess
-from farm.measure.conditions import Conditions, Moment, Verdict
+from farm.measure.conditions import Conditions, PhoneCondition, Verdict
 from farm.measure.series import series
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise, stepped
 
@@ -160,18 +160,18 @@ def test_what_was_asked_for_and_not_reached_is_said():
 @pytest.mark.parametrize(
     ("moment", "code", "verdict"),
     [
-        (Moment(throttle_status=1), "throttled", Verdict.SUSPECT),
-        (Moment(throttle_status=4), "throttled", Verdict.REJECTED),
-        (Moment(temperature_c=45.0), "temperature", Verdict.SUSPECT),
-        (Moment(battery_percent=9.0), "battery", Verdict.SUSPECT),
-        (Moment(clock_hz=1.0e9), "clock", Verdict.SUSPECT),
-        (Moment(gpu_clock_hz=0.4e9), "gpu_clock", Verdict.SUSPECT),
-        (Moment(governors="powersave"), "governor", Verdict.SUSPECT),
-        (Moment(disturbed="com.game keeps the phone busy"), "disturbed", Verdict.SUSPECT),
+        (PhoneCondition(throttle_status=1), "throttled", Verdict.SUSPECT),
+        (PhoneCondition(throttle_status=4), "throttled", Verdict.REJECTED),
+        (PhoneCondition(temperature_c=45.0), "temperature", Verdict.SUSPECT),
+        (PhoneCondition(battery_percent=9.0), "battery", Verdict.SUSPECT),
+        (PhoneCondition(clock_hz=1.0e9), "clock", Verdict.SUSPECT),
+        (PhoneCondition(gpu_clock_hz=0.4e9), "gpu_clock", Verdict.SUSPECT),
+        (PhoneCondition(governors="powersave"), "governor", Verdict.SUSPECT),
+        (PhoneCondition(disturbed="com.game keeps the phone busy"), "disturbed", Verdict.SUSPECT),
     ],
 )
 def test_conditions_speak_against_a_result(moment, code, verdict):
-    before = Moment(
+    before = PhoneCondition(
         temperature_c=30.0,
         throttle_status=0,
         battery_percent=80.0,
@@ -190,7 +190,9 @@ def test_conditions_speak_against_a_result(moment, code, verdict):
 
 
 def test_the_certificate_is_json_and_names_what_is_unknown():
-    wire = assess(a_run(noise(60)), NOMINAL_S, conditions=Conditions(before=Moment(throttle_status=0))).to_wire()
+    wire = assess(
+        a_run(noise(60)), NOMINAL_S, conditions=Conditions(before=PhoneCondition(throttle_status=0))
+    ).to_wire()
     again = json.loads(json.dumps(wire, allow_nan=False))
     assert again["verdict"] == "trusted"
     assert "throttle_status" not in again["unknown"]
@@ -224,6 +226,24 @@ def test_equal_samples_have_an_interval_of_no_width(count, value):
     found = assess(series([value] * count, None, [NOMINAL_S] * count), NOMINAL_S)
     assert found.estimate.half_width == pytest.approx(0, abs=1e-9)
     assert found.verdict is (Verdict.TRUSTED if count >= 30 else Verdict.SUSPECT if count >= 5 else Verdict.REJECTED)
+
+
+def test_an_interval_ends_at_the_samples_and_one_that_says_nothing_is_rejected():
+    wild = 1e-3 * np.exp(3 * ar(40, 0.98))
+    found = assess(series(wild, None, np.full(40, NOMINAL_S)), NOMINAL_S)
+    assert found.estimate.low_s >= wild.min() * (1 - 1e-9)
+    assert found.estimate.high_s <= wild.max() * (1 + 1e-9)
+    assert "beyond_samples" in codes(found)
+    assert next(each for each in found.reasons if each.code == "wide").verdict is Verdict.REJECTED
+
+
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_no_interval_exceeds_its_samples_without_a_reason(samples):
+    seconds, _ = zip(*samples, strict=True)
+    found = assess(series(seconds))
+    assert min(seconds) * (1 - 1e-9) <= found.estimate.low_s
+    assert found.estimate.high_s <= max(seconds) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -15,7 +15,7 @@ from farm.measure.comparison import (
     FIRST_PAIRS,
     LOOKS_AT,
     MOST_EFFECT,
-    Answer,
+    ComparisonAnswer,
     compare,
     compare_results,
     more_pairs,
@@ -36,7 +36,10 @@ def pairs(count, effect, scale=0.01, drift=0.0):
     return rounds[:, [0, 3]].ravel(), (1 + effect) * rounds[:, [1, 2]].ravel()
 
 
-@pytest.mark.parametrize(("effect", "answer"), [(0.05, Answer.SLOWER), (-0.05, Answer.FASTER), (0.0, Answer.SAME)])
+@pytest.mark.parametrize(
+    ("effect", "answer"),
+    [(0.05, ComparisonAnswer.SLOWER), (-0.05, ComparisonAnswer.FASTER), (0.0, ComparisonAnswer.SAME)],
+)
 def test_what_is_so_is_said(effect, answer):
     found = compare(*pairs(200, effect))
     assert found.answer is answer
@@ -46,7 +49,7 @@ def test_what_is_so_is_said(effect, answer):
 
 def test_too_much_noise_cannot_tell_and_says_how_many_pairs_could():
     found = compare(*pairs(FIRST_PAIRS, 0.03, scale=0.08))
-    assert found.answer is Answer.CANNOT_TELL
+    assert found.answer is ComparisonAnswer.CANNOT_TELL
     assert found.needed_pairs > 200
     assert more_pairs(found) == FIRST_PAIRS
     assert more_pairs(found, most=FIRST_PAIRS + 10) == 10
@@ -54,21 +57,49 @@ def test_too_much_noise_cannot_tell_and_says_how_many_pairs_could():
 
 
 def test_a_sure_difference_below_the_minimum_effect_is_none():
-    assert compare(*pairs(400, 0.005, scale=0.002)).answer is Answer.SAME
-    assert compare(*pairs(400, 0.005, scale=0.002), min_effect=0.001).answer is Answer.SLOWER
+    assert compare(*pairs(400, 0.005, scale=0.002)).answer is ComparisonAnswer.SAME
+    assert compare(*pairs(400, 0.005, scale=0.002), min_effect=0.001).answer is ComparisonAnswer.SLOWER
 
 
 def test_drift_is_no_difference():
-    assert compare(*pairs(100, 0.0, scale=0.002, drift=0.3)).answer is Answer.SAME
+    assert compare(*pairs(100, 0.0, scale=0.002, drift=0.3)).answer is ComparisonAnswer.SAME
 
 
-def test_few_pairs_never_tell():
-    assert compare(*pairs(10, 0.5)).answer is Answer.CANNOT_TELL
+@pytest.mark.parametrize(("count", "effect"), [(6, 61.0), (10, 0.5), (10, -0.4), (38, 0.06)])
+def test_few_pairs_tell_what_lies_wholly_beyond_the_minimum_effect(count, effect):
+    found = compare(*pairs(count, effect))
+    assert found.answer is (ComparisonAnswer.SLOWER if effect > 0 else ComparisonAnswer.FASTER)
+    assert found.low < 1 + effect < found.high
+    assert "few_pairs" not in {reason.code for reason in found.reasons}
+
+
+@pytest.mark.parametrize(
+    ("count", "effect", "scale"), [(4, 61.0, 0.01), (10, 0.02, 0.01), (6, 0.5, 0.2), (10, 0.0, 0.01)]
+)
+def test_few_pairs_cannot_tell_what_may_be_less(count, effect, scale):
+    assert compare(*pairs(count, effect, scale)).answer is ComparisonAnswer.CANNOT_TELL
+
+
+def test_how_well_the_size_is_known_is_apart_from_the_answer():
+    found = compare(*pairs(10, 61.0, scale=0.2))
+    assert found.answer is ComparisonAnswer.SLOWER
+    assert found.known_to == pytest.approx(max(found.high / found.ratio, found.ratio / found.low))
+    assert found.to_wire()["known_to"] > 1.2
+    assert "beyond_samples" in {reason.code for reason in found.reasons}
+
+
+def test_equal_builds_are_hardly_ever_told_apart_by_few_pairs():
+    alarms = 0
+    for seed in range(400):
+        order = (TRUE_S * np.exp(0.05 * noise(4 * 5, seed))).reshape(-1, 4)
+        found = compare(order[:, [0, 3]].ravel(), order[:, [1, 2]].ravel(), min_effect=0.0)
+        alarms += found.answer is not ComparisonAnswer.CANNOT_TELL
+    assert alarms <= 4
 
 
 def test_how_long_to_go_on_does_not_depend_on_the_answer():
     even, uneven = (compare(*pairs(FIRST_PAIRS, effect, scale=0.03)) for effect in (0.0, 0.3))
-    assert uneven.answer is Answer.SLOWER
+    assert uneven.answer is ComparisonAnswer.SLOWER
     assert more_pairs(even) == more_pairs(uneven) > 0
 
 
@@ -86,14 +117,14 @@ def test_where_it_is_looked_at_is_fixed_in_advance():
 @pytest.mark.parametrize(
     ("samples", "options", "code", "words"),
     [
-        (pairs(10, 0.5), {}, "few_pairs", "only 10 pairs were taken; 40 are needed"),
+        (pairs(10, 0.01), {}, "few_pairs", "only 10 pairs were taken; 40 are needed"),
         (pairs(FIRST_PAIRS, 0.0, scale=0.08), {}, "includes_1", "includes 1"),
         (pairs(1000, 0.008, scale=0.02), {}, "below_min_effect", "the minimum effect of 1.00%"),
     ],
 )
 def test_cannot_tell_always_says_why(samples, options, code, words):
     found = compare(*samples, **options)
-    assert found.answer is Answer.CANNOT_TELL
+    assert found.answer is ComparisonAnswer.CANNOT_TELL
     assert found.reasons[0].code == code
     assert words in found.reasons[0].sentence
 
@@ -103,7 +134,7 @@ def test_cannot_tell_always_says_why(samples, options, code, words):
 def test_only_cannot_tell_has_a_reason_why_nothing_is_told(effect, scale, rounds, min_effect):
     found = compare(*pairs(2 * rounds, effect, scale=scale), min_effect=min_effect)
     open_ = {reason.code for reason in found.reasons} & {"few_pairs", "includes_1", "below_min_effect"}
-    assert len(open_) == (found.answer is Answer.CANNOT_TELL)
+    assert len(open_) == (found.answer is ComparisonAnswer.CANNOT_TELL)
 
 
 def test_the_effect_to_find_follows_from_the_least():
@@ -155,18 +186,18 @@ def test_any_times_compare_and_the_other_way_round_is_the_inverse(rounds):
 
 
 def test_equal_samples_are_the_same():
-    assert compare([TRUE_S] * 40, [TRUE_S] * 40).answer is Answer.SAME
+    assert compare([TRUE_S] * 40, [TRUE_S] * 40).answer is ComparisonAnswer.SAME
 
 
 def test_stored_results_compare_with_a_warning():
     a, b = (assess(a_run(noise(100, seed), 1.0, own), NOMINAL_S).estimate for seed, own in ((1, 1.0), (2, 1.05)))
     found = compare_results(a, b)
-    assert found.answer is Answer.SLOWER
+    assert found.answer is ComparisonAnswer.SLOWER
     assert found.low < 1.05 < found.high
     assert [reason.code for reason in found.reasons] == ["not_in_turns"]
     assert more_pairs(found) == 0
     alike = compare_results(a, replace(a, low_s=0.9 * a.low_s))
-    assert alike.answer is Answer.CANNOT_TELL
+    assert alike.answer is ComparisonAnswer.CANNOT_TELL
     assert [reason.code for reason in alike.reasons] == ["includes_1", "not_in_turns"]
 
 
@@ -174,18 +205,20 @@ def test_stored_results_that_are_not_trusted_cannot_tell():
     a, b = (assess(a_run(noise(100, seed), 1.0, own), NOMINAL_S).estimate for seed, own in ((1, 1.0), (2, 1.05)))
     doubt = Reason("not_trusted", Verdict.SUSPECT, "the result of A is suspect: its reference drifted")
     found = compare_results(a, b, min_effect=0.4, doubts=[doubt])
-    assert found.answer is Answer.CANNOT_TELL
+    assert found.answer is ComparisonAnswer.CANNOT_TELL
     assert found.reasons[0] == doubt
     assert found.low > 1
-    assert together([found, compare_results(a, b)]).answer is Answer.CANNOT_TELL
+    assert compare_results(a, replace(b, median_s=9, low_s=8, high_s=10), doubts=[doubt]).answer == "slower"
+    assert compare_results(b, a, min_effect=0.01, doubts=[doubt]).answer is ComparisonAnswer.CANNOT_TELL
+    assert together([found, compare_results(a, b)]).answer is ComparisonAnswer.CANNOT_TELL
     assert doubt in together([found, found]).reasons
 
 
 def test_phones_must_agree():
     slower, same = compare(*pairs(200, 0.05)), compare(*pairs(200, 0.0))
-    assert together([slower, slower]).answer is Answer.SLOWER
+    assert together([slower, slower]).answer is ComparisonAnswer.SLOWER
     both = together([slower, same])
-    assert both.answer is Answer.CANNOT_TELL
+    assert both.answer is ComparisonAnswer.CANNOT_TELL
     assert both.low == same.low
     assert both.high == slower.high
     assert both.pairs == 400

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from farm.measure.assess import assess
-from farm.measure.conditions import Conditions, Moment
-from farm.measure.sampling import FIRST_SAMPLES, best, measure_again, more_samples
+from farm.measure.assess import FIRST_SAMPLES, assess, best, measure_again, more_samples
+from farm.measure.conditions import Conditions, PhoneCondition
+from farm.measure.interval import long_memory
 from tests.unit.measure.shapes import NOMINAL_S, a_run, ar, noise, stepped
 
 
@@ -43,11 +43,41 @@ def test_samples_like_their_neighbours_need_more():
     assert more_samples(assess(a_run(ar(FIRST_SAMPLES, 0.9, seed=3)), NOMINAL_S), 0.5) > 0
 
 
-def test_a_likeness_that_may_be_larger_than_it_seems_needs_more():
-    found = assess(a_run(ar(FIRST_SAMPLES, 0.7, seed=3)), NOMINAL_S)
-    seems = replace(found, estimate=replace(found.estimate, effective_count=13.0))
+def test_samples_that_resemble_their_neighbours_need_a_long_look():
+    found = assess(a_run(ar(400, 0.7, seed=3)), NOMINAL_S)
+    seems = replace(found, estimate=replace(found.estimate, effective_count=90.0))
     assert more_samples(seems, 0.5) > 0
-    assert more_samples(replace(found, estimate=replace(found.estimate, effective_count=30.0)), 0.5) == 0
+    assert more_samples(replace(found, estimate=replace(found.estimate, effective_count=101.0)), 0.5) == 0
+
+
+def test_a_run_below_a_second_sees_no_slow_noise_and_goes_on():
+    quiet = assess(a_run(noise(FIRST_SAMPLES)), NOMINAL_S)
+    assert more_samples(quiet, 0.5) == 0
+    assert more_samples(replace(quiet, span_s=0.6), 0.5) == 20
+
+
+def slow_noise(power, count, seed):
+    """Noise of unit variance with the given spectrum, sampled every 15 ms."""
+    fresh = np.random.default_rng(seed)
+    frequencies = np.fft.rfftfreq(4 * count, 0.015)
+    phases = fresh.normal(size=frequencies.size) + 1j * fresh.normal(size=frequencies.size)
+    values = np.fft.irfft(phases * np.sqrt(power(frequencies)))
+    return (values / values.std())[:count]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_of_200_ms_needs_more_than_a_few_seconds(seed):
+    found = assess(a_run(slow_noise(lambda f: 1 / (1 + (2 * np.pi * 0.2 * f) ** 2), 256, seed)), NOMINAL_S)
+    assert found.estimate.effective_count < 40
+    assert more_samples(found, 0.01) > 200
+
+
+def test_noise_without_an_end_of_its_memory_is_told_from_short_memory():
+    short = [long_memory(slow_noise(lambda f: 1 / (1 + (0.3 * f) ** 2), 1600, seed)) for seed in range(8)]
+    endless = [long_memory(slow_noise(lambda f: 1 / np.maximum(f, 1 / 60), 1600, seed)) for seed in range(8)]
+    assert np.median(short) == 1
+    assert np.median(endless) > 1.5
+    assert long_memory(noise(1600)) == 1
 
 
 def test_what_warm_up_took_is_taken_anew():
@@ -66,7 +96,7 @@ def test_measured_again_until_trusted_or_no_more():
 
 
 def test_a_throttled_phone_is_not_measured_again_at_once():
-    hot = assess(a_run(noise(60)), NOMINAL_S, conditions=Conditions(after=Moment(throttle_status=3)))
+    hot = assess(a_run(noise(60)), NOMINAL_S, conditions=Conditions(after=PhoneCondition(throttle_status=3)))
     assert not measure_again([hot], 3)
 
 

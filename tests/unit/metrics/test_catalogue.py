@@ -12,9 +12,9 @@ from farm.metrics.table import table
 
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
-    "ailment", "cause", "class", "cluster", "device", "direction", "door", "fault", "finding", "gpu", "group", "hub",
-    "kind", "model", "outcome", "part", "pool", "room", "rung", "sensor", "soc", "state", "to", "toolchain", "user",
-    "version",
+    "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "hub",
+    "kind", "model", "outcome", "pool", "action", "sensor", "soc", "source", "state", "to", "toolchain", "topic",
+    "user", "version",
 }  # fmt: skip
 
 

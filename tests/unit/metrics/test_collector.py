@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 from benchmarks.bench_scrape import device, fill, holder
-from farm.core.device import DeviceView, Life
-from farm.core.events import EventLog
-from farm.core.health import Health, SensorGroup, Temperature
-from farm.core.histogram import Histogram
-from farm.core.requests import LeaseClass
+from farm.common.events import EventLog
+from farm.common.histogram import Histogram
+from farm.common.systemd import ProgressCheck
 from farm.leasing.model import Holder
-from farm.metrics import FarmCollector, Sources, exposition
 from farm.metrics.catalogue import METRICS
+from farm.metrics.collector import FarmCollector, Sources
 from farm.metrics.devices import MOST_NAMES, MOST_SENSORS, shown_sensors
-from farm.metrics.exposition import OPEN, PLAIN, rendered
-from farm.metrics.page import Page
-from tests.support.stock_metrics import StockPage
+from farm.metrics.exposition import OPEN, PLAIN, Page, rendered
+from farm.model.device import DeviceView, Life, Service
+from farm.model.health import Health, SensorGroup, Temperature
+from farm.model.requests import LeaseClass
+from tests.support.needs import need
 
 
 class Lab:
@@ -48,16 +47,21 @@ class Lab:
                 state_dir=folder,
                 views=lambda: tuple(self.views.values()),
                 quarantined=lambda: self.quarantined,
+                away_limit_s=lambda pool: 86400.0 if pool == "spare" else 900.0,
                 holders=lambda: self.holders,
                 depth=lambda: {LeaseClass.BENCH: 4},
                 longest_s=lambda: {LeaseClass.BENCH: 30.0},
                 jobs=lambda: {("tune", "queued"): 9},
                 toolchains=lambda: {"default": (True, 2)},
                 store_problem=lambda: self.problem,
-                pulses=lambda: [("the allocator", 0.5, 30.0)],
+                progress=[ProgressCheck("the allocator", lambda: 0.5, 30.0)],
             ),
             monotonic=lambda: self.now,
+            clock=self.clock,
         )
+
+    def clock(self) -> datetime:
+        return datetime.fromtimestamp(self.now, UTC)
 
     def follow(self) -> None:
         def subscribe(listener: Callable[[DeviceView], None]) -> Callable[[], None]:
@@ -113,7 +117,7 @@ def test_leases_between_two_scrapes_are_counted_to_the_second(lab: Lab) -> None:
     lab.read()
     for number in range(4):
         lab.now += 0.5
-        lab.lease("granted", f"lease-{number}", job="", lease_class="bench", door="tvm", waited_s=0.1)
+        lab.lease("granted", f"lease-{number}", job="", lease_class="bench", source="tvm", waited_s=0.1)
         lab.now += 14
         lab.lease("released", f"lease-{number}", reason="", held_s=14.0)
         lab.now += 0.5
@@ -122,29 +126,48 @@ def test_leases_between_two_scrapes_are_counted_to_the_second(lab: Lab) -> None:
     assert seconds["oneplus-12-2", "idle", ""] == 4
 
 
+def test_a_phone_is_away_from_its_loss_until_it_is_ready_whatever_it_goes_through(lab: Lab) -> None:
+    view = lab.views["oneplus-12-2"]
+    for life in (Life.GONE, Life.OFFLINE, Life.GONE, Life.IDENTIFYING, Life.RECOVERING):
+        lab.show(replace(view, life=life))
+        lab.now += 200.0
+    assert lab.value("farm_device_away_seconds", view.name) == 1000.0
+    assert lab.value("farm_device_away_seconds", "oneplus-12-1") == 0.0
+    assert lab.value("farm_device_away_limit_seconds", view.name) == 900.0
+    lab.show(replace(view, life=Life.GONE, pool="spare"))
+    assert lab.value("farm_device_away_limit_seconds", view.name) == 86400.0
+    for back in ({"life": Life.READY}, {"life": Life.GONE, "service": Service.MAINTENANCE}):
+        lab.show(replace(view, **back))
+        lab.now += 50.0
+        assert lab.value("farm_device_away_seconds", view.name) == 0.0
+        lab.show(replace(view, life=Life.GONE))
+        lab.now += 50.0
+        assert lab.value("farm_device_away_seconds", view.name) == 50.0
+
+
 def test_a_stranger_is_counted_and_not_named(lab: Lab) -> None:
     lab.show(replace(device(3), name="stranger", adopted=False))
     page = lab.read()
     assert page.values["farm_devices_unadopted"][()] == 1
-    assert b"stranger" not in rendered(page, openly=False)
+    assert b"stranger" not in rendered(page)[0]
 
 
 def test_no_serial_number_is_told(lab: Lab) -> None:
-    assert b"serial-" not in rendered(lab.read(), openly=True)
+    assert b"serial-" not in rendered(lab.read(), OPEN)[0]
 
 
 def test_a_device_that_is_renamed_or_no_longer_adopted_takes_its_series_along(lab: Lab) -> None:
     lab.read()
     lab.show(replace(lab.views["oneplus-12-2"], adopted=False))
-    assert b'"oneplus-12-2"' not in rendered(lab.read(), openly=False)
+    assert b'"oneplus-12-2"' not in rendered(lab.read())[0]
 
 
 def test_the_age_of_a_probe(lab: Lab) -> None:
+    view = lab.views["oneplus-12-0"]
+    lab.show(replace(view, read_at=lab.clock()))
     lab.now += 12
     assert lab.value("farm_device_probe_age_seconds", "oneplus-12-0") == 12
-    view = lab.views["oneplus-12-0"]
-    assert view.health is not None
-    lab.show(replace(view, health=replace(view.health, load_1min=3.0)))
+    lab.show(replace(view, read_at=lab.clock()))
     assert lab.value("farm_device_probe_age_seconds", "oneplus-12-0") == 0
 
 
@@ -206,38 +229,33 @@ def test_the_store_and_the_watchdog(lab: Lab) -> None:
     assert page.values["farm_disk_free_bytes"][()] > 0
 
 
-def rows(families: object) -> set[tuple[object, ...]]:
-    """Samples of parsed text."""
-    found = set()
-    for family in families:  # type: ignore[attr-defined]
-        assert isinstance(family, Family)
-        for each in family.samples:
-            found.add((family.type, family.documentation, each.name, tuple(sorted(each.labels.items())), each.value))
-    return found
-
-
-@pytest.mark.parametrize("openly", [False, True], ids=["text", "openmetrics"])
-def test_our_text_is_prometheus_clients(lab: Lab, openly: bool) -> None:
-    """The stock renderer over the same page says the same, sample for sample."""
+@pytest.mark.parametrize(("accept", "read"), [(PLAIN, read_plain), (OPEN, read_open)], ids=["text", "openmetrics"])
+def test_prometheus_reads_every_value_of_the_page(
+    lab: Lab, accept: str, read: Callable[[str], Iterable[Family]]
+) -> None:
+    """Also a label with quotes, a backslash and a line's end."""
     lab.show(replace(device(4), pool='a "pool"\\with\neverything'))
     fill(lab.events, tuple(lab.views.values()))
-    page = lab.collector.read()
-    registry = CollectorRegistry()
-    registry.register(StockPage(lambda: page))
-    if openly:
-        from prometheus_client.openmetrics.exposition import generate_latest as generate
-
-        read, accept, end = read_open, OPEN, "# EOF\n"
-    else:
-        generate, read, accept, end = generate_latest, read_plain, PLAIN, ""
-    assert exposition(lab.collector, accept)[1] == accept
-    ours, stock = rows(read(rendered(page, openly=openly).decode() + end)), rows(read(generate(registry).decode()))
-    assert len(ours) > 300
-    assert ours == stock
+    page = lab.read()
+    body, content_type = rendered(page, accept)
+    assert content_type == accept
+    samples = {
+        (each.name, frozenset(each.labels.items())): each.value
+        for family in read(body.decode())
+        for each in family.samples
+    }
+    for name, values in page.values.items():
+        for labels, value in values.items():
+            assert samples[METRICS[name].shown, frozenset(zip(METRICS[name].labels, labels, strict=True))] == value
+    for name, histograms in page.histograms.items():
+        for labels, (counts, total) in histograms.items():
+            own = frozenset(zip(METRICS[name].labels, labels, strict=True))
+            assert (samples[f"{name}_count", own], samples[f"{name}_sum", own]) == (counts[-1][1], total)
+    assert len(samples) > 300
 
 
 def test_every_metric_of_the_catalogue_is_announced(lab: Lab) -> None:
-    body, _ = exposition(lab.collector)
+    body, _ = rendered(lab.read())
     announced = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
     assert announced == {metric.shown for metric in METRICS.values()}
 
@@ -245,8 +263,8 @@ def test_every_metric_of_the_catalogue_is_announced(lab: Lab) -> None:
 def test_what_the_process_says_of_itself_comes_along_in_both_formats(lab: Lab) -> None:
     process = CollectorRegistry()
     ProcessCollector(registry=process)
-    assert b"\nprocess_resident_memory_bytes " in exposition(lab.collector, process=process)[0]
-    body, _ = exposition(lab.collector, OPEN, process=process)
+    assert b"\nprocess_resident_memory_bytes " in rendered(lab.read(), process=process)[0]
+    body, _ = rendered(lab.read(), OPEN, process=process)
     assert b"\nprocess_resident_memory_bytes " in body
     assert body.endswith(b"# EOF\n")
     assert body.count(b"# EOF") == 1
@@ -254,10 +272,9 @@ def test_what_the_process_says_of_itself_comes_along_in_both_formats(lab: Lab) -
 
 def test_prometheus_finds_nothing_to_complain_of(lab: Lab) -> None:
     """The real linter over every kind of series."""
-    if shutil.which("promtool") is None:
-        pytest.skip("no promtool: Debian's package is called prometheus")
+    need("promtool")
     fill(lab.events, tuple(lab.views.values()))
-    body, _ = exposition(lab.collector)
+    body, _ = rendered(lab.read())
     done = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.core.events import EventLog
+from farm.common.events import EventLog
 from farm.metrics.ledger import MOST_USERS, OTHER, Ledger
 
 
@@ -34,8 +34,8 @@ class Told:
         for life in lives:
             self.log.publish(f"device.{life}", name)
 
-    def rung(self, rung: str, ailment: str, name: str = "a") -> None:
-        self.log.publish("recovery.rung", name, rung=rung, ailment=ailment)
+    def action(self, action: str, fault: str, name: str = "a") -> None:
+        self.log.publish("recovery.action", name, action=action, fault=fault)
 
 
 @pytest.fixture
@@ -45,19 +45,19 @@ def told() -> Told:
 
 def test_a_repair_lasts_from_ready_to_ready_and_is_named_by_what_was_wrong_first(told: Told) -> None:
     told.device("ready", "recovering")
-    told.rung("restart-server", "server")
+    told.action("restart-server", "server")
     told.later(40)
-    told.rung("reboot", "start")
+    told.action("reboot", "start")
     told.device("gone", "identifying", "checking")
     told.later(30)
     told.device("ready")
-    assert {ailment: each.total for ailment, each in told.ledger.repairs.items()} == {"server": 70.0}
-    assert told.ledger.rungs == {("server", "restart-server"): 1, ("start", "reboot"): 1}
+    assert {fault: each.total for fault, each in told.ledger.repairs.items()} == {"server": 70.0}
+    assert told.ledger.actions == {("server", "restart-server"): 1, ("start", "reboot"): 1}
 
 
 def test_a_device_that_was_never_ready_is_not_repaired(told: Told) -> None:
     told.device("offline", "identifying")
-    told.rung("re-push", "start")
+    told.action("re-push", "start")
     told.device("ready")
     assert not told.ledger.repairs
 
@@ -66,43 +66,43 @@ def test_a_fresh_server_is_a_repair_only_when_recovery_asked_for_it(told: Told) 
     told.device("ready", "starting", "checking", "ready")  # another bundle
     assert not told.ledger.repairs
     told.device("starting")
-    told.rung("restart-server", "server")
+    told.action("restart-server", "server")
     told.later(2)
     told.device("checking", "ready")
     assert told.ledger.repairs["server"].total == 2.0
 
 
-def test_a_link_and_a_cleaning_are_no_ailments_but_are_told_apart(told: Told) -> None:
+def test_a_link_and_a_cleaning_are_no_faults_but_are_told_apart(told: Told) -> None:
     told.device("ready", "gone", "identifying", "ready")
     told.device("ready", "recovering", "checking", "ready", name="b")
-    assert {ailment: each.cumulative()[-1][1] for ailment, each in told.ledger.repairs.items()} == {
+    assert {fault: each.cumulative()[-1][1] for fault, each in told.ledger.repairs.items()} == {
         "link": 1,
         "cleaning": 1,
     }
 
 
-def test_an_ailment_is_over_when_the_device_is_ready(told: Told) -> None:
+def test_a_fault_is_over_when_the_device_is_ready(told: Told) -> None:
     told.device("ready", "recovering")
-    told.rung("quarantine", "wrong")
-    assert told.ledger.ailments == {"a": "wrong"}
+    told.action("quarantine", "wrong")
+    assert told.ledger.faults == {"a": "wrong"}
     assert told.ledger.quarantines == {"wrong": 1}
     told.device("identifying", "ready")
-    assert told.ledger.ailments == {}
+    assert told.ledger.faults == {}
 
 
-def test_recoveries_are_timed_by_rung_and_outcome(told: Told) -> None:
-    told.log.publish("recovery.ended", "a", rung="reap", outcome="mended", took_s=0.5)
-    told.log.publish("recovery.ended", "b", rung="reap", outcome="mended", took_s=1.5)
+def test_recoveries_are_timed_by_action_and_outcome(told: Told) -> None:
+    told.log.publish("recovery.ended", "a", action="reap", outcome="mended", took_s=0.5)
+    told.log.publish("recovery.ended", "b", action="reap", outcome="mended", took_s=1.5)
     assert told.ledger.recoveries["reap", "mended"].total == 2.0
 
 
 def granted(told: Told, lease: str, **data: object) -> None:
-    told.log.publish("lease.granted", lease, **{"lease_class": "bench", "door": "job", "waited_s": 2.0, **data})
+    told.log.publish("lease.granted", lease, **{"lease_class": "bench", "source": "job", "waited_s": 2.0, **data})
 
 
 def test_waits_are_by_class_and_door(told: Told) -> None:
     granted(told, "lease-1")
-    granted(told, "lease-2", door="tvm", lease_class="interactive", waited_s=0.05)
+    granted(told, "lease-2", source="tvm", lease_class="interactive", waited_s=0.05)
     assert told.ledger.waits["bench", "job"].total == 2.0
     assert told.ledger.waits["interactive", "tvm"].total == 0.05
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from farm.metrics.catalogue import METRICS
+from tests.support.needs import needs
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS, GRAFANA = ROOT / "prometheus", ROOT / "grafana"
@@ -26,9 +26,7 @@ OF_THE_CLIENT = {
     "process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds", "up",
 }  # fmt: skip
 
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="no promtool: Debian's package is called prometheus"
-)
+needs_promtool = needs("promtool")
 
 
 def promtool(*arguments: str, folder: Path) -> str:

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.allocator import Allocator
-from farm.core.allocator_events import AllocatorPolicy, ReservationsChanged, SharesChanged
-from farm.core.attribution import UsbPlace
-from farm.core.device import Closed, Life, Service
-from farm.core.requests import LeaseClass
-from farm.core.reservations import Reservation
-from farm.core.selector import Selector
-from farm.core.shares import Share
+from farm.common.histogram import QUICK_S, Histogram
+from farm.common.selector import Selector
 from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
 from farm.jobs.supervisor import _how_ended
-from farm.leasing import LeasePolicy
-from farm.metrics.loop_delay import EVERY_S, LoopDelay
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.events import AllocatorPolicy, ReservationsChanged, SharesChanged
+from farm.leasing.allocator.reservations import Reservation
+from farm.leasing.config import UserConfig
+from farm.leasing.model import LeasePolicy
+from farm.metrics.collector import LOOP_PROBE_S, measure_loop_delay
+from farm.model.device import Closed, Life, Service, UsbPlace
+from farm.model.requests import LeaseClass
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.waiting import until
 
@@ -30,11 +30,11 @@ async def test_the_queue_by_class_grows_and_shrinks() -> None:
     lab = Lab("a")
     ids = [lab.ask(request) for request in (ANDROID, ANDROID, BENCH)]
     await settle()
-    assert dict(lab.leasing.depth()) == {LeaseClass.INTERACTIVE: 1, LeaseClass.BENCH: 1}
-    assert set(lab.leasing.longest_s()) == {LeaseClass.INTERACTIVE, LeaseClass.BENCH}
+    assert dict(lab.leasing.requests.depth) == {LeaseClass.INTERACTIVE: 1, LeaseClass.BENCH: 1}
+    assert set(lab.leasing.requests.longest_s()) == {LeaseClass.INTERACTIVE, LeaseClass.BENCH}
     lab.leasing.withdraw(ids[2])
-    assert dict(lab.leasing.depth()) == {LeaseClass.INTERACTIVE: 1}
-    assert lab.leasing.decisions.cumulative()[-1][1] > 0
+    assert dict(lab.leasing.requests.depth) == {LeaseClass.INTERACTIVE: 1}
+    assert lab.leasing.requests.decisions.cumulative()[-1][1] > 0
     await lab.leasing.close()
 
 
@@ -43,7 +43,7 @@ async def test_a_grant_tells_its_class_and_door() -> None:
     lab.ask(BENCH)
     await settle()
     (granted,) = [event for event in lab.events.since() if event.kind == "lease.granted"]
-    assert (granted.data["lease_class"], granted.data["door"]) == ("bench", "job")
+    assert (granted.data["lease_class"], granted.data["source"]) == ("bench", "job")
     await lab.leasing.close()
 
 
@@ -75,7 +75,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             for name in "ab":
                 lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})
         case "quota":
-            lab.leasing.use(SharesChanged(Share(devices=1)))
+            lab.leasing.use(SharesChanged(UserConfig(devices=1)))
             lab.devices.become("b", Life.OFFLINE)
             lab.ask(BENCH)  # has "a"
             await settle()
@@ -95,22 +95,22 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             lab.leasing.use(ReservationsChanged((reserved,)))
     lab.ask(wish)
     await settle()
-    assert lab.leasing.waiting_count == 1
+    assert lab.leasing.requests.waiting_by_key.total() == 1
     assert lab.leasing.servable() == 0
     await lab.leasing.close()
 
 
 async def test_a_loop_that_is_blocked_is_late() -> None:
-    delay = LoopDelay()
-    task = asyncio.create_task(delay.run())
+    delays = Histogram(QUICK_S)
+    task = asyncio.create_task(measure_loop_delay(delays))
     await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
-    blocked_until = loop.time() + 2 * EVERY_S
+    blocked_until = loop.time() + 2 * LOOP_PROBE_S
     while loop.time() < blocked_until:
         pass
-    await until(lambda: delay.seconds.total)
+    await until(lambda: delays.total)
     task.cancel()
-    assert delay.seconds.total >= EVERY_S * 0.9
+    assert delays.total >= LOOP_PROBE_S * 0.9
     await asyncio.gather(task, return_exceptions=True)
 
 

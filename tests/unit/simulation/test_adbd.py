@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.adbd import (
     DataReceived,
     DeviceConnection,
+    HandshakePhase,
     KeyOffered,
-    Phase,
     StreamClosed,
     StreamRequested,
     WentOnline,
@@ -45,7 +45,7 @@ def test_handshake():
     connection = DeviceConnection(BANNER)
     assert connection.receive(wire(connect())) == [WentOnline(())]
     assert sent(connection) == [(Command.CNXN, 0x01000001, 1024 * 1024, BANNER.encode())]
-    assert connection.phase is Phase.ONLINE
+    assert connection.phase is HandshakePhase.ONLINE
 
 
 def test_handshake_byte_by_byte():
@@ -110,7 +110,7 @@ def test_an_offered_key_waits_for_a_person():
     connection.receive(wire(connect()))
     offer = Packet(Command.AUTH, AuthKind.PUBLIC_KEY, 0, b"QAAA me@host\0")
     assert connection.receive(wire(offer)) == [KeyOffered(b"QAAA me@host")]
-    assert connection.phase is Phase.AUTHORIZING
+    assert connection.phase is HandshakePhase.AUTHORIZING
     assert isinstance(connection.accept_host(), WentOnline)
     assert sent(connection)[-1][0] is Command.CNXN
 

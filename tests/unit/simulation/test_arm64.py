@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.simulation import arm64_downloads
-from farm.simulation.arm64 import Arm64ToolsError, find_tools, is_whole
-from farm.simulation.arm64_downloads import DownloadError, fetch_debian, fetch_wheels
+from farm.simulation import arm64
+from farm.simulation.arm64 import Arm64ToolsError, DownloadError, fetch_debian, fetch_wheels, find_tools, is_whole
 from farm.simulation.profiles import Choice, choose, load_profile
 
 ON_X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="arm64 phones are emulated on x86-64 hosts")
@@ -45,7 +44,7 @@ def test_another_host_is_refused(monkeypatch):
 def folder(path):
     (path / "root").mkdir()
     (path / "root/libc").write_bytes(b"as it was")
-    contents = {"files": {"root/libc": arm64_downloads.sha256_of(path / "root/libc")}}
+    contents = {"files": {"root/libc": arm64.sha256_of(path / "root/libc")}}
     (path / "contents.json").write_text(json.dumps(contents))
     return path
 
@@ -88,21 +87,21 @@ def test_a_package_without_its_library_is_told(tmp_path):
 
 def test_what_pip_said_is_the_evidence(tmp_path, monkeypatch):
     python = program(tmp_path / "python", "echo 'THESE PACKAGES DO NOT MATCH THE HASHES' >&2; exit 1")
-    monkeypatch.setattr(arm64_downloads.sys, "executable", python)
+    monkeypatch.setattr(arm64.sys, "executable", python)
     with pytest.raises(DownloadError, match="pip could not download apache-tvm") as caught:
         fetch_wheels(tmp_path, tmp_path)
     assert "DO NOT MATCH" in caught.value.evidence
 
 
 def test_wheels_without_a_library_are_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(arm64_downloads.sys, "executable", program(tmp_path / "python", "true"))
+    monkeypatch.setattr(arm64.sys, "executable", program(tmp_path / "python", "true"))
     with pytest.raises(DownloadError, match=r"have no tvm/lib/libtvm_runtime\.so, .*, tvm_ffi/lib/libtvm_ffi\.so"):
         fetch_wheels(tmp_path, tmp_path)
 
 
 def test_hashes_known_here_are_those_of_the_lock():
     lock = (Path(__file__).parents[3] / "requirements.lock").read_text()
-    for (package, version), digest in arm64_downloads._KNOWN_SHA256.items():
+    for (package, version), digest in arm64._KNOWN_SHA256.items():
         assert f"{package}=={version}" in lock
         assert digest in lock
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from farm.simulation.faults import FAULTS, parse_fault
-from farm.simulation.lab_faults import Saboteur
-from farm.simulation.link import Pace
+from farm.simulation.lab_faults import FaultInjector
+from farm.simulation.link import LinkPace
 
 
 def test_every_fault_is_performed_and_nothing_else_is():
-    performed = {name.removeprefix("_do_") for name in dir(Saboteur) if name.startswith("_do_")}
+    performed = {name.removeprefix("_do_") for name in dir(FaultInjector) if name.startswith("_do_")}
     assert performed == set(FAULTS)
 
 
@@ -62,4 +62,4 @@ def test_arguments_or_user_error_and_nothing_else(name, given_arguments):
 @pytest.mark.parametrize(("rate", "latency"), [(0, 0), (-5, 0), (10, -1)])
 def test_impossible_paces(rate, latency):
     with pytest.raises(UserError):
-        Pace(rate, latency)
+        LinkPace(rate, latency)

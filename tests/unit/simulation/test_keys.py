@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
-from farm.simulation.keys import parse_public_key
+from farm.common.errors import ProtocolError
+from farm.simulation.adbd import parse_public_key
 
 DATA = Path(__file__).parents[2] / "data" / "simulation"
 KEY = (DATA / "adbkey.pub").read_bytes().strip()  # made by `adb keygen`

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.packets import HANDSHAKE_PAYLOAD_BYTES, HEADER, Command, Packet, PacketDecoder, checksum
 
 PACKETS = [

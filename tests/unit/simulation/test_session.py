@@ -11,10 +11,10 @@ import termios
 import pytest
 
 from farm.simulation.adbd import DeviceConnection
-from farm.simulation.link import Pace
+from farm.simulation.link import LinkPace
 from farm.simulation.machine import DiskQuota, Machine, PushFuse
 from farm.simulation.packets import MAX_PAYLOAD_BYTES, Command, Packet, PacketDecoder
-from farm.simulation.session import Session
+from farm.simulation.session import AdbSession
 from farm.simulation.sync import SyncService
 
 LIMIT_S = 10
@@ -68,7 +68,7 @@ class Rig:
         self.host, self.phone_end = Host(theirs), ours
         self.quota, self.fuse = DiskQuota(), PushFuse()
         self.lost: list[str] = []
-        self.session = Session(
+        self.session = AdbSession(
             asyncio.get_running_loop(),
             ours,
             DeviceConnection("device::features=shell_v2"),
@@ -233,7 +233,7 @@ async def test_a_host_that_asks_too_early_still_gets_the_right_bytes(rig, tmp_pa
 
 
 async def test_a_slow_link_delays_both_ways_and_loses_nothing(rig, tmp_path):
-    rig.session.link.set_pace(Pace(bytes_per_s=200_000, latency_s=0.05))
+    rig.session.link.set_pace(LinkPace(bytes_per_s=200_000, latency_s=0.05))
     loop = asyncio.get_running_loop()  # the link's own clock: it delivers nothing before its time by it
     began = loop.time()
     assert await rig.ask(send(tmp_path / "x", 0o100644, b"a" * 40_000), 8) == b"OKAY\0\0\0\0"
@@ -242,7 +242,7 @@ async def test_a_slow_link_delays_both_ways_and_loses_nothing(rig, tmp_path):
 
 
 async def test_ending_the_pace_lets_everything_through(rig, tmp_path):
-    rig.session.link.set_pace(Pace(bytes_per_s=10_000_000, latency_s=60))
+    rig.session.link.set_pace(LinkPace(bytes_per_s=10_000_000, latency_s=60))
     await rig.host.send(Packet(Command.WRTE, 7, 1, send(tmp_path / "x", 0o100644, b"a")))
     await until(lambda: not unread_bytes(rig.phone_end))  # it is on its way, for a minute
     assert not (tmp_path / "x").exists()
@@ -251,7 +251,7 @@ async def test_ending_the_pace_lets_everything_through(rig, tmp_path):
 
 
 async def test_what_ends_in_the_portion_it_began_in_takes_nothing_else_along(rig):
-    rig.session.link.set_pace(Pace(bytes_per_s=1_000_000, latency_s=0.01))
+    rig.session.link.set_pace(LinkPace(bytes_per_s=1_000_000, latency_s=0.01))
     opened, ended = Packet(Command.OPEN, 8, 0, b"sync:\0"), Packet(Command.CLSE, 8, 2)
     await rig.host.send(opened, ended, Packet(Command.OPEN, 9, 0, b"sync:\0"))
     while (packet := await rig.host.packet()).arg1 != 9:

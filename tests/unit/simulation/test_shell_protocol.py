@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation.shell import Descriptors, parse_shell
 from farm.simulation.shell_protocol import ShellDecoder, ShellId, encode, parse_window_size
 

@@ -1,6 +1,6 @@
 import pytest
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from farm.simulation.physics import throttling_of
 from farm.simulation.state import (
     KernelFault,

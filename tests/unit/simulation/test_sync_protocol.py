@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import ProtocolError
+from farm.common.errors import ProtocolError
 from farm.simulation import sync_protocol as sync
 from farm.simulation.sync_protocol import (
     ListRequest,

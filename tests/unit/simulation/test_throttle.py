@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
+from farm.simulation.lab_physics import Throttle
 from farm.simulation.process_tree import is_stopped, read_tree, runs_server, sessions_of
-from farm.simulation.throttle import Throttle
 from tests.support.waiting import until
 
 

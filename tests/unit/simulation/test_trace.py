@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from farm.simulation.state import BatteryStatus
 from farm.simulation.trace import files_of_probe, parse_trace, torn_line
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.core.errors import UserError
+from farm.common.errors import UserError
 from farm.simulation.usb_hubs import DEVICES, Hubs, hubs_above, parent_of
 
 

@@ -5,11 +5,10 @@ from importlib import resources
 
 import pytest
 
-from farm.core.errors import UserError
-from farm.simulation.battery import battery_text
+from farm.common.errors import UserError
 from farm.simulation.plain import rewrite_paths
 from farm.simulation.profiles import format_properties, list_profiles, load_profile, serial_of
-from farm.simulation.sensors import render, render_constant, thermalservice_text, write_files
+from farm.simulation.sensors import battery_text, render, render_constant, thermalservice_text, write_files
 from farm.simulation.state import BatteryStatus, PhoneState, ThrottlingStatus
 
 HOT = PhoneState(

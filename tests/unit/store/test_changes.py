@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from farm.core.errors import UserError
-from farm.store import changes
-from farm.store.changes import to_its_end
+from farm.common.errors import UserError
+from farm.store import database
+from farm.store.database import run_to_completion
 
 
 class Book:
@@ -18,7 +18,7 @@ class Book:
         self.may_go_on = asyncio.Event()
         self.steps = []
 
-    @to_its_end
+    @run_to_completion
     async def change(self, word, *, fails=False):
         """Say it twice."""
         self.steps.append(word)
@@ -54,7 +54,7 @@ async def test_a_caller_that_leaves_is_cancelled_after_the_end():
 
 
 async def test_a_caller_that_leaves_does_not_wait_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr(changes, "LEAVE_LIMIT_S", 0.0)
+    monkeypatch.setattr(database, "CANCEL_LIMIT_S", 0.0)
     caplog.set_level(logging.DEBUG)
     book = Book()
     caller = asyncio.create_task(book.change("a", fails=True))
@@ -62,9 +62,9 @@ async def test_a_caller_that_leaves_does_not_wait_for_ever(monkeypatch, caplog):
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    (left,) = changes._going
+    (left,) = database._running
     book.may_go_on.set()
     await asyncio.wait((left,))
     await asyncio.sleep(0)
-    assert not changes._going
+    assert not database._running
     assert "Book.change: no" in caplog.text.replace("UserError('no')", "no")

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from farm.core.events import EventLog
-from farm.store.columns import keepable
+from farm.common.events import EventLog
+from farm.store.columns import storable
 from tests.unit.store.values import NOW, job, lease
 
 FOREIGN = "adb said \udcff, \0, \U0001f600 and \\udcff"
@@ -16,8 +16,8 @@ KEPT = "adb said \\udcff, \\x00, \U0001f600 and \\udcff"
     ("text", "kept"), [("", ""), ("Größe", "Größe"), ("\ud83d", r"\ud83d"), ("a\0b", r"a\x00b"), (FOREIGN, KEPT)]
 )
 def test_what_cannot_be_kept_is_written_as_its_escape(text, kept):
-    assert keepable(text) == kept
-    assert keepable(kept) == kept
+    assert storable(text) == kept
+    assert storable(kept) == kept
 
 
 async def test_foreign_text_keeps_no_change_from_being_written(store):

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.errors import FarmError
+from farm.common.errors import FarmError
 from farm.store import opening
-from farm.store.check import check
-from farm.store.offline import back_up, check_database
+from farm.store.devices import DeviceRecord
+from farm.store.maintenance import back_up, check, check_database
 from farm.store.opening import DatabaseUnusableError
-from farm.store.records import DeviceRecord
 from farm.store.store import Store
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
 

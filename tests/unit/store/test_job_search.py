@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from farm.core.job import JobState
-from farm.store.job_search import LOOKED_AT, Wanted
+from farm.model.job import JobState
+from farm.store.jobs import LOOKED_AT, JobFilter
 from tests.unit.store.values import attempt, begin, ended, job
 
 
@@ -24,7 +24,7 @@ async def test_words_are_found_in_ids_phones_selectors_and_values_of_the_spec(st
     )
 
     def found(text):
-        return ids(store.job_search.search(Wanted(text=text)))
+        return ids(store.job_search.search(JobFilter(text=text)))
 
     assert found("GETPROP") == ["a-1"]
     assert found('"name" 50%') == ["a-2"]
@@ -42,7 +42,7 @@ async def test_conditions_are_joined(store):
     await store.jobs.save(ended(jobs[3], JobState.FAILED), expected=(JobState.QUEUED,))
 
     def found(**wanted):
-        return ids(store.job_search.search(Wanted(**wanted)))
+        return ids(store.job_search.search(JobFilter(**wanted)))
 
     assert found(text="j", user="bob", kind="bench") == ["j3"]
     assert found(selector="soc=sm8550", state=(JobState.FAILED,)) == ["j3"]
@@ -53,14 +53,14 @@ async def test_conditions_are_joined(store):
 async def test_a_phone_has_the_jobs_that_ran_there_and_those_for_it_alone(store):
     await store.jobs.add([job("j1"), job("j2", device="pixel"), job("j3", device="other")])
     await begin(store, attempt(of="j1", device="pixel"))
-    assert ids(store.job_search.search(Wanted(device="pixel"))) == ["j2", "j1"]
+    assert ids(store.job_search.search(JobFilter(device="pixel"))) == ["j2", "j1"]
 
 
 async def test_pages_follow_each_other_and_together_have_all(store):
     await store.jobs.add([job(f"j{n:02}", kind=("shell", "bench")[n % 2]) for n in range(20)])
     seen, before = [], ""
     while True:
-        page = store.job_search.search(Wanted(text="j", kind="bench"), before=before, limit=3, look_at=7)
+        page = store.job_search.search(JobFilter(text="j", kind="bench"), before=before, limit=3, look_at=7)
         seen += ids(page)
         before = page.before
         if not before:
@@ -69,12 +69,14 @@ async def test_pages_follow_each_other_and_together_have_all(store):
 
 
 async def test_nothing_is_found_where_nothing_is(store):
-    assert store.job_search.search(Wanted(text="j")).before == ""
+    assert store.job_search.search(JobFilter(text="j")).before == ""
     await store.jobs.add([job("j1")])
-    assert store.job_search.search(Wanted(text="j"), before="j1").jobs == ()
+    assert store.job_search.search(JobFilter(text="j"), before="j1").jobs == ()
 
 
-@pytest.mark.parametrize("wanted", [Wanted(text="needle"), Wanted(selector="soc=none"), Wanted(device="nobody")])
+@pytest.mark.parametrize(
+    "wanted", [JobFilter(text="needle"), JobFilter(selector="soc=none"), JobFilter(device="nobody")]
+)
 async def test_of_ten_thousand_jobs_a_search_looks_at_so_many(store, wanted):
     await store.jobs.add([job("needle-0", spec={"command": "needle"})])
     await store.jobs.add([job(f"j{n}") for n in range(5 * LOOKED_AT)])

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from farm.core.events import EventLog
-from farm.core.job import FINAL, AttemptState, JobState
-from farm.core.requests import LeaseClass
+from farm.common.events import EventLog
+from farm.model.job import FINAL, AttemptState, JobState
+from farm.model.requests import LeaseClass
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
-from farm.control.verbs.history import HistoryVerbs
-from farm.core.job import AttemptState, JobState
+from farm.control.verbs.records import HistoryVerbs
+from farm.model.job import AttemptState, JobState
 from farm.store.measurements import NOMINAL_OF
 from farm.store.retention import HISTORY, Retention
 from farm.store.store import Store
@@ -83,22 +82,22 @@ async def test_pages_are_newest_first_without_gap_or_double(store, bench):
     assert one.summary == {"reasons": [], "verdict": "trusted", "estimate": {"median_s": 0.002}, "tvm": "0.27"}
 
 
-async def test_a_history_gives_all_at_the_newest_nominal_and_says_at_which_each_was_stored(store, bench):
+async def test_a_history_leaves_each_result_as_it_was_and_adds_it_at_the_newest_nominal(store, bench):
     """A flat model; its phone's first benches were 8 % hot. The newest bench of the phone is of another model."""
     for nominal_s in (0.00108, 0.00104, 0.001):
         await bench(nominal_s=nominal_s, median_s=2 * nominal_s)
     await bench(kernel="", nominal_s=None)
     await bench(epoch="x/y:15", nominal_s=0.007)
     await bench(B, nominal_s=0.0009)
-    verbs, asked = HistoryVerbs(store.measurements), SimpleNamespace(model=A, device="", before=None, limit=2)
+    verbs, before = HistoryVerbs(store.measurements), None
     rows = []
-    while page := (await verbs.page(asked))["rows"]:
+    while page := (await verbs.page(model=A, before=before, limit=2))["rows"]:
         rows += page
-        asked.before = page[-1]["seq"]
-    assert [each["estimate"]["median_s"] for each in rows] == pytest.approx([0.002, 0.002, *[0.0018] * 3])
-    references = [each["reference"] for each in rows]
-    assert [each["nominal_s"] for each in references] == [0.007, None, 0.0009, 0.0009, 0.0009]
-    assert [each["stored_at_s"] for each in references] == [0.007, None, 0.001, 0.00104, 0.00108]
+        before = page[-1]["seq"]
+    assert [each["estimate"]["median_s"] for each in rows] == [0.002, 0.002, 0.002, 0.00208, 0.00216]
+    assert [each["reference"]["nominal_s"] for each in rows] == [0.007, None, 0.001, 0.00104, 0.00108]
+    assert [each["today"] and each["today"]["nominal_s"] for each in rows] == [0.007, None, 0.0009, 0.0009, 0.0009]
+    assert [each["today"]["median_s"] for each in rows if each["today"]] == pytest.approx([0.002, *[0.0018] * 3])
 
 
 async def test_a_package_has_a_history_of_its_own(store, bench):

@@ -19,27 +19,32 @@ from farm.store.schema import SCHEMA_VERSION
 from farm.store.store import Store
 from tests.support.small_disk import on_small_disk
 from tests.support.tvm import ROOT
-from tests.unit.store.test_migrations import second_release
-from tests.unit.store.test_trouble import sqlite_error
+from tests.unit.store import next_release
+from tests.unit.store.test_migrations import version_in, write_this_release
+from tests.unit.store.test_outage import sqlite_error
 
 KILLED = """
 import os, sys
 from pathlib import Path
-import farm.store.migrate
+import farm.store.migrations
 from farm.store.store import Store
-farm.store.migrate.migrate = lambda *_: os._exit(9)
+from tests.unit.store import next_release
+next_release.install()
+farm.store.migrations.migrate = lambda *_: os._exit(9)
 Store.open(Path(sys.argv[1]))
 """
-# Opens copies of a database of schema 2 with less and less room left.
+# Opens copies of a database of this release as the next one, with less and less room left.
 FULL = """
 import json, os, shutil, sys
 from pathlib import Path
 from farm.store.opening import DatabaseUnusableError
 from farm.store.store import Store
+from tests.unit.store import next_release
 
+next_release.install()
 disk, source = Path(sys.argv[1]), Path(sys.argv[2])
 size, told = source.stat().st_size, []
-for tenths in (0, 5, 12, 18, 24, 60):
+for tenths in (0, 5, 12, 18, 40, 60):
     path = disk / "farm.db"
     shutil.copy(source, path)
     filler = disk / "filler"
@@ -60,19 +65,16 @@ print(json.dumps(told))
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path, monkeypatch):
+    """A database of this release, in a farm of the next one."""
     path = tmp_path / "farm.db"
-    second_release(path)
+    write_this_release(path)
+    next_release.install(monkeypatch.setattr)
     return path
 
 
 def copies(path):
     return sorted(each.name for each in path.parent.glob("*.backup-*"))
-
-
-def version(path):
-    with sqlite3.connect(path) as connection:
-        return connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()[0]
 
 
 @pytest.mark.parametrize("error", [sqlite_error(sqlite3.SQLITE_FULL), KeyboardInterrupt(), ValueError("no number")])
@@ -82,7 +84,7 @@ def test_a_migration_that_changed_nothing_leaves_no_copy(path, monkeypatch, erro
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("farm.store.migrate.migrate", fails)
+        patch.setattr("farm.store.migrations.migrate", fails)
         with pytest.raises(
             KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DatabaseUnusableError
         ) as told:
@@ -90,9 +92,9 @@ def test_a_migration_that_changed_nothing_leaves_no_copy(path, monkeypatch, erro
     if "full" in str(error):
         assert "the disk is full" in told.value.message
     assert copies(path) == []
-    assert version(path) == 2
+    assert version_in(path) == SCHEMA_VERSION
     Store.open(path).close()
-    assert version(path) == SCHEMA_VERSION
+    assert version_in(path) == next_release.VERSION
     assert len(copies(path)) == 1
 
 
@@ -109,13 +111,13 @@ def test_killed_starts_leave_one_copy(path):
     assert copies(path) == [copy]
     Store.open(path).close()
     assert copies(path) == [copy]
-    assert version(path.parent / copy) == 2
+    assert version_in(path.parent / copy) == SCHEMA_VERSION
 
 
 def test_a_database_that_changed_since_is_copied_anew(path):
     killed(path)
     (copy,) = copies(path)
-    (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema2")
+    (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema9")
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     connection.close()
@@ -158,9 +160,9 @@ def no_room_to_tidy(monkeypatch):
 def test_a_start_goes_on_without_room_to_tidy(path, no_room_to_tidy, caplog):
     with caplog.at_level(logging.WARNING):
         store = Store.open(path)
-    assert store.epoch == 8
+    assert store.epoch == 2
     store.close()
-    assert version(path) == SCHEMA_VERSION
+    assert version_in(path) == next_release.VERSION
     said = [each.message for each in caplog.records if "was left out" in each.message]
     assert ["VACUUM" in said[0], "wal_checkpoint" in said[1]] == [True, True]
     assert all("the disk is full" in each for each in said)
@@ -175,8 +177,8 @@ def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatc
 def test_with_less_and_less_room(path, tmp_path):
     connection = sqlite3.connect(path)
     connection.executemany(
-        "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts)"
-        " VALUES (?, 'j1', ?, 'pixel', 'l1', ?, 'done', 1.0, 2.0, ?)",
+        "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts, pooled)"
+        " VALUES (?, 'j1', ?, 'pixel', 'l1', ?, 'done', 1.0, 2.0, ?, 0)",
         [(f"a{number}", number, number, json.dumps({"x": "y" * 600})) for number in range(10, 1000)],
     )
     connection.commit()

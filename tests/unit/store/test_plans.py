@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from sqlalchemy import event, text
 
-from farm.core.job import FINAL, JobState
-from farm.store.job_search import Wanted
+from farm.model.job import FINAL, JobState
+from farm.store.jobs import JobFilter
 from farm.store.store import Store
 from tests.unit.store.values import NOW, job
 
@@ -33,9 +33,9 @@ ASKED = {
     "page by user and live states": lambda store: store.jobs.page(state=LIVE, user="ann"),
     "page of some": lambda store: store.jobs.page(jobs=("j", "a")),
     "page of some live": lambda store: store.jobs.page(jobs=("j", "a"), state=LIVE, before="j"),
-    "search of text": lambda store: store.job_search.search(Wanted(text="j", user="ann", state=(JobState.DONE,))),
-    "search of a phone": lambda store: store.job_search.search(Wanted(device="pixel", kind="bench"), before="j"),
-    "search of a selector": lambda store: store.job_search.search(Wanted(selector="soc=sm8550")),
+    "search of text": lambda store: store.job_search.search(JobFilter(text="j", user="ann", state=(JobState.DONE,))),
+    "search of a phone": lambda store: store.job_search.search(JobFilter(device="pixel", kind="bench"), before="j"),
+    "search of a selector": lambda store: store.job_search.search(JobFilter(selector="soc=sm8550")),
     "events by subject": lambda store: store.events.since(5, subject="j"),
     "events of subjects": lambda store: store.events.about(("j", "k"), 5, 10),
     "latest events": lambda store: store.events.latest(("j", "k"), ("job.done",)),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.core.events import EventLog
+from farm.common.events import EventLog
 from farm.jobs.poison import NotPoisonedError, PoisonLedger
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -25,11 +25,11 @@ def ledger(store, told):
 
 
 async def test_the_second_kill_is_the_last(ledger, told):
-    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
+    await ledger.report(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
     assert ledger.refused([A, B]) == frozenset()
-    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j2", seen=True)
-    await ledger.tell(B, "pixel", "hung", 2, user="bob", job="j2", seen=True)
-    await ledger.tell(C, "pixel", "hung", 1, user="bob", job="j2", seen=True)
+    await ledger.report(A, "galaxy", "SIGBUS", 1, user="bob", job="j2", seen=True)
+    await ledger.report(B, "pixel", "hung", 2, user="bob", job="j2", seen=True)
+    await ledger.report(C, "pixel", "hung", 1, user="bob", job="j2", seen=True)
     assert ledger.refused([A, B, C]) == {A, B}
     rows = ledger.rows()
     assert [row["artifact"] for row in rows["poison"]] == [C, B, A, A]
@@ -42,13 +42,13 @@ async def test_the_second_kill_is_the_last(ledger, told):
 
 
 async def test_what_one_user_says_counts_for_that_user_and_for_all_once_a_second_says_it(ledger):
-    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j1", seen=False)
-    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
+    await ledger.report(A, "pixel", "SIGSEGV", 2, user="mallory", job="j1", seen=False)
+    await ledger.report(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
     assert ledger.refused([A, B], "mallory") == {A}
     assert ledger.refused([A, B], "ann") == ledger.refused([A]) == frozenset()
     [row] = ledger.rows()["poison"]
     assert (row["kills"], row["seen"], row["refused"], row["refused_to_user"]) == (4, 0, False, True)
-    await ledger.tell(A, "galaxy", "SIGBUS", 1, user="bob", job="j3", seen=False)
+    await ledger.report(A, "galaxy", "SIGBUS", 1, user="bob", job="j3", seen=False)
     assert ledger.refused([A], "ann") == {A}
     assert [(row["user"], row["refused"], row["refused_to_user"]) for row in ledger.rows()["poison"]] == [
         ("bob", True, False), ("mallory", True, True),
@@ -58,26 +58,26 @@ async def test_what_one_user_says_counts_for_that_user_and_for_all_once_a_second
 
 
 async def test_a_users_word_and_what_a_worker_saw_are_two(ledger):
-    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
+    await ledger.report(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
     assert ledger.refused([A], "ann") == frozenset()
-    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
+    await ledger.report(A, "pixel", "SIGSEGV", 2, user="mallory", job="j2", seen=False)
     assert ledger.refused([A], "ann") == {A}
 
 
 async def test_what_is_forgotten_may_run_again(ledger, told):
-    await ledger.tell(A, "pixel", "SIGSEGV", 2, user="ann", job="j1", seen=True)
+    await ledger.report(A, "pixel", "SIGSEGV", 2, user="ann", job="j1", seen=True)
     await ledger.forget(A, "root")
     assert ledger.refused([A]) == frozenset()
     assert (told[-1].kind, told[-1].subject, told[-1].data["user"]) == ("poison.forgotten", A, "root")
     with pytest.raises(NotPoisonedError):
         await ledger.forget(A, "root")
     assert len(told) == 2
-    await ledger.tell(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
+    await ledger.report(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)
     assert ledger.refused([A]) == frozenset()
 
 
 async def test_many_are_asked_about_at_once(ledger):
     many = [f"{number:064x}" for number in range(3000)]
-    await ledger.tell(many[2500], "pixel", "hung", 2, user="ann", job="j1", seen=True)
+    await ledger.report(many[2500], "pixel", "hung", 2, user="ann", job="j1", seen=True)
     assert ledger.refused(many) == {many[2500]}
     assert ledger.refused([]) == frozenset()

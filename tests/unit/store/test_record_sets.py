@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from farm.store import record_sets
-from farm.store.record_sets import KEPT_VERSIONS, MOST_VERSIONS, KeptSet
+from farm.store import artifacts
+from farm.store.artifacts import KEPT_VERSIONS, MOST_VERSIONS, KeptSet
 
 ARM = {"kind": "llvm", "mcpu": "cortex-a76"}
 
@@ -125,14 +125,14 @@ async def test_their_artifacts_are_never_in_the_way(store: Any) -> None:
 
 async def test_no_grant_waits_for_a_look_at_what_can_go(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """21 sets of 0.9 MB, kept again and again by one user, stopped every commit for 8 s each time."""
-    looking, written, real = threading.Event(), threading.Event(), record_sets.superseded
+    looking, written, real = threading.Event(), threading.Event(), artifacts.superseded
 
     def look(sets: Iterable[KeptSet]) -> object:
         looking.set()
         assert written.wait(10), "the writer waits for it"
         return real(sets)
 
-    monkeypatch.setattr(record_sets, "superseded", look)
+    monkeypatch.setattr(artifacts, "superseded", look)
     keeping = asyncio.create_task(kept(store))
     assert await asyncio.to_thread(looking.wait, 10)
     assert not await store.record_sets.remove(7)

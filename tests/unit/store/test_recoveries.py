@@ -1,25 +1,26 @@
-"""Rungs that were taken and phones in quarantine, as the store keeps them."""
+"""Actions that were taken and phones in quarantine, as the store keeps them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from farm.store.records import QuarantineRecord, RecoveryRecord
+from farm.store.devices import QuarantineRecord, RecoveryRecord, RolloutRecord
 from farm.store.store import Store
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
-def rung(number: int, serial: str = "S1", rung: str = "reboot") -> RecoveryRecord:
+def action_of(number: int, serial: str = "S1", action: str = "reboot") -> RecoveryRecord:
     at = NOW + timedelta(hours=number)
-    return RecoveryRecord(f"r{number}", serial, "pixel", rung, "stuck", "pid 7 survives SIGKILL", at)
+    return RecoveryRecord(f"r{number}", serial, "pixel", action, "stuck", "pid 7 survives SIGKILL", at)
 
 
 KEPT = QuarantineRecord("S1", "screen cracked", "farm device release NAME", "order", "person", "1.0 Listed", NOW)
 
 
 async def test_what_was_taken_is_told_by_phone_and_time(store: Store) -> None:
-    for record in (rung(0), rung(1), rung(2, "S2")):
+    for record in (action_of(0), action_of(1), action_of(2, "S2")):
         await store.recoveries.begin(record)
     await store.recoveries.end("r1", 41.5, "mended", "")
     assert [each.id for each in store.recoveries.since(NOW, "S1")] == ["r1"]
@@ -29,22 +30,32 @@ async def test_what_was_taken_is_told_by_phone_and_time(store: Store) -> None:
 
 
 async def test_what_was_under_way_when_the_daemon_ended_is_over_but_a_quarantine_is_not(store: Store) -> None:
-    await store.recoveries.begin(rung(1))
-    await store.recoveries.begin(rung(2, rung="quarantine"))
-    await store.recoveries.interrupted("cut", "the daemon ended")
+    await store.recoveries.begin(action_of(1))
+    await store.recoveries.begin(action_of(2, action="quarantine"))
+    await store.recoveries.end_interrupted("cut", "the daemon ended")
     assert [each.outcome for each in store.recoveries.since(NOW)] == ["cut", None]
 
 
 async def test_a_quarantine_is_kept_once_moves_with_the_phone_and_goes(store: Store) -> None:
-    await store.recoveries.keep_away(KEPT)
-    await store.recoveries.keep_away(KEPT)
-    await store.recoveries.prove("S1", "b1")
-    await store.recoveries.prove("S1", "b2")
-    await store.recoveries.begin(rung(1))
+    await store.recoveries.add_quarantine(KEPT)
+    await store.recoveries.add_quarantine(KEPT)
+    await store.recoveries.set_proven("S1", "b1")
+    await store.recoveries.set_proven("S1", "b2")
+    await store.recoveries.begin(action_of(1))
     assert store.recoveries.quarantined() == (KEPT,)
-    await store.recoveries.moved("S1", "10.0.0.7:5555")
+    await store.recoveries.change_serial("S1", "10.0.0.7:5555")
     assert [each.serial for each in store.recoveries.quarantined()] == ["10.0.0.7:5555"]
     assert store.recoveries.since(NOW, "S1") == ()
     assert store.recoveries.proven() == {"10.0.0.7:5555": "b2"}
-    await store.recoveries.let_go("10.0.0.7:5555")
+    await store.recoveries.remove_quarantine("10.0.0.7:5555")
     assert store.recoveries.quarantined() == ()
+
+
+async def test_where_a_rollout_stands_survives(store: Store) -> None:
+    trials = {"S1": {"bundle": "b2", "state": "failed", "reason": "it exits with 3", "put_off": 0, "until_s": 0.0}}
+    begun = RolloutRecord("arm64-v8a", "android", "b1", "", "b2", "b2", {}, trials)
+    await store.rollouts.save(begun)
+    assert store.rollouts.all() == (begun,)
+    refused = replace(begun, candidate="", refused={"b2": "on a: it exits with 3"}, trials={})
+    await store.rollouts.save(refused)
+    assert store.rollouts.all() == (refused,)

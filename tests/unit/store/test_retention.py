@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from farm.core.events import EventLog
-from farm.core.job import JobState
+from farm.common.events import EventLog
+from farm.model.job import JobState
 from farm.store import retention as retention_module
-from farm.store.offline import NoDatabaseError, prune_database
-from farm.store.records import ReservationRecord
+from farm.store.leases import ReservationRecord
+from farm.store.maintenance import NoDatabaseError, prune_database
 from farm.store.retention import Pruned, Retention
 from farm.store.store import Store
 from tests.unit.store.values import NOW, attempt, job, lease, over

@@ -4,15 +4,26 @@ import os
 import signal
 import sqlite3
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import literal_column, update
 
-from farm.store.lock import StateFolderInUseError, StateFolderLock
+from farm.model.health import Battery, ClusterReading, Health, SensorGroup, Temperature, ThrottleStatus
+from farm.model.identity import Confidence, CpuCluster, DeviceIdentity, Gpu, Soc
+from farm.store.devices import DeviceRecord
+from farm.store.files import StateFolderInUseError, StateFolderLock
 from farm.store.opening import DatabaseUnusableError
-from farm.store.records import DeviceRecord
+from farm.store.schema import device
 from farm.store.store import Store
 from farm.store.writer import StoreConflictError, StoreWriteError
+
+PIXEL = DeviceIdentity(
+    hardware_serial="HW1", vendor="Google", model="Pixel 7", abis=("arm64-v8a",), cpu=(CpuCluster(4, "Cortex-A55"),),
+    soc=Soc("GS201", confidence=Confidence.CERTAIN, candidates=("GS201",)), gpu=Gpu("mali", "Mali-G710", 7),
+    targets={"cpu": {"kind": "llvm", "num-cores": 4}, "opencl": "tag"}, raw={"ro.hardware": "gs201"},
+)  # fmt: skip
 
 
 def test_every_start_is_a_new_epoch(where):
@@ -43,6 +54,36 @@ async def test_devices_and_aliases_survive_a_restart(where):
     assert await store.aliases.forget("board") is True
     assert await store.aliases.forget("board") is False
     store.close()
+
+
+async def test_the_identity_and_last_health_of_a_phone_survive_a_restart(where):
+    health = Health(
+        boot_id="b\udcff", battery=Battery(percent=80, powered_by=("usb",)), throttle=ThrottleStatus.LIGHT,
+        temperatures=(Temperature("skin", 31.5, SensorGroup.SKIN, "zone"),), cpu=(ClusterReading((0, 1), khz=1000),),
+    )  # fmt: skip
+    known = DeviceRecord(
+        "X1", "pixel-7", identity=PIXEL, health=replace(health, boot_id="b"),
+        health_at=datetime(2026, 11, 2, 12, tzinfo=UTC),
+    )  # fmt: skip
+    store = Store.open(where)
+    await store.devices.save(known)
+    await store.devices.save(DeviceRecord("X2", "strange", health=health))  # words that no database stores
+    store.close()
+    store = Store.open(where)
+    kept, strange = store.devices.all()
+    assert kept == known
+    assert (strange.health.battery, strange.identity) == (health.battery, None)
+    store.close()
+
+
+async def test_an_identity_of_another_release_is_as_none(store, caplog):
+    await store.devices.save(DeviceRecord("X1", "pixel-7", identity=DeviceIdentity(vendor="Google")))
+    for text in ('{"soc": 7}', "[]", "nonsense"):
+        await store.database.execute(update(device).values(identity=literal_column(f"'{text}'")))
+        (record,) = store.devices.all()
+        assert record.identity is None
+        assert "a stored record is not used" in caplog.text
+        caplog.clear()
 
 
 async def test_two_phones_cannot_have_one_name(store):

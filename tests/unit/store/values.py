@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from farm.core.job import Attempt, AttemptState, Job, JobState
-from farm.core.requests import Door, LeaseClass
-from farm.store.records import LeaseRecord
+from farm.model.job import Attempt, AttemptState, Job, JobState
+from farm.model.requests import LeaseClass, LeaseSource
+from farm.store.leases import LeaseRecord
 from farm.store.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123457, tzinfo=UTC)
@@ -20,7 +20,7 @@ def job(name: str = "j1", **fields: Any) -> Job:
 
 
 def lease(fence: int = 1, device: str = "pixel", **fields: Any) -> LeaseRecord:
-    return LeaseRecord(**{"id": f"l{fence}", "device": device, "user": "ann", "door": Door.JOB, "job": "j1",
+    return LeaseRecord(**{"id": f"l{fence}", "device": device, "user": "ann", "source": LeaseSource.JOB, "job": "j1",
                           "lease_class": LeaseClass.BENCH, "selector": "soc=sm8550", "key": "", "fence": fence,
                           "granted_at": NOW, **fields})  # fmt: skip
 

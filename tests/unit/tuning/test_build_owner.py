@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from farm.core.errors import HostError
+from farm.common.errors import HostError
 from farm.tuning import builder
-from farm.tuning.builder import MAX_DEATHS, BuildError, BuildOwner, FarmBuilder, Server
+from farm.tuning.builder import MAX_DEATHS, BuildError, BuildOwner, BuildServerProcess, FarmBuilder
 from farm.tuning.candidate import CandidateError, Measured
-from farm.tuning.desk import Desk, Work
 from farm.tuning.host_faults import CannotBuildError, host_errno
+from farm.tuning.runner import CandidateQueue, QueuedCandidate
 from tests.support.waiting import until
 
 NOBODY = 1 << 23  # above every pid
@@ -32,11 +32,11 @@ class FakeServer:
 
     made: ClassVar[list[FakeServer]] = []
 
-    def __init__(self, again: Callable[[], Server]) -> None:
+    def __init__(self, again: Callable[[], BuildServerProcess]) -> None:
         self.made.append(self)
         ours, self.link = socket.socketpair()
         self.buried = threading.Event()
-        self.server = Server(ours, NOBODY, self.buried.set, again)
+        self.server = BuildServerProcess(ours, NOBODY, self.buried.set, again)
         self._orders = self.link.makefile("rb")
 
     def answer(self, error: str = "", number: int = 0) -> None:
@@ -55,11 +55,11 @@ def described(_: BuildOwner, given: Any, number: int) -> tuple[str, bytes]:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Server], BuildOwner]]:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BuildServerProcess], BuildOwner]]:
     monkeypatch.setattr(BuildOwner, "_describe", described)
     begun: list[BuildOwner] = []
 
-    def begin(server: Server) -> BuildOwner:
+    def begin(server: BuildServerProcess) -> BuildOwner:
         begun.append(BuildOwner(None, tmp_path, 5.0, server))
         return begun[-1]
 
@@ -77,7 +77,7 @@ def _ends() -> Iterator[None]:
         fake.server.link.close()
 
 
-def no_other() -> Server:
+def no_other() -> BuildServerProcess:
     raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
@@ -122,7 +122,7 @@ def test_when_no_other_server_can_be_started_nobody_waits_for_ever(begin: Any) -
 def test_servers_that_all_die_are_no_candidates_fault(begin: Any) -> None:
     started: list[FakeServer] = []
 
-    def dies() -> Server:
+    def dies() -> BuildServerProcess:
         started.append(FakeServer(dies))
         started[-1].die()
         return started[-1].server
@@ -147,7 +147,7 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_is_replaced(begin: Any, t
 def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -> None:
     asked_for, closed = threading.Event(), threading.Event()
 
-    def again() -> Server:
+    def again() -> BuildServerProcess:
         asked_for.set()
         assert closed.wait(PATIENCE_S)
         return second.server
@@ -170,10 +170,10 @@ def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -
 
 @pytest.mark.parametrize(("error", "blamed"), [(BuildError("no"), CandidateError), (HostError("full"), HostError)])
 def test_a_run_blames_a_candidate_for_its_own_faults_only(error: Exception, blamed: type[Exception]) -> None:
-    desk = Desk(None, 1.0, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    desk = CandidateQueue(None, 1.0, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     built: Future[Path] = Future()
     answer: Future[Measured] = Future()
-    desk.put(Work("a.so", "cpu", (), answer), built)
+    desk.put(QueuedCandidate("a.so", "cpu", (), answer), built)
     built.set_exception(error)
     assert type(answer.exception(PATIENCE_S)) is blamed
     desk.close()
@@ -214,13 +214,13 @@ def test_a_server_that_hangs_is_replaced(begin: Any, tmp_path: Path, monkeypatch
     """A search held its phones until its time was over, and nobody was told."""
     second = FakeServer(no_other)
 
-    def again() -> Server:
-        monkeypatch.setattr(builder, "HANGS_S", PATIENCE_S)
+    def again() -> BuildServerProcess:
+        monkeypatch.setattr(builder, "SERVER_HANG_S", PATIENCE_S)
         return second.server
 
     first = FakeServer(again)
-    monkeypatch.setattr(builder, "LOOK_S", 0.001)
-    monkeypatch.setattr(builder, "HANGS_S", -5.0)  # no answer is waited for
+    monkeypatch.setattr(builder, "POLL_S", 0.001)
+    monkeypatch.setattr(builder, "SERVER_HANG_S", -5.0)  # no answer is waited for
     asked = begin(first.server).submit("a")
     assert first.buried.wait(PATIENCE_S)
     (tmp_path / "candidates" / "a.so").write_bytes(b"built")

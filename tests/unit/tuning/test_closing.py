@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from farm.core.errors import PhoneError
+from farm.common.errors import PhoneError
+from farm.tuning.measurement_slot import SlotSettings
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
-from farm.tuning.runner import Pool
+from farm.tuning.runner import PhonePool
 from farm.tuning.session import Evaluator
-from farm.tuning.slot import Settings
 
 
 class Source:
@@ -33,7 +33,7 @@ class Source:
 def test_it_says_nothing() -> None:
     source: Any = Source()
     said: list[str] = []
-    pool = Pool(source, Settings(Evaluator(), 1.0), lambda _: None, said.append)
+    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, said.append)
     assert source.opening.wait(20)
     pool.close()
     assert source.cut.is_set()
@@ -49,7 +49,7 @@ def test_a_session_that_does_not_open_before_is_told() -> None:
         said.append(text)
         told.set()
 
-    pool = Pool(source, Settings(Evaluator(), 1.0), lambda _: None, tell)
+    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, tell)
     assert source.opening.wait(20)
     source.cut.set()
     assert told.wait(20)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from farm.tuning.defaults import measure_defaults
+from farm.tuning.search import measure_defaults
 
 
 def database(*names: str) -> Any:
@@ -35,7 +35,7 @@ def test_a_schedule_that_tvm_cannot_make_is_told_and_the_others_are_tried() -> N
 
     builder: Any = Builder()
     runner: Any = None
-    found = measure_defaults(database("bad", "good"), builder, runner, schedule, tell=said.append)
+    found = measure_defaults(database("bad", "good"), builder, runner, schedule, report=said.append)
     assert found == {}
     assert tried == ["bad", "good"]
     assert len(said) == 2

@@ -8,46 +8,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.tuning.gradient import HOPELESS_ROUNDS, TaskState, gain_s, next_task, per_round
+from farm.tuning.progress import HOPELESS_ROUNDS, TaskProgress, gain_s, next_task, per_round
 
 INF = math.inf
 
 
+def task(weight: float, rounds: tuple[float, ...] = (), *, over: bool = False, busy: bool = False) -> TaskProgress:
+    return TaskProgress(name="task", weight=weight, rounds=list(rounds), over=over, busy=int(busy))  # type: ignore[arg-type]
+
+
 def test_each_task_gets_one_round_first_in_order() -> None:
-    assert next_task([TaskState(1), TaskState(9)]) == 0
-    assert next_task([TaskState(1, (0.1,)), TaskState(9)]) == 1
-    assert next_task([TaskState(1, busy=True), TaskState(9)]) == 1
+    assert next_task([task(1), task(9)]) == 0
+    assert next_task([task(1, (0.1,)), task(9)]) == 1
+    assert next_task([task(1, busy=True), task(9)]) == 1
 
 
 def test_the_task_that_can_save_most_goes_on() -> None:
-    slow, fast = TaskState(1, (0.010,)), TaskState(1, (0.001,))
+    slow, fast = task(1, (0.010,)), task(1, (0.001,))
     assert next_task([fast, slow]) == 1
-    assert next_task([TaskState(20, (0.001,)), slow]) == 0
+    assert next_task([task(20, (0.001,)), slow]) == 0
     assert next_task([slow, slow]) == 0
 
 
 def test_a_task_that_still_gets_better_goes_before_one_that_does_not() -> None:
-    still = TaskState(1, (0.016, 0.012, 0.011, 0.010, 0.009))
-    stuck = TaskState(1, (0.009, 0.009, 0.009, 0.009, 0.009))
+    still = task(1, (0.016, 0.012, 0.011, 0.010, 0.009))
+    stuck = task(1, (0.009, 0.009, 0.009, 0.009, 0.009))
     assert next_task([stuck, still]) == 1
 
 
 def test_a_task_of_which_nothing_runs_is_tried_some_rounds_and_then_left_to_the_end() -> None:
-    hopeless, fine = TaskState(1, (INF,) * HOPELESS_ROUNDS), TaskState(1, (0.001,))
-    assert next_task([TaskState(1, (INF,)), fine]) == 0
+    hopeless, fine = task(1, (INF,) * HOPELESS_ROUNDS), task(1, (0.001,))
+    assert next_task([task(1, (INF,)), fine]) == 0
     assert next_task([hopeless, fine]) == 1
-    assert next_task([hopeless, TaskState(1, (0.001,), over=True)]) == 0
+    assert next_task([hopeless, task(1, (0.001,), over=True)]) == 0
 
 
 def test_nothing_to_begin() -> None:
     assert next_task([]) is None
-    assert next_task([TaskState(1, over=True), TaskState(1, busy=True)]) is None
+    assert next_task([task(1, over=True), task(1, over=True)]) is None
+    assert next_task([task(1, busy=True), task(1, busy=True)]) is None
+    assert next_task([task(1, over=True), task(1, busy=True)]) == 1
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12), st.floats(1, 50))
 def test_what_is_hoped_for_is_never_negative_nor_more_than_there_is(rounds: list[float], weight: float) -> None:
     best = [min(rounds[: end + 1]) for end in range(len(rounds))]
-    assert 0 <= gain_s(TaskState(weight, tuple(best))) <= weight * best[0] * 1.000001
+    assert 0 <= gain_s(task(weight, tuple(best))) <= weight * best[0] * 1.000001
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from tests.support.tvm import environment
 
 LOADED = """
 import sys
-from farm.tuning import intrinsics
-intrinsics.load()
+from farm.tuning.stock import load_intrinsics
+load_intrinsics()
 import tvm
 from tvm.s_tir import TensorIntrin, meta_schedule  # meta_schedule imports the package when it tunes
 import tvm.s_tir.tensor_intrin as package

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
 from farm.tuning.phones import PooledPhone
 from farm.tuning.session import Evaluator
-from farm.tuning.slot import Settings, Slot
 
 WORK: Any = SimpleNamespace(library=b"", device_type="cpu", args_info=(), path="", artifact="")
 
 
 def measured(*told: float) -> tuple[float, ...]:
     nobody: Any = None
-    slot = Slot(PooledPhone("lease", "pixel"), nobody, nobody, Settings(Evaluator(), 1.0))
+    slot = MeasurementSlot(PooledPhone("lease", "pixel"), nobody, nobody, SlotSettings(Evaluator(), 1.0))
     session: Any = SimpleNamespace(evaluator=lambda *_: lambda: told)
     return slot._measure(WORK, session).seconds
 

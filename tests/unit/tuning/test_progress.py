@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from farm.tuning.progress import Standing, TaskRow, eta_s, news_due
+from farm.tuning.progress import SearchStatus, TaskProgress, eta_s, news_due
 
 
-def standing(**changes: Any) -> Standing:
+def standing(**changes: Any) -> SearchStatus:
     fields: dict[str, Any] = {
         "trials": 12, "wanted": 64, "estimate_s": 0.00123, "phones": ("a", "b"), "busy": 1, "waits": "",
         "spent_s": 20.0, "eta_s": 90.0,
     }  # fmt: skip
-    return Standing(**(fields | changes))
+    return SearchStatus(**(fields | changes))
 
 
 def test_the_line() -> None:
@@ -27,23 +27,14 @@ def test_the_line() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     assert standing(estimate_s=math.inf).to_wire()["estimate_s"] is None
-    row = TaskRow(
-        name="conv", weight=2, trials=1, failed=1, flop=2e6, default_s=0.0, best_s=math.inf, latest_s=math.inf
-    ).to_wire()
+    row = TaskProgress(name="conv", weight=2, trials=1, failed=1, flop=2e6).to_wire(0.0)
     assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (None, None, None)
 
 
 def test_rates() -> None:
-    row = TaskRow(
-        name="conv", weight=2, trials=3, failed=0, flop=2e6, default_s=0.0, best_s=0.001, latest_s=0.002
-    ).to_wire()
+    row = TaskProgress(name="conv", weight=2, trials=3, flop=2e6, best_s=0.001, latest_s=0.002).to_wire(0.0)
     assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (1.0, 2.0, 1.0)
-    assert (
-        TaskRow(name="copy", weight=1, trials=1, failed=0, flop=0, default_s=0.0, best_s=1, latest_s=1).to_wire()[
-            "best_gflops"
-        ]
-        is None
-    )
+    assert TaskProgress(name="copy", weight=1, best_s=1, latest_s=1).to_wire(0.0)["best_gflops"] is None
 
 
 def test_the_time_left_is_told_at_this_attempts_pace() -> None:

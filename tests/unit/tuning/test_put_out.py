@@ -1,4 +1,4 @@
-"""A phone that the judge puts out is given back, sent back while it cools, and tried again after that."""
+"""A phone that its speed puts out is given back, sent back while it cools, and tried again after that."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import pytest
 
 from farm.tuning import runner
+from farm.tuning.measurement_slot import SlotSettings
 from farm.tuning.phones import PooledPhone, PoolState
-from farm.tuning.runner import Pool
+from farm.tuning.runner import PhonePool
 from farm.tuning.session import Evaluator
-from farm.tuning.slot import Settings
 
 
 class Source:
@@ -36,24 +36,24 @@ class Slot:
         self.out, self.alive = "it is hot", False
         self.made.append(self)
 
-    def look(self, *_: object) -> None: ...
+    def update(self, *_: object) -> None: ...
     def start(self) -> None: ...
-    def watch(self) -> bool:
+    def cut_if_overdue(self) -> bool:
         return True
 
 
 def test_it_is_tried_again_when_it_has_cooled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "Slot", Slot)
+    monkeypatch.setattr(runner, "MeasurementSlot", Slot)
     monkeypatch.setattr(runner.threading.Thread, "start", lambda _: None)
     source: Any = Source()
-    pool = Pool(source, Settings(Evaluator(), 1.0), lambda _: None, lambda _: None)
-    pool._see(source.state(), 0.0)
+    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, lambda _: None)
+    pool._update_slots(source.state(), 0.0)
     assert len(Slot.made) == 1
-    # As the keeper does when the slot has given its phone back.
+    # As the supervisor does when the slot has given its phone back.
     pool._slots.clear()
     pool._out["pixel"] = pool._sent_back["pixel"] = 0.0
     for now_s in (1.0, 6.0, 7.0, 12.0, 299.0):
-        pool._see(source.state(), now_s)
+        pool._update_slots(source.state(), now_s)
     assert (len(Slot.made), source.given_back) == (1, 3)  # not more often than every 5 s
-    pool._see(source.state(), 301.0)
+    pool._update_slots(source.state(), 301.0)
     assert len(Slot.made) == 2

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.tuning.repeats import MARGIN, PROBE_MS, measured
+from farm.tuning.session import MARGIN, PROBE_MS, measured
 
 
 class Kernel:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.compiler import tar, tvm_errors
+from farm.compiler import tvm_errors
+from farm.compiler.files import TarError
 from farm.tuning.candidate import CandidateError
-from farm.tuning.stock_archives import ArchiveLinker, is_archive, objects_in
+from farm.tuning.stock import ArchiveLinker, is_archive, objects_in
 from tests.support.candidates import target
+from tests.support.needs import needs
 
 OBJECT = b"\x7fELF and so on"
 
@@ -53,10 +55,11 @@ def test_a_library_is_no_archive_and_stays_as_it_is() -> None:
     ids=["other", "empty", "cut", "damaged", "large"],  # not by contents: archives hold the time
 )
 def test_what_holds_something_else_or_too_much_is_refused(made: bytes, why: str) -> None:
-    with pytest.raises(tar.TarError, match=why):
+    with pytest.raises(TarError, match=why):
         objects_in(made, most_bytes=1 << 19)
 
 
+@needs("clang")
 def test_trouble_is_told_once_with_what_mends_it(tmp_path: Path) -> None:
     source = tmp_path / "x.s"
     source.write_text(".globl main\nmain: nop\n")

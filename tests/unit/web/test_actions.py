@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from farm.common.errors import UserError
 from farm.control.callers import Role
-from farm.core.device import Life
-from farm.core.errors import UserError
+from farm.model.device import Life
 from tests.support.verbs import registered
-from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, view
+from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, status, view
 
 ACTIONS = [
     "/devices/pixel/service",
@@ -44,6 +44,21 @@ async def test_no_action_without_a_session_its_csrf_and_our_own_page(path: str) 
         assert (await farm.client.get(path)).status_code in (404, 405)
         assert farm.desk.asked == []
         assert len(farm.web.sessions) == 1
+        nobody, ann = "web page from 127.0.0.1", farm.desk.told[1][0]
+        assert farm.desk.told == [
+            (nobody, "web.action", "not_allowed"),
+            (ann, "auth.sign_in", "ok"),
+            *[(ann, "web.action", "form_expired")] * 2,
+            *[(ann, "web.action", "forged")] * 2,
+        ]
+
+
+async def test_an_action_under_a_name_that_is_not_ours_is_audited_as_forged() -> None:
+    async with page(Desk()) as farm:
+        assert (await farm.client.get("/", headers={"host": "evil.example"})).status_code == 421
+        assert farm.desk.told == []
+        assert (await farm.client.post(ACTIONS[0], headers={"host": "evil.example"})).status_code == 421
+        assert farm.desk.told == [("web page from 127.0.0.1", "web.action", "forged")]
 
 
 async def test_the_csrf_may_come_in_a_header() -> None:
@@ -143,7 +158,7 @@ async def test_a_lease_is_extended_by_a_duration() -> None:
 )
 async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: set[str]) -> None:
     held = {
-        "leases": [lease(), lease(id="lease-1-2", device="fire", door="tvm", job="", expires_at=None)],
+        "leases": [lease(), lease(id="lease-1-2", device="fire", source="tvm", job="", expires_at=None)],
         "waiting": [{"user": "eve", "selector": "android", "priority": 5, "job": "", "waited_s": 7.0}],
         "waiting_more": 3,
     }
@@ -171,4 +186,15 @@ async def test_what_may_be_ordered_follows_the_device_while_the_page_is_open() -
         part = (await farm.client.get("/devices/pixel/now")).text
     assert ">Release<" in part
     assert farm.session.csrf in part
-    assert part.index('data-key="orders"') < part.index(">Release<") < part.index('data-key="head"')
+    assert part.index('data-key="head"') < part.index('data-key="orders"') < part.index(">Release<")
+
+
+async def test_an_operator_adds_a_phone_of_the_network_where_there_is_none() -> None:
+    async with page(Desk(status=status(), **{"device.add": {"address": "10.0.0.3:5555"}})) as farm:
+        assert "Add network phone" not in (await farm.client.get("/")).text
+        csrf = await farm.sign_in()
+        assert "Add network phone" in (await farm.client.get("/")).text
+        answer = await farm.client.post("/devices/add", data={"csrf": csrf, "address": " 10.0.0.3:5555 "})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert farm.desk.asked[-1][1:] == ("device.add", {"address": "10.0.0.3:5555"})
+        assert "10.0.0.3:5555 is added" in farm.session.notice

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from farm.core.errors import HostError, NotAllowedError, PhoneError
-from farm.core.web_policy import WebConfig
+from farm.common.errors import HostError, NotAllowedError, PhoneError
+from farm.config import WebConfig
 from tests.support.web_desk import Desk, page, said
 
 

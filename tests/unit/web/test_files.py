@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 import farm.web
-from farm.web.assets import read_assets
+from farm.web.rendering import read_assets
 
 WEB = Path(farm.web.__file__).parent
 VENDOR = WEB / "static" / "vendor"
 MANIFEST = json.loads((VENDOR / "manifest.json").read_text())
 FILES = [(package["package"], file) for package in MANIFEST["packages"] for file in package["files"]]
-TEMPLATES = sorted((WEB / "templates").glob("*.html"))
+TEMPLATES = [*sorted((WEB / "templates").glob("*.html")), *sorted((WEB.parent / "kinds").glob("*/page.html"))]
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
 OWN = [path for path in sorted((WEB / "static").glob("*")) if path.suffix in {".js", ".css", ".svg"}]
 
 
@@ -31,7 +37,7 @@ def test_every_vendored_file_is_in_the_manifest_with_its_licence() -> None:
         assert any(file["name"].endswith("LICENSE") for file in package["files"])
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEMPLATES, ids=name)
 def test_a_template_has_no_script_or_style_of_its_own(path: Path) -> None:
     text = path.read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)", text)
@@ -41,7 +47,7 @@ def test_a_template_has_no_script_or_style_of_its_own(path: Path) -> None:
     assert "autoescape" not in text
 
 
-@pytest.mark.parametrize("path", [*TEMPLATES, *OWN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*TEMPLATES, *OWN], ids=name)
 def test_nothing_is_fetched_from_elsewhere(path: Path) -> None:
     addresses = set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", path.read_text()))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, never fetched

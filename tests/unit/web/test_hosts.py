@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.web.hosts import allowed_names, cross_site, host_name, is_loopback
+from farm.web.guard import allowed_names, cross_site, host_name, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from dataclasses import replace
 from html import unescape
 from typing import Any
 
@@ -12,8 +13,11 @@ import pytest
 
 from farm.control.callers import Role
 from farm.control.router import Answer
-from farm.core.queue_model import NoSuchJobError
+from farm.jobs.queue.model import NoSuchJobError
+from farm.kinds.bench import page as bench_page
 from farm.web import jobs as jobs_module
+from farm.web.job_views import lenient
+from farm.web.plots import Plot, PlotSource
 from tests.support.web_desk import Desk, page, said
 
 AT = "2026-11-22T06:00:00+00:00"
@@ -35,8 +39,8 @@ BENCH = {
 def row(**fields: Any) -> dict[str, Any]:
     return {
         "id": "bench-1", "kind": "bench", "name": "m.onnx", "user": "ann", "state": "done", "selector": "android",
-        "device": "", "on": "pixel", "array": "", "priority": 1, "submitted_at": AT, "ended_at": AT, "attempts": 1,
-        "error": None, "waits": "", "progress": None, **fields,
+        "device": "", "on": "pixel", "array": "", "priority": 1, "submitted_at": AT, "started_at": AT, "ended_at": AT,
+        "attempts": 1, "error": None, "waits": "", "progress": None, **fields,
     }  # fmt: skip
 
 
@@ -103,6 +107,16 @@ def plots(text: str) -> list[Any]:
     return [json.loads(unescape(found)) for found in re.findall(r"data-plot='([^']*)'", text)]
 
 
+async def test_head_of_a_file_reads_its_first_part_only() -> None:
+    told = shown(row(), result={**BENCH})
+    async with page(desk(told, b"x" * 1000)) as farm:
+        answer = await farm.client.head("/jobs/bench-1/files/samples")
+        assert answer.status_code == 200
+        assert "attachment" in answer.headers["content-disposition"]
+        assert answer.content == b""
+        assert farm.kinds().count("artifact.get") == 1
+
+
 async def test_a_list_is_asked_for_as_the_address_says() -> None:
     told = desk(shown(row()), **{"job.list": {"jobs": [row()], "more": True, "before": "bench-1"}})
     async with page(told) as farm:
@@ -152,13 +166,13 @@ async def test_raw_samples_that_are_gone_or_garbage_leave_the_rest() -> None:
 
 async def test_plots_are_made_beside_the_daemon_s_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     where = []
-    made = jobs_module.bench_plots
+    known = bench_page.PAGE
 
-    def watched(*given: Any) -> Any:
+    def watched(source: PlotSource) -> list[Plot]:
         where.append(threading.current_thread())
-        return made(*given)
+        return known.plots(source)
 
-    monkeypatch.setattr(jobs_module, "bench_plots", watched)
+    monkeypatch.setattr(bench_page, "PAGE", replace(known, plots=watched))
     async with page(desk(shown(row(result=None), result=BENCH))) as farm:
         answer = await farm.client.get("/jobs/bench-1")
     assert len(plots(answer.text)) == 2
@@ -181,6 +195,24 @@ async def test_results_of_another_release_are_shown_as_far_as_they_are_known(kin
         assert (await farm.client.get("/jobs/bench-1")).status_code == 200
 
 
+async def test_a_kind_without_a_page_shows_the_plain_values_of_its_result() -> None:
+    result = {"device": "pixel", "ended": "its <time> is over", "held_s": 90.0, "more": {"left": "out"}}
+    async with page(desk(shown(row(kind="lease"), result=result))) as farm:
+        text = said((await farm.client.get("/jobs/bench-1")).text)
+    assert "Result device pixel ended its <time> is over held 1m 30s Files" in text
+
+
+async def test_a_search_that_runs_draws_its_plots_anew_and_one_that_ended_does_not() -> None:
+    progress = {"step": "searching", "tuning": {"trials": 3, "wanted": 8, "spent_s": 4.0}, "curve": [[1, 1, 1]]}
+    running = row(kind="tune", state="running", ended_at=None, result=None)
+    async with page(desk(shown(running, progress=progress))) as farm:
+        text = (await farm.client.get("/jobs/bench-1")).text
+        assert len(plots(text)) == 1
+        assert 'hx-get="/jobs/bench-1/plots"' in text
+    async with page(desk(shown(row(kind="tune"), progress=progress))) as farm:
+        assert 'hx-get="/jobs/bench-1/plots"' not in (await farm.client.get("/jobs/bench-1")).text
+
+
 async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_that_is_not_used() -> None:
     gain = {
         "answer": "cannot tell",
@@ -195,8 +227,8 @@ async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_t
     result = {"speedup": gain, "trials": 2, "wanted_trials": 2, "search_s": 3.0, "device": "pixel", "tasks": [task]}
     async with page(desk(shown(row(kind="tune"), result=result))) as farm:
         text = (await farm.client.get("/jobs/bench-1")).text
-        assert re.search(r"<p><strong>3.75 ", text)
-        assert "99 % interval 0.50 to 9.00" in said(text)
+        assert re.search(r"<p><strong>3.750 ", text)
+        assert "99 % interval 0.500 to 9.000" in said(text)
         assert "TVM's own is kept" in said(text)
         assert "1.4378" not in text
         result["comparison"] = {"pairs": 38}
@@ -204,7 +236,7 @@ async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_t
         gain["low"] = 1.2
         assert "cannot tell by only 38 pairs of samples" in said((await farm.client.get("/jobs/bench-1")).text)
         gain["answer"] = "faster"
-        assert re.search(r'<p class="figure"><strong>3.75 ', (await farm.client.get("/jobs/bench-1")).text)
+        assert re.search(r'<p class="figure"><strong>3.750 ', (await farm.client.get("/jobs/bench-1")).text)
 
 
 async def test_the_beginning_of_an_id_leads_to_the_job() -> None:
@@ -263,6 +295,57 @@ async def test_a_log_is_read_on_and_back() -> None:
         assert "before=" not in part.text
 
 
+async def test_a_list_shows_results_verdicts_and_durations() -> None:
+    rejected = {"verdict": "rejected", "estimate": {"median_ms": 1.5}}
+    listed = row(result=rejected, started_at=AT, ended_at="2026-11-22T06:00:12+00:00")
+    told = desk(shown(row()), **{"job.list": {"jobs": [listed], "more": False, "before": ""}})
+    async with page(told) as farm:
+        answer = await farm.client.get("/jobs")
+        assert farm.desk.asked[-1][2]["results"] is True
+    assert "done" in said(answer.text)
+    assert "1.500 ms rejected 12.0 s" in said(answer.text)
+    assert 'class="tone-bad" data-key="bench-1"' in answer.text
+    assert "tone-good" not in answer.text
+
+
+async def test_a_rejected_result_is_not_green_on_its_page() -> None:
+    async with page(desk(shown(row(), result={**BENCH, "verdict": "rejected"}))) as farm:
+        text = (await farm.client.get("/jobs/bench-1")).text
+    assert '<span class="state big tone-bad"><span class="dot" aria-hidden="true"></span>done: rejected' in text
+
+
+async def test_a_waiting_job_s_reason_is_said_once_with_its_place_and_the_estimate() -> None:
+    queued = row(state="queued", ended_at=None, waits="a: held by ann; b: held by ann")
+    lines = ["bench-1 is queued", "a: held by ann", "b: held by ann", "it should have a phone within 5m"]
+    line = [{"job": "other"}, {"job": "bench-1"}]
+    told = desk(
+        shown(queued),
+        explain={"subject": "bench-1", "lines": lines, "estimate_s": 300.0},
+        **{"lease.list": {"leases": [], "waiting": line, "waiting_more": 0}},
+    )
+    async with page(told) as farm:
+        text = said((await farm.client.get("/jobs/bench-1")).text)
+    assert "Place 2 in the queue , a phone within 5m." in text
+    assert "a, b: held by ann" in text
+    assert text.count("held by ann") == 1
+    assert text.count("5m") == 1
+
+
+async def test_a_search_that_goes_on_shows_its_trials_its_best_and_the_time_left() -> None:
+    search = {
+        "trials": 12, "wanted": 64, "estimate_s": 0.0025, "eta_s": 90.0, "spent_s": 30.0, "busy": 1,
+        "phones": ["pixel"], "left_out": 0, "of_tasks": 3,
+    }  # fmt: skip
+    progress = {"step": "searching", "done": 12, "of": 64, "tuning": search, "timing": {}, "curve": []}
+    told = shown(row(kind="tune", state="running", ended_at=None), progress=progress)
+    async with page(desk(told)) as farm:
+        text = said((await farm.client.get("/jobs/bench-1/now")).text)
+        assert "trials 12 of 64 best 2.500 ms time left about 1m 30s, 30s spent phones 1 of 1 busy" in text
+        search |= {"left_out": 2, "eta_s": None}
+        text = said((await farm.client.get("/jobs/bench-1/now")).text)
+        assert "best 1 of 3 tasks measured time left not known yet, 30s spent" in text
+
+
 async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
     waiting = [{"user": "ann", "selector": "android", "priority": 1, "job": "bench-1", "waited_s": 3.0},
                {"user": "", "selector": "key", "priority": 1, "job": "", "waited_s": 1.0}]  # fmt: skip
@@ -283,7 +366,8 @@ async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
 async def test_history_and_records() -> None:
     measured = {"seq": 1, "job": "bench-1", "model": SHA, "name": HOSTILE, "device": "pixel", "at": AT,
                 "estimate": {"median_s": 1e-3, "low_s": 1e-3, "high_s": 2e-3}, "verdict": "trusted",
-                "reference": {"nominal_s": 1e-3, "stored_at_s": 2e-3}}  # fmt: skip
+                "reference": {"nominal_s": 2e-3},
+                "today": {"nominal_s": 1e-3, "median_s": 5e-4, "low_s": 5e-4, "high_s": 1e-3}}  # fmt: skip
     kept = {"set": 3, "name": HOSTILE, "version": 1, "target": "t", "records": 2, "at": AT, "user": HOSTILE, "job": "",
             "best": {"tasks": [{"name": HOSTILE, "weight": 1, "trials": 2, "failed": 0}]}}  # fmt: skip
     answers = {
@@ -300,7 +384,9 @@ async def test_history_and_records() -> None:
         history = await farm.client.get("/history?model=m")
         assert len(plots(history.text)) == 1
         assert "before=1" in history.text
-        assert "nominal speed as known now; 2 of 2 were stored at another" in said(history.text)
+        assert "2 of 2 results were reported at another nominal speed than today's" in said(history.text)
+        assert "1.000 ms" in said(history.text)
+        assert "0.5000 ms" in said(history.text)
 
 
 async def test_hostile_words_of_jobs_are_words() -> None:
@@ -319,3 +405,54 @@ async def test_hostile_words_of_jobs_are_words() -> None:
             answer = await farm.client.get(path)
             assert answer.status_code == 200, path
             assert "<img" not in answer.text, path
+
+
+def measured(seq: int, verdict: str, **fields: Any) -> Any:
+    estimate = {"median_s": seq * 1e-3, "low_s": seq * 0.9e-3, "high_s": seq * 1.1e-3}
+    return lenient(
+        {"seq": seq, "job": f"bench-{seq}", "name": "m", "device": "pixel", "verdict": verdict, "estimate": estimate,
+         "target": "cpu", "precision": "float32", "tvm": "0.1", "at": AT, **fields}
+    )  # fmt: skip
+
+
+async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_them_beside_each_other() -> None:
+    rows = [measured(4, "trusted"), measured(3, "rejected"), measured(2, "trusted", tvm="0.2"), measured(1, "trusted")]
+    answers = {
+        "history.models": {"models": [{"model": SHA, "name": "m", "count": 4}]},
+        "history.list": {"rows": rows, "more": True},
+    }
+    async with page(Desk(**answers)) as farm:
+        every = await farm.client.get("/history?model=m")
+        assert "bench-3" in every.text
+        assert not plots(every.text)[0]["panels"][0]["log"]
+        trusted = await farm.client.get("/history?model=m&trusted=1&log=1&a=bench-4&b=bench-2")
+        assert "bench-3" not in trusted.text
+        assert all(plot["panels"][0]["log"] for plot in plots(trusted.text))
+        assert plots(trusted.text)[0]["title"] == "A and B"
+        text = said(trusted.text)
+        assert "A bench-4 pixel 4.000 ms 3.600 ms to 4.400 ms trusted" in text
+        assert "B bench-2 pixel 2.000 ms" in text
+        assert "They differ in: tvm." in text
+        assert "&amp;trusted=1&amp;log=1&amp;before=1" in trusted.text
+        assert "Choose A and B" in (await farm.client.get("/history?model=m&a=bench-4&b=gone")).text
+        rows[:] = [measured(3, "rejected")]
+        assert "None of these results is trusted." in said((await farm.client.get("/history?model=m&trusted=1")).text)
+
+
+@pytest.mark.parametrize(("array", "devices"), [("", 2), ("array-1", 1)])
+async def test_an_ended_job_is_submitted_once_more(array: str, devices: int) -> None:
+    told = shown(row(array=array))
+    told["spec"] |= {"devices": 2, "hold": True, "after": ["bench-0"]}
+    submitted = {"jobs": [row(id="bench-2")], "array": "", "warnings": ["no phone is free"]}
+    async with page(desk(told, **{"job.submit": submitted})) as farm:
+        assert "Run again" not in (await farm.client.get("/jobs/bench-1")).text
+        csrf = await farm.sign_in("ann", Role.USER)
+        assert "Run again" in (await farm.client.get("/jobs/bench-1")).text
+        answer = await farm.client.post("/jobs/bench-1/again", data={"csrf": csrf})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/bench-2")
+        caller, kind, fields = farm.desk.asked[-1]
+        assert (caller.user, kind) == ("ann", "job.submit")
+        assert fields["spec"] == {**told["spec"], "devices": devices, "hold": False, "after": []}
+        assert farm.session.notice == "Job bench-2 is submitted. Beware: no phone is free."
+        told["job"]["ended_at"] = None
+        assert "Run again" not in (await farm.client.get("/jobs/bench-1")).text

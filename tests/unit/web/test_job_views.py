@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
-from farm.core.errors import UserError
-from farm.core.job import FINAL, JobState
-from farm.core.target_key import target_words
-from farm.jobs.specs import KINDS
-from farm.web.job_views import STATES, TONES, Filter, facts, files_of, may_act, told, took, why
+from farm.common.errors import UserError
+from farm.kinds import KINDS
+from farm.model.identity import target_words
+from farm.model.job import FINAL, JobState
+from farm.web.job_views import (
+    STATES,
+    TONES,
+    Filter,
+    facts,
+    files_of,
+    job_tone,
+    lenient,
+    may_act,
+    outcome,
+    reasons,
+    took,
+    why,
+)
+from farm.web.leases import queue_rows
 from farm.web.measured import line_plots
-from farm.web.queue import queue_rows
+from farm.web.rendering import linked
 
 SHA = "ab" * 32
 
@@ -85,7 +100,7 @@ def test_who_may_act():
 
 
 def test_what_is_missing_is_none():
-    loose = told({"a": {"b": [{"c": 1}]}})
+    loose = lenient({"a": {"b": [{"c": 1}]}})
     assert loose["a"]["b"][0]["d"] is None
     assert loose["x"] is None
 
@@ -102,7 +117,7 @@ def test_places_count_everybody_who_waits():
     )
     assert [each["place"] for each in rows] == [11, 12, 13]
     assert (rows[1]["why"], rows[1]["estimate"], rows[2]["estimate"]) == ("no phone", "within 1m 30s", "")
-    assert rows[0]["kind"] == "TVM door"
+    assert rows[0]["kind"] == "TVM client"
 
 
 def test_results_that_cannot_be_compared_are_lines_of_their_own():
@@ -119,3 +134,57 @@ def test_results_that_cannot_be_compared_are_lines_of_their_own():
 def test_targets_in_words():
     assert target_words({"kind": "llvm", "mcpu": "x", "num-cores": 8}) == "llvm x"
     assert target_words("tag/a") == "tag/a"
+
+
+@pytest.mark.parametrize(
+    ("state", "result", "came_of_it", "colour"),
+    [
+        ("done", {"verdict": "trusted", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "trusted"), "good"),
+        ("done", {"verdict": "suspect", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "suspect"), "warn"),
+        ("done", {"verdict": "rejected", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "rejected"), "bad"),
+        ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "B is faster"), "good"),
+        ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.0000", "cannot tell"), "warn"),
+        ("done", {"speedup": {"times": 2.0, "answer": "faster"}, "comparison": {}}, ("2.00 times", "faster"), "good"),
+        ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times", "slower"), "bad"),
+        ("failed", {"exit_code": 3}, ("exit code 3", ""), "bad"),
+        ("done", {}, ("", ""), "good"),
+        ("running", None, ("", ""), "busy"),
+    ],
+)
+def test_a_job_that_is_done_is_as_good_as_its_result(
+    state: str, result: Any, came_of_it: tuple[str, str], colour: str
+) -> None:
+    row = {"state": state, "result": result}
+    assert outcome(row) == came_of_it
+    assert job_tone(row) == colour
+
+
+def test_a_reason_is_given_once_for_all_its_devices() -> None:
+    lines = [
+        "last error: the phone is gone",
+        "attempt 1 on pixel is failed: the phone is gone",
+        "your quota of 2 phones is used up",
+        "pixel: held by ann",
+        "fire: held by ann",
+        "tab: in maintenance: its glass is broken",
+        "it should have a phone within 5m",
+    ]
+    assert reasons(lines) == [
+        "your quota of 2 phones is used up", "pixel, fire: held by ann", "tab: in maintenance: its glass is broken",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("undo: farm device release pixel", 'undo: <a href="/devices/pixel">device release pixel</a>'),
+        ("`farm job list` shows them", '<a href="/jobs">job list</a> shows them'),
+        ("see farm logs bench-5af1; then", 'see <a href="/jobs/bench-5af1">logs bench-5af1</a>; then'),
+        ("farm explain device 10.0.0.3:5555.", '<a href="/devices/10.0.0.3%3A5555">explain device 10.0.0.3:5555</a>.'),
+        ("farm device reboot is for operators", "farm device reboot is for operators"),
+        ("farm doctor shows <b>", "farm doctor shows &lt;b&gt;"),
+        ("farm job list --user ann shows them", "farm job list --user ann shows them"),
+    ],
+)
+def test_a_command_leads_to_the_page_that_does_it(text: str, shown: str) -> None:
+    assert str(linked(text)) == shown

@@ -1,12 +1,16 @@
 """The pages over made-up verbs: what they show, and what hostile names come out as."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from farm.control.callers import Role
-from farm.core.device import Service
+from farm.model.device import Life, Service
+from farm.model.health import Finding, FindingKind
+from farm.model.identity import DeviceIdentity, Soc
+from farm.web.devices import classes_of
 from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, status, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -118,3 +122,87 @@ async def test_a_name_that_needs_quoting_is_one_segment_of_its_address() -> None
     async with page(device_desk(shown)) as farm:
         assert 'href="/devices/10.0.0.3%3A5555"' in (await farm.client.get("/")).text
         assert (await farm.client.get("/devices/10.0.0.3%3A5555")).status_code == 200
+
+
+async def test_what_needs_a_person_stands_first_on_the_wall() -> None:
+    full = Finding(FindingKind.DATA_LOW, "its storage is nearly full")
+    devices = (
+        view("a-ready"), view("b-gone", life=Life.GONE), view("c-new", adopted=False, life=Life.NEW),
+        view("d-bad", life=Life.QUARANTINED), view("e-mends", life=Life.RECOVERING), view("f-full", findings=(full,)),
+        view("g-drained", service=Service.DRAINING),
+    )  # fmt: skip
+    async with page(Desk(status=status(*devices))) as farm:
+        answer = await farm.client.get("/")
+    names = re.findall(r'class="name">([^<]*)<', answer.text)
+    assert names == ["d-bad", "e-mends", "b-gone", "c-new", "f-full", "a-ready", "g-drained"]
+
+
+async def test_a_card_has_the_name_on_the_box_and_is_found_by_it() -> None:
+    named = view("poco", identity=DeviceIdentity(model="24069PC21I", market_name="POCO F6", soc=Soc(model="SM8635")))
+    async with page(device_desk(named)) as farm:
+        assert "POCO F6 · SM8635" in said((await farm.client.get("/?text=poco+f6")).text)
+        assert "POCO F6 (24069PC21I)" in said((await farm.client.get("/devices/poco")).text)
+
+
+@pytest.mark.parametrize(
+    ("progress", "expires_in_s", "left"),
+    [
+        ({"done": 12, "of": 64, "eta_s": 90.0}, 3600.0, "12 of 64 · about 1m 30s left"),
+        ({"done": None, "of": None, "eta_s": None}, 3600.0, "at most 1h left"),
+        (None, -5.0, "at most 0s left"),
+        (None, None, ""),
+    ],
+)
+async def test_a_busy_card_shows_its_job_and_the_time_left(
+    progress: Any, expires_in_s: float | None, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.web.devices.datetime", Clock)
+    ends = None if expires_in_s is None else (NOW + timedelta(seconds=expires_in_s)).isoformat()
+    job = {"id": "tune-7", "kind": "tune", "name": "net.onnx", "progress": progress}
+    answers = {
+        "lease.list": {"leases": [lease(job="tune-7", expires_at=ends)], "waiting": [], "waiting_more": 0},
+        "job.list": {"jobs": [job], "more": False, "before": ""},
+    }
+    async with page(Desk(status=status(view("pixel"), holder="bob"), **answers)) as farm:
+        answer = await farm.client.get("/fleet/wall")
+    (work,) = re.findall(r'<span class="work">(.*?)</span>\s*</li>', answer.text, re.DOTALL)
+    assert said(work).removeprefix("bob · tune net.onnx").strip(" ·,") == left
+    assert 'href="/jobs/tune-7"' in work
+
+
+async def test_what_a_quarantine_says_is_said_once() -> None:
+    long = "the golden check failed: conv2d on opencl differs by 0.3 at 17 of 4096 places, dense was right"
+    shown = view("pixel", life=Life.QUARANTINED, reason=long, checked=long)
+    event = {"seq": 1, "at": NOW.isoformat(), "kind": "device.quarantined", "subject": "pixel"} | {
+        "data": {"reason": long}
+    }
+    desk = device_desk(
+        shown, why=f"closed: {long}", hint="look at it, then `farm device release NAME`", events=[event],
+        quarantine={"reason": long, "hint": "", "at": None, "rule": "person", "evidence": []},
+    )  # fmt: skip
+    async with page(desk) as farm:
+        answer = await farm.client.get("/devices/pixel")
+    text = said(answer.text)
+    assert text.count("the golden check failed") == 1
+    assert "interactive: closed for the reason above" in text
+    assert 'then <a href="/devices/pixel">device release pixel</a>' in answer.text
+    assert text.index("pixel quarantined") < text.index("the golden check failed")
+
+
+async def test_classes_closed_for_one_reason_share_a_line() -> None:
+    classes = {
+        "interactive": {"open": True, "reason": ""},
+        "bench": {"open": False, "reason": "closed: it is warm"},
+        "tune": {"open": False, "reason": "closed: it is warm"},
+    }
+    assert classes_of(classes) == [("interactive", True, ""), ("bench, tune", False, "closed: it is warm")]
+
+
+class Clock(datetime):
+    """A clock that stands at NOW."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> "datetime":
+        """When the tests happen."""
+        assert tz is UTC
+        return NOW

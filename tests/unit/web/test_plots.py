@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.web.plot_parts import MOST_BINS, bins, counted, quantile, time_words, unit_of
-from farm.web.plots import (
-    TABLE_ROWS,
-    Samples,
-    compare_plot,
-    distribution_plot,
-    history_plot,
-    samples_plot,
-    tuning_plot,
-)
+from farm.kinds.bench.page import Samples, distribution_plot, samples_plot
+from farm.kinds.compare.page import compare_plot
+from farm.kinds.tune.page import tuning_plot
+from farm.web.measured import history_plot
+from farm.web.plots import MOST_BINS, TABLE_ROWS, bins, counted, quantile, time_words, unit_of
 
 TIMES = st.lists(st.floats(1e-6, 10), min_size=2, max_size=300)
 
@@ -81,10 +76,10 @@ def test_warm_up_outliers_and_what_lies_above_are_series_of_their_own():
     assert plot.panels[0].label == "one run, ms"
     assert [(mark.name, mark.at, mark.to) for mark in plot.panels[0].marks] == [
         ("95 % interval", pytest.approx(0.9), pytest.approx(2.0)),
-        ("median", pytest.approx(1.0), None),
+        ("median by the clock", pytest.approx(1.0), None),
     ]
-    assert "2 are above the plot" in plot.said
-    assert "the slowest took 9.000 ms" in plot.said
+    assert "2 are above the plot" in plot.summary
+    assert "the slowest took 9.000 ms" in plot.summary
 
 
 def test_temperature_lies_under_the_samples_on_the_same_axis_of_time():
@@ -92,7 +87,7 @@ def test_temperature_lies_under_the_samples_on_the_same_axis_of_time():
     heat = plot.panels[1]
     assert (heat.label, heat.x, heat.lines[0].values) == ("battery, °C", [0.0, 2.0, 6.0], [30.0, 31.0, 33.5])
     assert plot.span == (0.0, 6.0)
-    assert "battery 30.0 °C at the beginning, 33.5 °C at the end" in plot.said
+    assert "battery 30.0 °C at the beginning, 33.5 °C at the end" in plot.summary
     assert len(samples_plot(taken([1e-3] * 5)).panels) == 1
 
 
@@ -107,7 +102,7 @@ def test_a_distribution_leaves_a_few_far_ones_out_and_says_so():
     values = [1e-3 + number * 1e-6 for number in range(1000)] + [1.0]
     plot = distribution_plot(taken(values))
     assert sum(plot.panels[0].lines[0].values) < 1001
-    assert "not drawn, up to 1.000 s" in plot.said
+    assert "not drawn, up to 1.000 s" in plot.summary
     assert [row[0] for row in plot.table.rows] == ["least", "5%", "25%", "50%", "75%", "95%", "most"]
     assert float(plot.table.rows[3][1]) == pytest.approx(median(values) * 1000, rel=1e-3)
     assert distribution_plot(taken([1e-3])) is None
@@ -118,7 +113,8 @@ def test_a_tuning_curve_goes_on_to_the_end_of_the_search():
     assert plot.panels[0].x == [2.0, 10.0, 30.0]
     assert plot.panels[0].lines[0].values == pytest.approx([4.0, 1.0, 1.0])
     assert plot.panels[1].lines[0].values == [0.0, 1.0, 5.0, 24.0]
-    assert "(4.00 times) in 24 trials" in plot.said
+    assert "(4.00 times) in 24 trials" in plot.summary
+    assert "the whole model is timed afterwards" in plot.summary
     assert tuning_plot([], 0, None) is None
 
 
@@ -126,8 +122,11 @@ def test_a_comparison_shows_both_sides_and_the_ratio_of_each_pair():
     plot = compare_plot([1e-3, 2e-3], [2e-3, 2e-3], {"ratio": 1.5, "low": 1.0, "high": 2.0, "confidence": 0.99})
     assert line(plot, "A").values == pytest.approx([1.0, 2.0])
     assert line(plot, "B / A", 1).values == [2.0, 1.0]
-    assert "B took 1.5000 times as long as A" in plot.said
+    assert "B took 1.5000 times as long as A" in plot.summary
     assert compare_plot([], [], {"ratio": 1, "low": 1, "high": 1}) is None
+
+
+POINT = (1e-3, 9e-4, 2e-3, "trusted")
 
 
 def test_a_history_keeps_what_is_not_trusted_apart():
@@ -135,6 +134,18 @@ def test_a_history_keeps_what_is_not_trusted_apart():
     assert drawn(plot, "trusted") == [0]
     assert drawn(plot, "suspect or rejected") == [1]
     assert history_plot([(1e-3, 9e-4, 2e-3, "trusted")]) is None
+    assert (plot.panels[0].log, history_plot([POINT, POINT], log=True).panels[0].log) == (False, True)
+    assert [(each.kind, each.values) for each in plot.panels[0].lines[2:]] == [  # error bars
+        ("high", pytest.approx([2.0, 3.0])), ("low", pytest.approx([0.9, 1.0])),
+    ]  # fmt: skip
+
+
+def test_both_medians_are_drawn_and_named():
+    compared = {"ratio": 1.5, "low": 1.0, "high": 2.0}
+    plot = compare_plot([1e-3, 2e-3], [2e-3, 2e-3], compared, [1.5, 2.0])
+    assert [(each.name, each.at) for each in plot.panels[0].marks] == [
+        ("median of A", pytest.approx(1.5)), ("median of B", pytest.approx(2.0)),
+    ]  # fmt: skip
 
 
 def test_units_of_nothing():

@@ -6,7 +6,10 @@ from datetime import datetime
 
 import pytest
 
-from farm.web.results import bench_plots, bench_samples, compare_plots, raw_of, temperatures, tune_plots
+from farm.kinds.bench.page import bench_plots, bench_samples, temperatures
+from farm.kinds.compare.page import compare_plots
+from farm.kinds.tune.page import tune_plots
+from farm.web.plots import PlotSource
 
 STARTED = "2026-11-22T06:17:06+00:00"
 RESULT = {
@@ -36,12 +39,12 @@ def test_without_raw_samples_starts_are_sums_and_that_is_told(raw):
     taken = bench_samples(RESULT, raw)
     assert taken.start_s == pytest.approx([0.0, 0.01, 0.03])
     assert not taken.exact_start
-    assert "estimated" in bench_plots(RESULT, raw)[0].said
+    assert "estimated" in bench_plots(PlotSource(shown={"result": RESULT}, samples=raw))[0].summary
 
 
 @pytest.mark.parametrize("result", [{}, {"samples_s": []}, {"samples_s": [0.0]}, {"samples_s": ["x"]}])
 def test_a_result_without_samples_has_no_plots(result):
-    assert bench_plots(result, None) == []
+    assert bench_plots(PlotSource(shown={"result": result})) == []
 
 
 def test_the_phone_s_own_readings_are_taken_where_there_are_some():
@@ -56,22 +59,31 @@ def test_the_phone_s_own_readings_are_taken_where_there_are_some():
 
 def test_comparisons_of_builds_and_of_bundles():
     result = {"comparison": {"ratio": 2.0, "low": 1.9, "high": 2.1, "confidence": 0.99}}
-    (plot,) = compare_plots(result, {"a_s": [1e-3] * 4, "b_s": [2e-3] * 4})
+
+    def plots(samples, result=result):
+        return compare_plots(PlotSource(shown={"result": result}, samples=samples))
+
+    (plot,) = plots({"a_s": [1e-3] * 4, "b_s": [2e-3] * 4})
     assert plot.panels[1].lines[0].values == [2.0] * 4
     blocks = {"a": [{"samples_s": [3e-3, 1e-3, 2e-3]}], "b": [{"samples_s": [4e-3, 5e-3, 1.0]}]}
-    (plot,) = compare_plots(result, blocks)
+    (plot,) = plots(blocks)
     assert plot.panels[1].lines[0].values == [2.5]
-    assert compare_plots(result, None) == compare_plots({}, blocks) == compare_plots(result, {"a_s": [0]}) == []
+    assert plots(None) == plots(blocks, {}) == plots({"a_s": [0]}) == []
 
 
 def test_a_tuning_curve_of_the_result_or_of_the_search_that_goes_on():
     done = {"result": {"curve": [[1, 1.0, 2e-3]], "trials": 8, "search_s": 5.0, "wanted_trials": 8}, "progress": None}
-    assert tune_plots(done)[0].span == (0.0, 5.0)
+    assert tune_plots(PlotSource(shown=done))[0].span == (0.0, 5.0)
     running = {"result": None, "progress": {"tuning": {"trials": 3, "wanted": 8, "spent_s": 4.0}, "curve": [[1, 1, 1]]}}
-    assert tune_plots(running)[0].panels[1].lines[0].values == [0.0, 1.0, 3.0]
-    assert tune_plots({"result": None, "progress": None}) == []
+    assert tune_plots(PlotSource(shown=running))[0].panels[1].lines[0].values == [0.0, 1.0, 3.0]
+    assert tune_plots(PlotSource(shown={"result": None, "progress": None})) == []
 
 
-def test_where_raw_samples_are():
-    assert raw_of({"result": RESULT}) == "a" * 64
-    assert raw_of({"result": None}) == raw_of({"result": {"certificate": None}}) == ""
+def test_the_median_by_the_clock_and_that_at_nominal_speed_are_drawn_and_named() -> None:
+    samples, _ = bench_plots(PlotSource(shown={"result": {**RESULT, "estimate": {"median_ms": 5.0}}}))
+    panel = samples.panels[0]
+    found = {mark.name: mark.at for mark in panel.marks if mark.to is None}
+    assert found == {"median by the clock": pytest.approx(1.0), "median at nominal speed": pytest.approx(5.0)}
+    assert panel.top is not None
+    assert panel.top > 5.0  # inside the plot
+    assert "1.000 ms by the clock, 5.000 ms at nominal speed" in samples.summary

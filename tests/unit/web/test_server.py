@@ -11,7 +11,8 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from farm.core.web_policy import WebConfig, mistake
+from farm.config import FarmConfig, WebConfig
+from farm.config.consistency import mistakes
 from farm.web import server as module
 from farm.web.server import WebPortError, WebServer
 from tests.support.waiting import until
@@ -54,6 +55,22 @@ async def test_pages_come_over_a_real_socket_without_a_word_of_the_server(caplog
         assert "server" not in answer.headers
         assert (await client.get(server.url, headers={"host": "evil.example"})).status_code == 421
     assert caplog.text == ""
+
+
+async def test_head_is_answered_as_get_is_and_without_a_body() -> None:
+    page = Page(Desk(status=status(view("pixel"))))
+    paths = ("", "jobs/bench-1/nowhere/x", "sign-in", "metrics", "events", "favicon.ico")
+    async with page.client, serving(page.app) as server, httpx.AsyncClient() as client:
+        for path in paths:
+            head = await client.head(server.url + path)
+            assert not page.app.state.hints._readers
+            assert head.content == b""
+            async with client.stream("GET", server.url + path) as answer:
+                assert head.status_code == answer.status_code, path
+                for name in ("content-type", "content-length", "cache-control"):
+                    assert head.headers.get(name) == answer.headers.get(name), (path, name)
+            await until(lambda: not page.app.state.hints._readers)
+        assert (await client.head(server.url, headers={"host": "evil.example"})).status_code == 421
 
 
 async def test_the_daemons_signal_handlers_stay() -> None:
@@ -257,18 +274,17 @@ async def test_garbage_is_answered_400_and_the_next_one_is_served(garbage: bytes
 @pytest.mark.parametrize(
     ("config", "where"),
     [
-        (WebConfig(port=70000), "web.port"),
-        (WebConfig(host=""), "web.host"),
         (WebConfig(allow_hosts=("http://farm.lab",)), "web.allow_hosts"),
         (WebConfig(allow_hosts=("farm.lab:80",)), "web.allow_hosts"),
         (WebConfig(allow_hosts=("",)), "web.allow_hosts"),
     ],
 )
 def test_mistakes_in_the_configuration_are_told(config: WebConfig, where: str) -> None:
-    told = mistake(config)
+    (told,) = mistakes(FarmConfig(web=config))
     assert told is not None
     assert told[0].startswith(where)
 
 
 def test_a_good_configuration_has_no_mistake() -> None:
-    assert mistake(WebConfig(host="::1", port=0, allow_hosts=("farm.lab", "10.0.0.7", "[fd00::7]"))) is None
+    config = WebConfig(host="::1", port=0, allow_hosts=("farm.lab", "10.0.0.7", "[fd00::7]"))
+    assert not list(mistakes(FarmConfig(web=config)))

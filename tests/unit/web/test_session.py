@@ -1,7 +1,7 @@
 """Sessions end by themselves, make room, and go with their account."""
 
-from farm.web import session as module
-from farm.web.session import Sessions
+from farm.web import page as module
+from farm.web.page import Sessions
 
 
 class Clock:

@@ -1,10 +1,15 @@
 """Signing in and out of the page, and what each attempt leaves behind."""
 
+import httpx
 import pytest
 
+from farm.config import WebConfig
 from farm.control.callers import Role
 from farm.web.page import own_path
-from tests.support.web_desk import Desk, page, said, status, view
+from tests.support.web_desk import BASE, Desk, Page, page, said, status, view
+
+TOKEN = WebConfig(read="token")
+READ = ("/", "/fleet/wall", "/jobs/bench-1/files/result?x=1", "/jobs/bench-1/log", "/events", "/devices/pixel/readings")
 
 
 async def test_a_good_token_begins_a_session() -> None:
@@ -90,3 +95,37 @@ async def test_sign_in_sign_out_and_wrong_tokens_are_told() -> None:
             ("web token ann from 127.0.0.1", "auth.sign_in", "ok"),
             ("web token ann from 127.0.0.1", "auth.sign_out", "ok"),
         ]
+
+
+@pytest.mark.parametrize("path", READ)
+async def test_a_farm_whose_readers_sign_in_shows_a_stranger_nothing(path: str) -> None:
+    async with page(config=TOKEN) as farm:
+        answer = await farm.client.get(path)
+        assert answer.status_code == 401
+        assert f'name="to" value="{path}"' in answer.text
+        assert "Users of this host may look" not in answer.text
+        assert "data-seq" not in answer.text  # nor does the page follow events
+        assert (await farm.client.head(path)).status_code == 401
+        assert farm.desk.asked == []
+        for public in ("/sign-in", "/metrics", "/favicon.ico"):
+            assert (await farm.client.get(public)).status_code == 200
+        token = await farm.account("vera", Role.VIEWER)
+        assert (await farm.client.post("/sign-in", data={"token": token})).status_code == 303
+        assert (await farm.client.get("/")).status_code == 200
+        await farm.accounts.revoke("vera")
+        assert (await farm.client.get("/")).status_code == 401
+
+
+async def test_readers_of_another_host_sign_in() -> None:
+    elsewhere = httpx.ASGITransport(page_app := Page(Desk(status=status())).app, client=("10.0.0.7", 5555))
+    async with httpx.AsyncClient(transport=elsewhere, base_url=BASE) as client:
+        assert (await client.get("/")).status_code == 401
+        assert (await client.get("/metrics")).status_code == 200
+    assert page_app.state.web.config.read == "loopback"
+
+
+async def test_users_of_this_host_read_without_a_sign_in_unless_the_configuration_says_otherwise() -> None:
+    async with page() as farm:
+        answer = await farm.client.get("/")
+    assert answer.status_code == 200
+    assert "Users of this host may look" in answer.text

@@ -2,9 +2,9 @@
 
 import re
 
-from farm.core.durations import format_duration
-from farm.core.series import LINE_EVERY_S
-from farm.web.words import SPARK_WIDTH, coded, spark
+from farm.common.durations import format_duration
+from farm.devices.health.series import LINE_EVERY_S
+from farm.web.rendering import SPARK_WIDTH, coded, spark
 
 
 def test_backticks_are_code_and_the_rest_is_escaped() -> None:

@@ -4,9 +4,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from farm.jobs.tasks import BundleUse
-from farm.worker.bundle_turns import SAMPLES, Block, BundleVersionError, Turns, at_speed, check_versions
-from farm.worker.timing import time_pairs
+from farm.jobs.specs import BundleUse
+from farm.worker.timing import (
+    BLOCK_SAMPLES,
+    BundleTurns,
+    BundleVersionError,
+    TimedBlock,
+    at_speed,
+    check_versions,
+    time_pairs,
+)
 
 A = BundleUse(name="old", hash="1" * 64, tvm="0.27.0")
 B = BundleUse(name="new", hash="2" * 64, tvm="0.27.0")
@@ -30,10 +37,10 @@ class Phone:
         assert "AB"[side] == self.on
         self.story += "."
         self.clock = 1 + (self.readings % 7) / 10
-        yield self
+        yield self.samples, self.reading
 
     def samples(self, number, repeat):
-        assert repeat == SAMPLES
+        assert repeat == BLOCK_SAMPLES
         return [0.02 * self.clock * (1.1 if self.on == "B" else 1.0)] * repeat
 
     def reading(self):
@@ -43,7 +50,7 @@ class Phone:
 
 def test_a_bundle_is_changed_only_between_unlike_blocks_and_the_clock_is_taken_out():
     phone = Phone()
-    turns = Turns((A, B), phone.change, phone.turn)
+    turns = BundleTurns((A, B), phone.change, phone.turn)
     seconds = iter(range(1000))
     pairs = time_pairs(turns.timer(0), turns.timer(1), measure_s=5.0, shuffled=False, clock=lambda: next(seconds))
     assert phone.story.startswith("A.B." + "A.B.." + "A..B..A..B..")  # one of each first, for how many runs it takes
@@ -54,7 +61,7 @@ def test_a_bundle_is_changed_only_between_unlike_blocks_and_the_clock_is_taken_o
 
 
 def test_a_block_is_its_median_at_nominal_speed():
-    assert at_speed(Block((1.0, 2.0, 90.0), reference_s=0.5), nominal_s=0.25) == 1.0
+    assert at_speed(TimedBlock((1.0, 2.0, 90.0), reference_s=0.5), nominal_s=0.25) == 1.0
 
 
 def test_libraries_run_only_under_their_own_tvm():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from farm.worker.likeness import differences
+from farm.worker.outputs import differences
 
 RANDOM = np.random.default_rng(1)
 X = RANDOM.standard_normal((1, 3, 4)).astype(np.float32)

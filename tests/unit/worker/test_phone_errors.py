@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.core.errors import Fault
+from farm.common.errors import Fault
 from farm.worker.session import PhoneOutOfMemoryError, PhoneSessionError, on_phone
 
 

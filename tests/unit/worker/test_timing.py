@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from farm.measure.comparison import Answer
+from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import Verdict
-from farm.worker.certificate import Nominal, Try, measured, nominal_of, plain
-from farm.worker.daemon import Daemon
+from farm.worker.certificate import MeasuringRun, NominalSpeed, measured, nominal_of, plain
+from farm.worker.daemon import WorkerChannel
 from farm.worker.timing import (
     PhoneClockError,
-    Plan,
+    SamplingPlan,
     block_size,
     measure,
     runs_alike,
@@ -55,7 +55,7 @@ class Phone:
 
 def test_samples_are_long_enough_and_each_block_has_its_reference():
     phone = Phone()
-    taken, found = measure(phone.model(0.001), phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    taken, found = measure(phone.model(0.001), phone.reference, SamplingPlan(0.01, 30.0), clock=phone.clock)
     assert taken.number in (10, 11)  # of 1 ms, for 10 ms
     assert phone.ran[:5] == [("model", 1, 1)] * 5  # which say how many runs make a sample
     assert [name for name, _, _ in phone.ran[5:9]] == ["reference", "model", "reference", "model"]
@@ -69,7 +69,7 @@ def test_samples_are_long_enough_and_each_block_has_its_reference():
 def test_a_first_run_that_was_interrupted_does_not_make_samples_short():
     phone = Phone()
     phone.speed = lambda now_s: 50.0 if now_s < 100.06 else 1.0
-    taken, _ = measure(phone.model(0.001), phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    taken, _ = measure(phone.model(0.001), phone.reference, SamplingPlan(0.01, 30.0), clock=phone.clock)
     assert taken.first_run_s > 0.04
     assert taken.number in (10, 11)
 
@@ -79,7 +79,7 @@ def test_a_slow_model_gives_several_samples_for_each_untimed_run():
     assert block_size(2) == 2
     assert block_size(100) == 1
     phone = Phone()
-    taken, _ = measure(phone.model(0.5), phone.reference, Plan(0.01, 60.0), clock=phone.clock)
+    taken, _ = measure(phone.model(0.5), phone.reference, SamplingPlan(0.01, 60.0), clock=phone.clock)
     assert taken.number == 1
     assert phone.ran[1:3] == [("reference", 1, 1), ("model", 1, 4)]
     assert taken.start_s == sorted(taken.start_s)
@@ -88,7 +88,7 @@ def test_a_slow_model_gives_several_samples_for_each_untimed_run():
 
 def test_time_ends_it_however_little_is_known():
     phone = Phone(scatter=0.3)
-    taken, found = measure(phone.model(1.0), phone.reference, Plan(0.001, 10.0), clock=phone.clock)
+    taken, found = measure(phone.model(1.0), phone.reference, SamplingPlan(0.001, 10.0), clock=phone.clock)
     assert 1 <= found.count < 20
     assert found.verdict is not Verdict.TRUSTED
     assert taken.first_run_s > 0
@@ -96,7 +96,7 @@ def test_time_ends_it_however_little_is_known():
 
 def test_so_many_samples_as_asked_for_and_no_more():
     phone = Phone(scatter=0.3)
-    plan = Plan(0.0005, 0.1, number=3, repeat=50)
+    plan = SamplingPlan(0.0005, 0.1, number=3, repeat=50)
     taken, found = measure(phone.model(0.01), phone.reference, plan, clock=phone.clock)
     assert (taken.number, found.count) == (3, 50)
 
@@ -104,7 +104,9 @@ def test_so_many_samples_as_asked_for_and_no_more():
 def test_a_slower_clock_is_told_by_the_kernel_and_taken_out():
     phone = Phone()
     phone.speed = lambda now_s: 1.25  # a throttled phone: all takes a quarter longer
-    _, found = measure(phone.model(0.002), phone.reference, Plan(0.01, 30.0), nominal_s=0.001, clock=phone.clock)
+    _, found = measure(
+        phone.model(0.002), phone.reference, SamplingPlan(0.01, 30.0), nominal_s=0.001, clock=phone.clock
+    )
     assert abs(found.raw_median_s / 0.0025 - 1) < 0.01
     assert abs(found.estimate.median_s / 0.002 - 1) < 0.01
 
@@ -112,13 +114,13 @@ def test_a_slower_clock_is_told_by_the_kernel_and_taken_out():
 def test_a_phone_that_begins_to_throttle_is_not_trusted():
     phone = Phone()
     phone.speed = lambda now_s: 1.0 if now_s < 100.4 else 1.3
-    _, found = measure(phone.model(0.002), phone.reference, Plan(0.001, 2.0), clock=phone.clock)
+    _, found = measure(phone.model(0.002), phone.reference, SamplingPlan(0.001, 2.0), clock=phone.clock)
     assert found.verdict is not Verdict.TRUSTED
 
 
 def test_without_a_kernel_nothing_is_trusted():
     phone = Phone()
-    taken, found = measure(phone.model(0.001), None, Plan(0.01, 30.0), clock=phone.clock)
+    taken, found = measure(phone.model(0.001), None, SamplingPlan(0.01, 30.0), clock=phone.clock)
     assert all(math.isnan(value) for value in taken.reference_s)
     assert taken.to_wire()["reference_s"][0] is None
     assert [reason.code for reason in found.reasons] == ["no_reference"]
@@ -130,7 +132,9 @@ def test_runs_of_a_sample(run_s, runs):
 
 
 @pytest.mark.parametrize(
-    ("factor", "answer"), [(1.1, Answer.SLOWER), (0.9, Answer.FASTER), (1.0, Answer.SAME)], ids=str
+    ("factor", "answer"),
+    [(1.1, ComparisonAnswer.SLOWER), (0.9, ComparisonAnswer.FASTER), (1.0, ComparisonAnswer.SAME)],
+    ids=str,
 )
 def test_two_builds_take_turns_however_the_phone_drifts(factor, answer):
     phone = Phone()
@@ -178,7 +182,7 @@ def test_what_interrupts_each_fourth_sample_makes_neither_of_equal_builds_slower
     for shuffled, told in ((True, False), (False, True)):
         taken = iter(range(-10 if shuffled else -2, 100_000))  # first runs of each come before
         answer = time_pairs(timed, timed, measure_s=20.0, shuffled=shuffled, clock=phone.clock).comparison.answer
-        assert (answer in (Answer.FASTER, Answer.SLOWER)) is told
+        assert (answer in (ComparisonAnswer.FASTER, ComparisonAnswer.SLOWER)) is told
 
 
 @pytest.mark.parametrize("told", [0.0, -1.0, math.nan, math.inf])
@@ -188,7 +192,7 @@ def test_a_time_that_is_none_is_the_phones_fault(told):
         timer_of(machine, None)(1, 2)
     phone = Phone()
     with pytest.raises(PhoneClockError, match="the reference kernel took"):
-        measure(phone.model(0.001), lambda: told, Plan(0.01, 1.0), clock=phone.clock)
+        measure(phone.model(0.001), lambda: told, SamplingPlan(0.01, 1.0), clock=phone.clock)
 
 
 def test_a_phones_clock_that_jumps_ahead_of_the_hosts_leaves_an_outlier():
@@ -198,7 +202,7 @@ def test_a_phones_clock_that_jumps_ahead_of_the_hosts_leaves_an_outlier():
     def timed(number, repeat):
         return [each + next(jumps, 0.0) for each in model(number, repeat)]
 
-    taken, found = measure(timed, phone.reference, Plan(0.01, 30.0), clock=phone.clock)
+    taken, found = measure(timed, phone.reference, SamplingPlan(0.01, 30.0), clock=phone.clock)
     assert "held_up" in {reason.code for reason in found.reasons}
     assert taken.start_s == sorted(taken.start_s)
 
@@ -206,20 +210,20 @@ def test_a_phones_clock_that_jumps_ahead_of_the_hosts_leaves_an_outlier():
 def test_two_builds_have_an_end_when_nothing_can_be_told():
     phone = Phone(scatter=0.5)
     pairs = time_pairs(phone.model(0.02, "a"), phone.model(0.0201, "b"), measure_s=3.0, clock=phone.clock)
-    assert pairs.comparison.answer is Answer.CANNOT_TELL
+    assert pairs.comparison.answer is ComparisonAnswer.CANNOT_TELL
     assert pairs.comparison.needed_pairs > len(pairs.a_s)
     assert phone.now_s - 100.0 < 5.0
 
 
 def tried(scatter, seed=1):
     phone = Phone(scatter, seed)
-    taken, found = measure(phone.model(0.001), phone.reference, Plan(0.01, 0.5), clock=phone.clock)
-    return Try(taken, found, "2026-11-20T12:00:00+00:00", 0.5)
+    taken, found = measure(phone.model(0.001), phone.reference, SamplingPlan(0.01, 0.5), clock=phone.clock)
+    return MeasuringRun(taken, found, "2026-11-20T12:00:00+00:00", 0.5)
 
 
 def test_a_result_shows_every_try_and_which_one_it_reports():
     first, second = tried(0.2), tried(0.002)
-    told = measured([first, second], second, Nominal("k", None, "this run"), "f" * 64)
+    told = measured([first, second], second, NominalSpeed("k", None, "this run"), "f" * 64)
     certificate = told["certificate"]
     assert told["verdict"] == certificate["verdict"] == second.assessment.verdict
     assert [each["reported"] for each in certificate["tries"]] == [False, True]
@@ -233,8 +237,8 @@ def test_a_result_shows_every_try_and_which_one_it_reports():
 
 
 def test_the_nominal_speed_is_that_of_the_same_kernel():
-    assert nominal_of("a", {"a": 0.002, "b": 0.003}) == Nominal("a", 0.002, "history")
-    assert nominal_of("c", {"a": 0.002}) == Nominal("c", None, "this run")
+    assert nominal_of("a", {"a": 0.002, "b": 0.003}) == NominalSpeed("a", 0.002, "history")
+    assert nominal_of("c", {"a": 0.002}) == NominalSpeed("c", None, "this run")
 
 
 def test_what_is_no_number_is_none():
@@ -242,7 +246,7 @@ def test_what_is_no_number_is_none():
 
 
 def test_what_the_daemon_does_not_know_is_none():
-    moment = Daemon.conditions(SimpleNamespace(call=lambda _: {"temperature_c": 31.0, "more": 5}))
+    moment = WorkerChannel.conditions(SimpleNamespace(call=lambda _: {"temperature_c": 31.0, "more": 5}))
     assert (moment.temperature_c, moment.throttle_status) == (31.0, None)
 
 
@@ -253,7 +257,7 @@ def test_whoever_looks_sees_each_standing_but_the_last():
     def look(taken, found):
         seen.append((len(taken.seconds), found.count))
 
-    taken, _ = measure(phone.model(0.002), phone.reference, Plan(0.0001, 5.0), clock=phone.clock, look=look)
+    taken, _ = measure(phone.model(0.002), phone.reference, SamplingPlan(0.0001, 5.0), clock=phone.clock, look=look)
     assert len(seen) >= 2
     assert all(count == assessed < len(taken.seconds) for count, assessed in seen)
     assert seen == sorted(set(seen))

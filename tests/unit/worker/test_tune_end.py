@@ -5,15 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
 
-from farm.cli.tune_summary import summary_lines, worth_it
-from farm.core.errors import FarmError, PhoneError
-from farm.worker.tune_end import Ending, search_limit_s, within
+from farm.common.errors import FarmError, PhoneError
+from farm.kinds.tune.run import speedup
+from farm.kinds.tune.summary import summary_lines, worth_it
+from farm.kinds.tune.worker import Ending, search_limit_s, within
+from farm.measure.comparison import compare
+
+
+def test_the_speed_up_is_the_ratio_of_the_times_beside_it() -> None:
+    """A phone that grew slower within the run: the medians of both builds have another ratio than the pairs."""
+    slower = np.linspace(1, 2, 40)
+    found = compare(6.757e-3 * slower, 6.757e-3 / 4.27 * slower)
+    gain = speedup(found, median(np.append(6.757e-3 / 4.27 * slower, [1e-3] * 8)))
+    assert gain["times"] == pytest.approx(4.27, rel=1e-3)
+    assert gain["untuned_ms"] / gain["tuned_ms"] == pytest.approx(gain["times"])
+    assert gain["answer"] == "faster"
 
 
 def test_the_search_leaves_what_builds_take_on_this_host() -> None:

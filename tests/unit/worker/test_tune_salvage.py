@@ -11,8 +11,8 @@ import pytest
 
 from farm.compiler.record_files import packed, read_records, write_records
 from farm.compiler.records import RECORDS
-from farm.worker.tune_salvage import main
-from farm.worker.tuning_run import MODEL, TUNING
+from farm.kinds.tune.run import MODEL, TUNING
+from farm.kinds.tune.salvage import main
 from tests.unit.compiler.test_records import LLVM, set_of
 
 

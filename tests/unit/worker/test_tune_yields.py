@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.jobs.executor import YieldedError
-from farm.worker.tune import ASK_S, yielding
+from farm.jobs.attempt import YieldedError
+from farm.kinds.tune.worker import ASK_S, yielding
 
 
 def test_it_asks_now_and_then_and_ends_when_it_should() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from farm.worker.tuning_report import News
+from farm.kinds.tune.run import News
 
 
 def test_a_standing_is_told_when_trials_or_phones_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = 0.0, []
-    monkeypatch.setattr("farm.worker.tuning_report.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("farm.kinds.tune.run.time.monotonic", lambda: now_s)
     status = SimpleNamespace(phones=("pixel",), busy=0, waits="")
     estimate = SimpleNamespace(seconds=math.inf, weights={}, best_s={}, curve=[], raised=0)
     search: Any = SimpleNamespace(
@@ -27,7 +27,7 @@ def test_a_standing_is_told_when_trials_or_phones_have_changed(monkeypatch: pyte
         nonlocal now_s
         now_s += 10.0
         vars(status).update(changes)
-        news.heard(search)
+        news.on_progress(search)
         return len(said)
 
     assert [wait(), wait(busy=1), wait(busy=0)] == [1, 1, 1]

@@ -9,9 +9,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from farm.core.errors import UserError
-from farm.zoo.__main__ import main
-from farm.zoo.catalogue import MODELS, onnx_bytes
+from farm.common.errors import UserError
+from farm.zoo import MODELS, main, onnx_bytes
 
 # Parameters as the papers and torchvision count them (trainable: weights, biases, normalisations' factors and shifts).
 # Ours have the running means and variances in the file too: two more per normalised channel.

@@ -1,0 +1,202 @@
+"""What an open TVM session and an operator notice of somebody else's abuse.
+
+Each abuse (`benchmarks/abusers.py`) has a row without it, measured just before. Abusers of the history are remote
+viewers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness import Context, Figure, percentile, under, until
+from benchmarks.whole_farm import PROFILES
+from farm.common.errors import DaemonUnreachableError, HostError
+from farm.common.events import EPOCH_SHIFT, Event
+from farm.control.client import ControlClient
+from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.store.store import Store
+
+EVENTS = 1_700  # in the history
+MEASURE_S = 8.0
+CALL_EVERY_S = 0.01
+STATUS_EVERY_S = 0.25
+SETTLE_LIMIT_S = 30.0
+IDLE_PERCENT = 15.0  # of a core: below it the daemon has nothing left to do for callers that have gone
+GOAL_FACTOR = 3.0
+FLOOR_MS = 20.0  # of the quiet maximum: below it the scheduler of the host decides
+GOAL_STATUS_S = 1.0
+GOAL_IDLE_S = 5.0
+GOAL_GROWTH_MB = 40.0
+ABUSES = (
+    ("30 readers of all events", "events", 30),
+    ("250 readers of all events", "events", 250),
+    ("5,000 silent TVM connections", "silent", 5_000),
+    ("20 slow clients of each port", "drip", 20),
+    ("20 readers of the page", "web", 20),
+    ("an upload of 1 GiB", "upload", 1),
+)
+CONFIG = '[control]\nlisten = "tcp://127.0.0.1:0"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Durations of `MEASURE_S`."""
+
+    calls_ms: list[float]
+    status_s: list[float]
+
+
+def run(context: Context) -> list[Figure]:
+    """The session's calls and an operator's `status` beside each abuse; memory and work that are left."""
+    from tvm import rpc
+
+    figures: list[Figure] = []
+    large = context.folder / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    with virtual_farm(phones_of(PROFILES[:2]), config=CONFIG, tell=context.say) as farm:
+        farm.wait_ready(2)
+        context.say(f"{EVENTS} events are put into the database")
+        fill(farm)
+        farm.wait_ready(2)
+        status = farm.status()
+        daemon = psutil.Process(status["pid"])
+        where = {
+            "key": str(viewer(farm, context.folder)), "socket": str(farm.socket), "tracker": farm.tracker(),
+            "web": status["web"], "upload": str(large),
+        }  # fmt: skip
+        session = rpc.connect_tracker(*farm.tracker()).request("android")
+        before_mb = daemon.memory_info().rss / 1e6
+        for title, kind, count in ABUSES:
+            quiet = measure(farm.socket, session)
+            context.say(title)
+            with abusers(kind, count, where):
+                abused = measure(farm.socket, session)
+            figures += [*rows(title, quiet, abused), left_over(title, daemon)]
+            figures.append(Figure(f"{title}: memory of the daemon", daemon.memory_info().rss / 1e6, "MB", before_mb))
+        after_mb = daemon.memory_info().rss / 1e6
+        words = f"at most {GOAL_GROWTH_MB:g} more than before"
+        ok = after_mb <= before_mb + GOAL_GROWTH_MB
+        figures.append(Figure("memory of the daemon after all", after_mb, "MB", before_mb, words, ok))
+    return figures
+
+
+def fill(farm: VirtualFarm) -> None:
+    """Give the history `EVENTS` events; the daemon is killed for it and started again."""
+    epoch = farm.status()["seq"] >> EPOCH_SHIFT
+    farm.daemon.kill()
+    asyncio.run(add_events(farm.folder / "state" / "farm.db", (epoch + 1 << EPOCH_SHIFT) - EVENTS - 1))
+    farm.daemon.start().close()
+    farm.client.close()
+
+
+async def add_events(database: Path, seq: int) -> None:
+    """Events after `seq`, as agents publish them."""
+    store = Store.open(database)
+    data = {"from": "ready", "reason": "the phone is checked", "seconds": 1.25}
+    try:
+        await store.events.add(
+            [Event(seq + n, datetime.now(UTC), "device.checking", "virtual", data) for n in range(1, EVENTS + 1)]
+        )
+    finally:
+        store.close()
+
+
+def viewer(farm: VirtualFarm, folder: Path) -> Path:
+    """The key file of a viewer elsewhere."""
+    made = farm.client.call("auth.new", name="abuser", role="viewer")
+    path = folder / "abuser.key"
+    path.touch(0o600)
+    path.write_text(
+        "".join(f'{name} = "{made[name]}"\n' for name in ("daemon", "server_key", "public_key", "secret_key"))
+    )
+    return path
+
+
+def measure(control: Path, session: Any) -> Measured:
+    """Calls of the session, and of an operator's `status` beside them."""
+    import numpy as np
+    import tvm
+
+    tensor, calls_ms, status_s = (
+        tvm.runtime.tensor(np.zeros(1, "float32"), session.cpu(0)),
+        list[float](),
+        list[float](),
+    )
+    over = threading.Event()
+
+    def operate() -> None:
+        while not over.wait(STATUS_EVERY_S):
+            begun = time.monotonic()
+            with contextlib.suppress(DaemonUnreachableError), ControlClient(control) as client:
+                client.call("status")  # unanswered for 2 s it is given up: also more than the goal
+            status_s.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=operate)
+    thread.start()
+    until_s = time.monotonic() + MEASURE_S
+    while time.monotonic() < until_s:
+        begun = time.perf_counter()
+        tensor.numpy()  # one round trip
+        calls_ms.append(1e3 * (time.perf_counter() - begun))
+        time.sleep(CALL_EVERY_S)
+    over.set()
+    thread.join()
+    return Measured(calls_ms, status_s)
+
+
+@contextlib.contextmanager
+def abusers(kind: str, count: int, where: dict[str, Any]) -> Iterator[None]:
+    """A process of abusers.
+
+    Raises:
+        HostError: it did not begin.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.abusers", kind, str(count), json.dumps(where)],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"begun\n":
+            raise HostError(f"the abusers ({kind}) did not begin")
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def left_over(title: str, daemon: psutil.Process) -> Figure:
+    """How long the daemon works on for callers that have gone."""
+    begun = time.monotonic()
+    until(lambda: daemon.cpu_percent(0.5) < IDLE_PERCENT, SETTLE_LIMIT_S, f"the daemon is not idle after: {title}")
+    return under(f"{title}: work left", time.monotonic() - begun, "s", GOAL_IDLE_S)
+
+
+def rows(title: str, quiet: Measured, abused: Measured) -> list[Figure]:
+    """Figures of one abuse; the column "stock" is the same without it."""
+    worst, quiet_worst = max(abused.calls_ms), max(quiet.calls_ms)
+    goal_ms = GOAL_FACTOR * max(quiet_worst, FLOOR_MS)
+    status_s, quiet_s = max(abused.status_s), max(quiet.status_s)
+    return [
+        Figure(f"{title}: call, median", statistics.median(abused.calls_ms), "ms", statistics.median(quiet.calls_ms)),
+        Figure(f"{title}: call, p99", percentile(abused.calls_ms, 99), "ms", percentile(quiet.calls_ms, 99)),
+        under(f"{title}: call, maximum", worst, "ms", goal_ms, quiet_worst),
+        under(f"{title}: an operator's status, maximum", status_s, "s", GOAL_STATUS_S, quiet_s),
+    ]

@@ -1,0 +1,276 @@
+"""Which bundle each phone of one ABI and platform gets: the rolling upgrade, decided without I/O.
+
+A bundle that the library names newly is the *candidate*. One idle phone tries it (the canary); when it was ready with
+it for `soak_s`, the others follow, at most `share` of them at once. When every phone has it, it is *current*. A phone
+on which it fails gets its last proven bundle back; if it is well with that, the candidate is *refused*. Where no phone
+has a proven bundle there is nothing to protect: the named bundle is current at once.
+
+`Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
+returns the phones to exchange now. `farm.devices.server.rollouts` runs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from farm.common.errors import UserError
+
+RETRY_S, MOST_RETRY_S = 60.0, 3600.0  # before a phone tries again after a failure that was not the bundle's
+
+
+class TrialState(StrEnum):
+    """Where a phone stands with another bundle than the one it had."""
+
+    TRYING = "trying"  # it is chosen: pushed, started, checked, or ready with it for less than `soak_s`
+    PASSED = "passed"
+    FAILED = "failed"  # by the bundle's fault, as far as is known
+    PUT_OFF = "put off"  # the link, the host or the phone failed; it is tried again after a pause
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One phone and a bundle that is new to it."""
+
+    bundle: str  # hash
+    state: TrialState
+    reason: str = ""  # of the latest failure
+    put_off: int = 0  # times
+    until_s: float = 0.0  # end of the pause, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The state of one ABI and platform. Bundles are named by hash; "" is none."""
+
+    current: str = ""
+    previous: str = ""  # current before
+    candidate: str = ""
+    wanted: str = ""  # named by the library or a toolchain when it was last asked
+    refused: Mapping[str, str] = field(default_factory=dict)  # bundle -> reason
+    trials: Mapping[str, Trial] = field(default_factory=dict)  # by the phone's serial
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutConfig:
+    """`[rollout]`: how a new runtime bundle reaches the phones."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25  # of the phones of its ABI that change at once; at least one
+    soak_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0  # a phone must stay ready before the next ones change
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPhone:
+    """One phone as the rollout sees it."""
+
+    serial: str
+    name: str
+    bundle: str  # hash of the bundle on it; "" unknown
+    ready_s: float | None = None  # for how long it has been ready; None: it is not
+    idle: bool = False  # ready, and nobody has it
+    reachable: bool = False  # ready or on its way there
+    counted: bool = False  # must have the candidate before that is current: reachable, or away for a short time
+
+
+def named(rollout: Rollout, wanted: str, stored: Collection[str], proven: Sequence[str]) -> Rollout:
+    """The library was read: it (or a toolchain) names `wanted`.
+
+    Args:
+        rollout: the state.
+        wanted: the bundle named; "" there is none.
+        stored: every bundle of this ABI and platform in the library.
+        proven: for each phone with a proven bundle, that bundle.
+    """
+    refused = {bundle: why for bundle, why in rollout.refused.items() if bundle in stored}
+    current, previous, candidate = (
+        bundle if bundle in stored else "" for bundle in (rollout.current, rollout.previous, rollout.candidate)
+    )
+    known = Counter(bundle for bundle in proven if bundle in stored)
+    usable = [bundle for bundle, _ in known.most_common() if bundle not in refused]
+    if not known:
+        current, candidate = wanted, ""
+        refused.pop(wanted, None)
+    elif not current:
+        current = wanted if wanted in usable or not usable else usable[0]
+        refused.pop(current, None)
+    if candidate == current or (wanted != rollout.wanted and known):
+        candidate = "" if wanted == current or wanted in refused else wanted
+    trials = {serial: trial for serial, trial in rollout.trials.items() if trial.bundle in (current, candidate)}
+    return Rollout(current, previous, candidate, wanted, refused, trials)
+
+
+def added(rollout: Rollout, bundle: str) -> Rollout:
+    """An operator added the bundle, perhaps once more: what is known against it is forgotten."""
+    again = replace(rollout, wanted="") if rollout.wanted == bundle else rollout
+    return replace(again, refused=_without(rollout.refused, bundle), trials=_trials_but(rollout, bundle))
+
+
+def assigned(rollout: Rollout, serial: str, proven: str) -> str:
+    """The bundle that a phone gets at its next provisioning. `proven`: its last proven one, if it can be had."""
+    trial = rollout.trials.get(serial)
+    if trial is None or not trial.bundle:
+        return rollout.current
+    if trial.bundle == rollout.candidate and trial.state in (TrialState.TRYING, TrialState.PASSED):
+        return rollout.candidate
+    failed = trial.state in (TrialState.FAILED, TrialState.PUT_OFF)
+    return proven if proven and failed and trial.bundle == rollout.current else rollout.current
+
+
+def trial_failed(rollout: Rollout, serial: str, bundle: str, reason: str, *, blamed: bool, now_s: float) -> Rollout:
+    """The bundle failed on a phone, which gets its last proven one. `blamed`: the server or its check failed."""
+    former = rollout.trials.get(serial)
+    put_off = 1 + (former.put_off if former is not None and former.bundle == bundle else 0)
+    if blamed:
+        trial = Trial(bundle, TrialState.FAILED, reason)
+    else:
+        pause_s = min(MOST_RETRY_S, RETRY_S * 2 ** min(put_off - 1, 10))
+        trial = Trial(bundle, TrialState.PUT_OFF, reason, put_off, now_s + pause_s)
+    return replace(rollout, trials={**rollout.trials, serial: trial})
+
+
+def released(rollout: Rollout, serial: str) -> Rollout:
+    """An operator put the phone back into service: it may try again what failed on it."""
+    trial = rollout.trials.get(serial)
+    if trial is None or trial.bundle == rollout.candidate:
+        return rollout
+    return replace(rollout, trials=_without(rollout.trials, serial))
+
+
+def promoted(rollout: Rollout, bundle: str) -> Rollout:
+    """An operator makes the bundle current: no canary; phones change in waves, and each still falls back.
+
+    Raises:
+        UserError: it is current, and no candidate is in its way.
+    """
+    if bundle == rollout.current and not rollout.candidate:
+        raise UserError("the bundle is current already", hint="farm bundle list")
+    previous = rollout.previous if bundle == rollout.current else rollout.current
+    refused = _without(rollout.refused, bundle)
+    return replace(rollout, current=bundle, previous=previous, candidate="", refused=refused, trials={})
+
+
+def rolled_back(rollout: Rollout, bundle: str, reason: str) -> Rollout:
+    """An operator withdraws the candidate, or the current bundle in favour of the one before.
+
+    Raises:
+        UserError: it is neither, or there is no bundle before.
+    """
+    refused = {**rollout.refused, bundle: reason}
+    if bundle == rollout.candidate:
+        return replace(rollout, candidate="", refused=refused, trials=_trials_but(rollout, bundle))
+    if bundle != rollout.current:
+        raise UserError("the bundle is neither a candidate nor current", hint="farm bundle list")
+    if not rollout.previous:
+        raise UserError("there is no bundle to go back to", hint="farm bundle promote NAME, or add another bundle")
+    return replace(rollout, current=rollout.previous, previous="", candidate="", refused=refused, trials={})
+
+
+def advance(
+    rollout: Rollout, phones: Sequence[RolloutPhone], config: RolloutConfig, now_s: float
+) -> tuple[Rollout, tuple[str, ...]]:
+    """Take the next step; returns the new state and the serials of idle phones to provision anew, with `assigned`."""
+    rollout = _judged(rollout, {phone.serial: phone for phone in phones}, config, now_s)
+    counted = [phone for phone in phones if phone.counted]
+    passed = {serial for serial, trial in rollout.trials.items() if trial.state is TrialState.PASSED}
+    if rollout.candidate and counted and all(phone.serial in passed for phone in counted):
+        rollout = replace(rollout, current=rollout.candidate, previous=rollout.current, candidate="", trials={})
+        passed = set()
+    in_doubt = any(
+        trial.bundle == rollout.candidate and trial.state is TrialState.FAILED for trial in rollout.trials.values()
+    )
+    target = rollout.current if in_doubt else rollout.candidate or rollout.current
+    canary = target == rollout.candidate and not passed
+    room = 1 if canary else max(1, math.floor(config.share * len(counted)))
+    room -= sum(trial.state is TrialState.TRYING for trial in rollout.trials.values())
+    trials = dict(rollout.trials)
+    for phone in sorted(phones, key=lambda phone: _order(rollout, phone)):
+        if room > 0 and phone.idle and _is_due(trials.get(phone.serial), phone, target, rollout, now_s):
+            former = trials.get(phone.serial)
+            put_off = former.put_off if former is not None and former.bundle == target else 0
+            trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off)
+            room -= 1
+    chosen = {serial: trial.bundle for serial, trial in trials.items() if trial.state is TrialState.TRYING}
+    exchange = tuple(
+        phone.serial for phone in phones if phone.idle and chosen.get(phone.serial, "") not in ("", phone.bundle)
+    )
+    return replace(rollout, trials=trials), exchange
+
+
+def news(before: Rollout, after: Rollout) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(event, bundle, its data) for each thing that changed; `serial` stands for the phone."""
+    if after.candidate and after.candidate != before.candidate:
+        yield "bundle.candidate", after.candidate, {"current": after.current}
+    for bundle, reason in after.refused.items():
+        if before.refused.get(bundle) != reason:
+            yield "bundle.refused", bundle, {"reason": reason}
+    for serial, trial in after.trials.items():
+        former = before.trials.get(serial)
+        same = former is not None and (former.bundle, former.state) == (trial.bundle, trial.state)
+        if same:
+            continue
+        if trial.state is TrialState.TRYING and trial.bundle == after.candidate:
+            canary = not any(each.state is TrialState.PASSED for each in after.trials.values())
+            yield "bundle.canary" if canary else "bundle.trying", trial.bundle, {"serial": serial}
+        elif trial.state in (TrialState.FAILED, TrialState.PUT_OFF):
+            yield "bundle.failed", trial.bundle, {"serial": serial, "reason": trial.reason}
+    if after.current and after.current != before.current:
+        yield "bundle.current", after.current, {"previous": before.current}
+
+
+def progress(rollout: Rollout, phones: Sequence[RolloutPhone]) -> tuple[int, int]:
+    """Phones that have the candidate, and those that are to have it."""
+    passed = {serial for serial, trial in rollout.trials.items() if trial.state is TrialState.PASSED}
+    return sum(phone.serial in passed for phone in phones if phone.counted), sum(phone.counted for phone in phones)
+
+
+def _judged(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: RolloutConfig, now_s: float) -> Rollout:
+    """What the phones show of their trials: passed, left, or failed by the bundle's fault."""
+    judged = rollout
+    for serial, trial in rollout.trials.items():
+        phone = phones.get(serial)
+        reachable = phone is not None and phone.reachable
+        if trial.state is TrialState.TRYING and not reachable:
+            judged = replace(judged, trials=_without(judged.trials, serial))
+        elif phone is None or phone.ready_s is None:
+            if trial.state is TrialState.FAILED and trial.bundle == rollout.candidate and not reachable:
+                # Its last proven bundle does not help it either: that is no verdict on the candidate.
+                judged = trial_failed(judged, serial, trial.bundle, trial.reason, blamed=False, now_s=now_s)
+        elif trial.state is TrialState.TRYING and phone.bundle == trial.bundle and phone.ready_s >= config.soak_s:
+            is_candidate = trial.bundle == rollout.candidate
+            passed = {**judged.trials, serial: replace(trial, state=TrialState.PASSED)}
+            judged = replace(judged, trials=passed if is_candidate else _without(judged.trials, serial))
+        elif trial.state is TrialState.FAILED and trial.bundle == rollout.candidate != phone.bundle:
+            refused = {**rollout.refused, trial.bundle: f"on {phone.name}: {trial.reason}"}
+            return replace(rollout, candidate="", refused=refused, trials=_trials_but(rollout, trial.bundle))
+    return judged
+
+
+def _is_due(trial: Trial | None, phone: RolloutPhone, target: str, rollout: Rollout, now_s: float) -> bool:
+    """Whether an idle phone is to change to `target`, or to be watched with it."""
+    if not target or (trial is not None and trial.state is TrialState.TRYING):
+        return False
+    if trial is not None and trial.bundle == target:
+        return trial.state is TrialState.PUT_OFF and now_s >= trial.until_s
+    if trial is not None and trial.bundle == rollout.candidate:
+        return False  # the verdict on it is awaited
+    return phone.bundle != target or target == rollout.candidate
+
+
+def _order(rollout: Rollout, phone: RolloutPhone) -> tuple[int, str]:
+    """Phones that had no trouble first."""
+    trial = rollout.trials.get(phone.serial)
+    return (0 if trial is None else trial.put_off, phone.name)
+
+
+def _trials_but(rollout: Rollout, bundle: str) -> dict[str, Trial]:
+    return {serial: trial for serial, trial in rollout.trials.items() if trial.bundle != bundle}
+
+
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {each: value for each, value in mapping.items() if each != key}

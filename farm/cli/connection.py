@@ -1,0 +1,58 @@
+"""The way to the daemon: one client, one request."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli.output import emit
+from farm.common.errors import NoPhoneError
+
+if TYPE_CHECKING:
+    from farm.control.client import ControlClient
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def connect() -> ControlClient:
+    """A client of the daemon.
+
+    Raises:
+        DaemonUnreachableError: at the first call, when the daemon does not answer.
+        UserError: the address or the key of a remote daemon is invalid.
+    """
+    from farm.control.address import find
+    from farm.control.client import ControlClient
+
+    return ControlClient(find())
+
+
+def call(kind: str, **fields: Any) -> dict[str, Any]:
+    """One request, one answer."""
+    with connect() as client:
+        return client.call(kind, **fields)
+
+
+def phone_of_environment() -> str | None:
+    """The name of the phone whose serial ANDROID_SERIAL has, as adb's own commands take it; None: it is not set.
+
+    Raises:
+        NoPhoneError: the farm knows no phone of that serial.
+    """
+    serial = os.environ.get("ANDROID_SERIAL")
+    if not serial:
+        return None
+    for device in call("status")["devices"]:
+        if device["serial"] == serial:
+            return str(device["name"])
+    raise NoPhoneError(
+        f"ANDROID_SERIAL={serial}: the farm has no such phone", hint="--on chooses phones, and goes first"
+    )
+
+
+def call_and_emit(kind: str, text: str, *, json: bool, **fields: Any) -> None:
+    """One request; prints its answer as JSON, or `text`, a format of the answer's fields."""
+    answer = call(kind, **fields)
+    emit(answer, text.format(**answer), json=json)

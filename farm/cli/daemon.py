@@ -1,0 +1,173 @@
+"""`farm serve`, `gate`, `reload`, `drain`, `uninstall`: the daemon, and the TVM port in a process that outlives it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli import work
+from farm.cli.connection import JsonFlag, call, connect
+from farm.cli.output import emit, print_note
+from farm.common.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from farm.config import FarmConfig
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+GATE_SOCKET = Path("/run/farm-gate/gate.sock")
+POLL_S = 0.5
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="TOML file; /etc/farm/farm.toml by default.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder of what must survive a restart.")] = None,
+    runtime_dir: Annotated[Path | None, typer.Option(help="Folder of its sockets.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the TVM port.")] = None,
+    port: Annotated[int | None, typer.Option(help="The one TVM port; 0 lets the kernel choose.")] = None,
+    adb_socket: Annotated[str | None, typer.Option(help="adb server, as adb spells it: tcp:127.0.0.1:5038.")] = None,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
+) -> None:
+    """Run the daemon in the foreground until SIGTERM or Ctrl-C."""
+    import asyncio
+
+    from farm.common.systemd import Notifier
+    from farm.config import load
+    from farm.daemon import Daemon
+
+    _begin(die_with_parent=die_with_parent, verbose=verbose)
+    flags = {
+        "state_dir": state_dir and str(state_dir),
+        "runtime_dir": runtime_dir and str(runtime_dir),
+        "tvm.host": host,
+        "tvm.port": port,
+        "adb.socket": adb_socket,
+    }
+    environ = dict(os.environ)
+
+    def read() -> FarmConfig:
+        return load(config, environ=environ, flags=flags)
+
+    asyncio.run(Daemon(read(), read, Notifier.from_environment()).run())
+
+
+def gate(
+    host: Annotated[str, typer.Option(help="Address of the TVM port, unless a socket is passed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The TVM port; 0 lets the kernel choose.", min=0, max=65535)] = 9190,
+    socket: Annotated[Path, typer.Option(help="Where the daemon finds this gate ([tvm] gate).")] = GATE_SOCKET,
+    wait_s: Annotated[float, typer.Option(help="How long new clients wait for an absent daemon.", min=0.0)] = 120.0,
+    child: Annotated[tuple[int, int] | None, typer.Option(hidden=True)] = None,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
+) -> None:
+    """Hold the TVM port and its sessions for the daemon, in the foreground, until SIGTERM or Ctrl-C.
+
+    Takes the listening sockets that a service manager passes (LISTEN_FDS) and binds the others itself.
+    """
+    import asyncio
+    import signal
+
+    from farm.common.systemd import Notifier
+    from farm.tvm_server.gate.child import inherited_sockets
+    from farm.tvm_server.gate.process import GateProcess, sockets_of
+
+    _begin(die_with_parent=die_with_parent, verbose=verbose)
+    tvm, control = inherited_sockets(*child) if child else sockets_of(host, port, socket)
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        await GateProcess(wait_s, Notifier.from_environment()).run(tvm, control, stop)
+
+    asyncio.run(serve())
+
+
+def _begin(*, die_with_parent: bool, verbose: bool) -> None:
+    """Set up a process that serves: its log, and its end together with its parent."""
+    import ctypes
+    import faulthandler
+    import logging
+    import signal
+
+    from farm.common.phone_text import PlainFormatter
+
+    faulthandler.enable()  # SIGABRT is how systemd's watchdog ends it: where every thread stood goes into the journal
+    if die_with_parent:  # `farm demo` must leave nothing behind, however it ends
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def reload(json: JsonFlag = False) -> None:
+    """Read the daemon's configuration again, without cutting any session (operators).
+
+    It is checked as a whole first: if it has a mistake, the old one stays in force. `systemctl reload farm` and SIGHUP
+    do the same; the log then says what was wrong.
+    """
+    answer = call("reload")
+    emit(answer, _reload_lines(answer), json=json)
+
+
+def _reload_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    applied, restart = answer["applied"], answer["restart"]
+    yield f"in force now: {', '.join(applied)}" if applied else "nothing has changed that can be in force at once"
+    for note in answer.get("notes", ()):
+        yield f"note: {note}"
+    if restart:
+        yield f"after a restart: {', '.join(restart)}"
+        yield "restart the daemon when it suits: jobs go on afterwards (a service: systemctl restart farm)"
+
+
+def drain(
+    wait: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Wait for the end of leases at most so long.", show_default=False),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Hand phones out again.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Hand out no phone any more; leases and jobs that run go on, requests wait (operators; docs/service.md).
+
+    It ends with `farm drain --end`, and with the daemon: after a restart phones are handed out again. Exit code 3 when
+    phones are still leased.
+    """
+    limit_s = work.wait_s(wait) or 0.0
+    answer = call("host.drain", on=not end)
+    until = time.monotonic() + limit_s
+    if answer["leases"] and not end and limit_s > 0:
+        print_note(f"waiting for {len(answer['leases'])} leases ...")
+        with connect() as client:
+            while answer["leases"] and time.monotonic() < until:
+                time.sleep(POLL_S)
+                held = {row["name"] for row in client.call("status")["devices"] if row["holder"]}
+                answer["leases"] = [lease for lease in answer["leases"] if lease["device"] in held]
+    emit(answer, "phones are handed out again" if end else _drain_lines(answer), json=json)
+    if answer["leases"] and not end:
+        raise typer.Exit(ExitCode.NO_PHONE)
+
+
+def _drain_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for lease in answer["leases"]:
+        yield f"{lease['device']}: {lease['user']} has had it for {lease['held_s']:.0f} s"
+    yield "no phone is handed out any more" + ("" if answer["leases"] else "; none is leased")
+
+
+def uninstall(
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm; without this nothing happens.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Remove everything farm put on every reachable phone and forget them all."""
+    if not yes:
+        raise UserError("this stops every phone's RPC server and removes farm from all phones", hint="add --yes")
+    answer = call("uninstall")
+    cleaned = [f"cleaned {name}" for name in answer["cleaned"]]
+    emit(answer, cleaned + [f"not cleaned {name}: {reason}" for name, reason in answer["failed"].items()], json=json)
+    raise typer.Exit(ExitCode.FAILED if answer["failed"] else ExitCode.OK)

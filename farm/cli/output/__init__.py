@@ -1,0 +1,202 @@
+r"""What commands print: `emit()` an answer as JSON or as lines, tables, errors, files.
+
+A command asks the daemon (farm.cli.connection) and gives its answer to `emit(answer, lines, json=json)`: with --json
+the answer is printed as one document, else `lines`, which are made only then; `table()` gives the lines of a table.
+Data goes to stdout (`print_line`, `print_json`), everything else to stderr (`print_note`, `print_error`). Stdout that
+cannot be written (a full disk, a closed pipe) ends the command by an OutputError; what stderr cannot take is dropped.
+
+Names, notes and commands are other people's words: each line is printed with escapes (`\x1b`, `\n`) in place of what
+would steer a terminal. Beside this module: what the terminal can show (terminal), plots in characters (plots), a tuning
+curve as SVG (curve), progress bars (progress) and events of jobs as lines (job_events).
+"""
+
+from __future__ import annotations
+
+import io
+import json as json_
+import os
+import re
+import select
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from farm.common.durations import format_duration
+from farm.common.errors import FarmError, HostError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+# Control characters but the tab, what breaks lines or turns their direction, and halves of characters.
+_CONTROL = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class OutputError(HostError):
+    """Stdout cannot be written."""
+
+    code = "output"
+
+
+class OutputFile(io.FileIO):
+    """The file below stdout or stderr; it also waits for a full pipe that another process made non-blocking."""
+
+    def write(self, data: Any, /) -> int:
+        """Write, as FileIO does.
+
+        Raises:
+            OutputError: stdout cannot be written; `__cause__` is the OSError. Of stderr the data is dropped.
+        """
+        try:
+            while (written := super().write(data)) is None:
+                select.select((), (self,), ())
+        except OSError as error:
+            if self.fileno() == sys.stderr.fileno():
+                return memoryview(data).nbytes
+            raise OutputError(
+                f"cannot write to stdout: {error.strerror}", hint="the command may have been carried out all the same"
+            ) from error
+        return written
+
+
+def guard_streams() -> None:
+    """Put an OutputFile below stdout and stderr; streams that were closed at the start become /dev/null.
+
+    Of a closed stdout it is opened for reading, so that a write fails as it should.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__") or (name == "stdin" and stream is not None):
+            continue  # a test's, or in order
+        if stream is None:
+            file = os.open(os.devnull, flags)  # the lowest free number, which is its own
+            os.set_inheritable(file, True)
+            stream = os.fdopen(file, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False)
+        if name != "stdin":
+            raw = io.BufferedWriter(OutputFile(stream.fileno(), "w", closefd=False))
+            stream = io.TextIOWrapper(
+                raw, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )  # fmt: skip
+        setattr(sys, name, stream)
+
+
+def emit(document: Mapping[str, Any], text: str | Iterable[str], *, json: bool) -> None:
+    """Print a command's answer: `document` as JSON, or `text`, one or more lines, for people."""
+    if json:
+        print_json(document)
+        return
+    for line in (text,) if isinstance(text, str) else text:
+        print_line(line)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON document on stdout: always an object, so that fields can join it."""
+    sys.stdout.write(json_.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    """One JSON document as one line of a stream."""
+    sys.stdout.write(json_.dumps(value, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> str:
+    """What JSON has no form for: times as ISO 8601, paths and the like as their text."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def escaped(text: str) -> str:
+    r"""The text with escapes (`\x1b`, `\n`) in place of control characters."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def print_line(text: str = "") -> None:
+    """A line of a command's answer, on stdout."""
+    sys.stdout.write(escaped(text) + "\n")
+    sys.stdout.flush()
+
+
+def print_note(text: str) -> None:
+    """A line about the work, on stderr so that stdout stays data."""
+    sys.stderr.write(escaped(text) + "\n")
+    sys.stderr.flush()
+
+
+def print_error(error: FarmError) -> int:
+    """Print an error as one line and its hint as another; returns the exit code."""
+    print_note(f"error: {error.message}")
+    if evidence := error.evidence.strip().splitlines():
+        line = (
+            evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
+        )  # a traceback's last line says what
+        print_note(f"  said: {line.strip()[:300]}")
+    if error.hint:
+        print_note(f"  hint: {error.hint}")
+    return error.exit_code
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column."""
+    cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table."""
+    for line in table(columns, rows):
+        print_line(line)
+
+
+def fold_reasons(reasons: Iterable[Mapping[str, Any]], *, why: bool) -> list[str]:
+    """The sentences of a verdict's reasons; without `why` only the gravest, and how many more there are."""
+    sentences = [each["sentence"] for each in sorted(reasons, key=lambda each: each.get("verdict") != "rejected")]
+    if why or len(sentences) < 2:
+        return sentences
+    more = len(sentences) - 1
+    return [f"{sentences[0]} ({more} more reason{'s' * (more > 1)}: --why)"]
+
+
+def print_remarks(remarks: Iterable[tuple[str, str]]) -> None:
+    """Print (device, sentence) below a table: each sentence once, behind all devices that it is about."""
+    devices: dict[str, list[str]] = {}
+    for device, sentence in remarks:
+        devices.setdefault(sentence, []).append(device)
+    for sentence, names in devices.items():
+        print_line(f"  {', '.join(names)}: {sentence}")
+
+
+def when(at: datetime) -> str:
+    """A moment as people read it, and how far it is."""
+    moment, now = at.astimezone(), datetime.now().astimezone()
+    clock = f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{clock} (in {format_duration((moment - now).total_seconds())})"
+
+
+def local_time(text: str | None, *, to: str = "seconds") -> str:
+    """A moment (ISO 8601) in this host's local time, "-" for none; `to` is isoformat's `timespec`."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None).isoformat(" ", to) if text else "-"
+
+
+def device_step(event: Mapping[str, Any]) -> str:
+    """A `device.*` event as words: the new state, and why or how far."""
+    step, data = event["kind"].removeprefix("device."), event["data"]
+    if step == "pushing":
+        return f"pushing {data['sent_bytes'] / max(1, data['total_bytes']):.0%}"
+    return f"{step}: {data['reason']}" if data.get("reason") else step
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write an output file of a command.
+
+    Raises:
+        UserError: it cannot be written there.
+    """
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that exists and is yours"
+        ) from error

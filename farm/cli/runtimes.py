@@ -1,0 +1,189 @@
+"""`farm bundle`, `farm toolchain` and `farm poison`: what runs models, on phones and on the host.
+
+docs/bundles.md says how to build a bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from farm.cli import complete
+from farm.cli.connection import JsonFlag, call, call_and_emit
+from farm.cli.output import emit, print_note, table, when
+from farm.common.errors import ExitCode, UserError
+
+bundle = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
+toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
+poison = typer.Typer(help="Poisons: libraries that killed their process on a phone twice; farm refuses to run them.")
+
+SHOWN_HASH_CHARS = 12
+SHA256_CHARS = 64
+
+Bundle = Annotated[
+    str, typer.Argument(help="A bundle's name or the start of its hash.", autocompletion=complete.bundles)
+]
+Toolchain = Annotated[str, typer.Argument(help="A toolchain's name.", autocompletion=complete.toolchains)]
+
+
+@bundle.command("add")
+def add_bundle(
+    folder: Annotated[Path, typer.Argument(help="Folder with tvm_rpc and its libraries.")],
+    name: Annotated[str, typer.Option(help="Its name; the folder's by default.")] = "",
+    toolchain: Annotated[
+        str, typer.Option(help="The toolchain built from the same TVM.", autocompletion=complete.toolchains)
+    ] = "default",
+    json: JsonFlag = False,
+) -> None:
+    """Check a folder's ELF closure, compile its golden kernels and keep it."""
+    path = folder.absolute()
+    fields = {"folder": str(path), "name": name or path.name, "toolchain": toolchain}
+    answer = call("bundle.add", on_progress=_print_step, **fields)
+    emit(answer, f"added {_summary(answer)}: {_state(answer)}", json=json)
+    for warning in () if json else answer["warnings"]:
+        print_note(f"warning: {warning}")
+
+
+@bundle.command("list")
+def list_bundles(json: JsonFlag = False) -> None:
+    """Every bundle."""
+    answer = call("bundle.list")
+    rows = (
+        (b["name"], b["hash"][:SHOWN_HASH_CHARS], b["abi"], b["tvm_version"] or "-", "yes" if b["has_opencl"] else "no",
+         len(b["files"]), f"{b['size_bytes'] / 1e6:.1f} MB", b["toolchain"], _state(b))
+        for b in answer["bundles"]
+    )  # fmt: skip
+    titles = ("NAME", "HASH", "ABI", "TVM", "OPENCL", "FILES", "SIZE", "TOOLCHAIN", "STATE")
+    emit(answer, table(titles, rows), json=json)
+
+
+@bundle.command("show")
+def show_bundle(which: Bundle, json: JsonFlag = False) -> None:
+    """One bundle's files and golden kernels."""
+    answer = call("bundle.show", bundle=which)
+    rows = ((file["name"], file["size_bytes"], file["sha256"]) for file in answer["files"])
+    emit(answer, [f"{_summary(answer)}: {_state(answer)}", *table(("FILE", "SIZE", "SHA256"), rows)], json=json)
+
+
+@bundle.command("remove")
+def remove_bundle(which: Bundle, json: JsonFlag = False) -> None:
+    """Forget a bundle that no phone uses."""
+    call_and_emit("bundle.remove", "removed {name}", json=json, bundle=which)
+
+
+@bundle.command("promote")
+def promote_bundle(which: Bundle, json: JsonFlag = False) -> None:
+    """Make a bundle current, without a canary and although it was refused (operators)."""
+    call_and_emit("bundle.promote", "{name} is current", json=json, bundle=which)
+
+
+@bundle.command("rollback")
+def roll_back_bundle(which: Bundle, json: JsonFlag = False) -> None:
+    """Withdraw a candidate, or the current bundle in favour of the one before (operators)."""
+    call_and_emit("bundle.rollback", "{name} is refused: {reason}", json=json, bundle=which)
+
+
+@bundle.command("verify")
+def verify_bundle(which: Bundle, json: JsonFlag = False) -> None:
+    """Hash every file of a bundle again."""
+    answer = call("bundle.verify", bundle=which)
+    differences = answer["differences"]
+    verdict = f"{answer['name']}: {'damaged' if differences else 'intact'}"
+    emit(answer, [verdict, *(f"  {each}" for each in differences)], json=json)
+    raise typer.Exit(ExitCode.FAILED if differences else ExitCode.OK)
+
+
+def _print_step(progress: Mapping[str, Any]) -> None:
+    print_note(progress["step"])
+
+
+def _state(bundle: Mapping[str, Any]) -> str:
+    """Where it stands in the rolling upgrade, with the reason of a failure."""
+    state = str(bundle["state"])
+    if state == "rolling-out":
+        state = f"rolling out ({bundle['phones']} of {bundle['of']})"
+    return f"{state}: {bundle['reason']}" if bundle["reason"] else state
+
+
+def _summary(bundle: Mapping[str, Any]) -> str:
+    return f"{bundle['name']} {bundle['hash'][:SHOWN_HASH_CHARS]} for {bundle['abi']}, {len(bundle['files'])} files"
+
+
+@toolchain.command("add")
+def add_toolchain(
+    name: Toolchain,
+    python: Annotated[Path, typer.Option(help="The interpreter of an environment with TVM and farm.")],
+    bundle: Annotated[str, typer.Option(help="The bundle built from the same TVM, for its phones.")] = "",
+    json: JsonFlag = False,
+) -> None:
+    """Let an interpreter import its TVM, compare it with the bundle's, and use it from now on (operators)."""
+    path = python.absolute()  # not resolved: a virtual environment's python is a link, and its place tells which
+    answer = call("toolchain.add", on_progress=_print_step, name=name, python=str(path), bundle=bundle)
+    paired = f", paired with bundle {answer['bundle']}" if answer["bundle"] else ""
+    emit(answer, f"added {answer['name']}: TVM {answer['tvm']} in {answer['python']}{paired}", json=json)
+
+
+@toolchain.command("list")
+def list_toolchains(json: JsonFlag = False) -> None:
+    """Every toolchain."""
+    answer = call("toolchain.list")
+    rows = (
+        (t["name"], t["tvm"] or "-", t["bundle"] or "-", "up" if t["up"] else "not up",
+         "config" if t["configured"] else "command", t["python"])
+        for t in answer["toolchains"]
+    )  # fmt: skip
+    emit(answer, table(("NAME", "TVM", "BUNDLE", "STATE", "FROM", "PYTHON"), rows), json=json)
+
+
+@toolchain.command("remove")
+def remove_toolchain(which: Toolchain, json: JsonFlag = False) -> None:
+    """Forget a toolchain that was added by command and that nothing needs (operators)."""
+    call_and_emit("toolchain.remove", "removed {name}", json=json, name=which)
+
+
+@poison.command("list")
+def list_poison(json: JsonFlag = False) -> None:
+    """Libraries that killed a worker, the latest first."""
+    answer = call("poison.list")
+    emit(answer, _poison_lines(answer), json=json)
+
+
+def _poison_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield from table(
+        ("LIBRARY", "KILLS", "STATE", "LAST", "DEVICE", "USER", "JOB", "WHAT"),
+        (
+            (
+                row["artifact"][:SHOWN_HASH_CHARS], str(row["kills"]), _poison_state(row),
+                when(datetime.fromisoformat(row["last_at"])), row["device"], row["user"], row["job"], row["what"],
+            )
+            for row in answer["poison"]
+        ),
+    )  # fmt: skip
+    if answer["more"]:
+        yield f"{answer['more']} more"
+
+
+def _poison_state(row: Mapping[str, Any]) -> str:
+    if row["refused"]:
+        return "refused"
+    return f"refused to {row['user']}" if row["refused_to_user"] else "suspect"
+
+
+@poison.command("forget")
+def forget_poison(
+    library: Annotated[str, typer.Argument(help="Its SHA-256, or a beginning such as `farm poison list` shows.")],
+    json: JsonFlag = False,
+) -> None:
+    """Let a library be run again (operators)."""
+    asked = library.strip().lower()
+    known = [row["artifact"] for row in call("poison.list")["poison"] if asked and row["artifact"].startswith(asked)]
+    if len(known) > 1:
+        raise UserError(f"{len(known)} libraries begin with {library!r}", hint="write more of it")
+    if not known and len(asked) != SHA256_CHARS:
+        raise UserError(f"no library that killed anything begins with {library!r}", hint="see: farm poison list")
+    answer = call("poison.forget", artifact=known[0] if known else asked)
+    emit(answer, f"{answer['artifact'][:SHOWN_HASH_CHARS]} may be run again", json=json)

@@ -1,0 +1,136 @@
+"""Durations and times as people write them: `90s`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
+
+Standard library only: the thin commands use it. Times without a zone are this host's local time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+
+from farm.common.errors import UserError
+
+UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it somebody's finger slipped, and dates run out of range
+DURATION_HINT = "a number and a unit: 90s, 30m, 2h, 1h30m, 7d, 1w"
+WHEN_HINT = "2026-05-01T14:00 (local time), 2026-05-01T14:00Z, 14:00, +30m or now"
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_DURATION = re.compile(rf"(?:{_PART.pattern}\s*)+")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
+
+
+class BadTimeError(UserError):
+    """That is no duration or time."""
+
+    code = "bad_time"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, more than 0, of `90s`, `30m`, `1h30m`, `1.5h`, `7d`.
+
+    Raises:
+        BadTimeError: it is none, or longer than ten years.
+    """
+    given = text.strip().lower()
+    if not given.isascii() or len(given) > 64 or not _DURATION.fullmatch(given):
+        raise BadTimeError(f"{text[:40]!r} is no duration", hint=DURATION_HINT)
+    seconds = math.fsum(float(number) * UNIT_S[unit] for number, unit in _PART.findall(given))
+    if not 0 < seconds <= LONGEST_S:
+        what = "no time at all" if seconds == 0 else "longer than ten years"
+        raise BadTimeError(f"{text[:40]!r} is {what}", hint=DURATION_HINT)
+    return seconds
+
+
+def parse_when(text: str, now: datetime) -> datetime:
+    """The moment `text` names, with its zone: ISO 8601, `now`, `+30m`, or `14:00` for the next time it is that.
+
+    Args:
+        text: what a person wrote.
+        now: timezone-aware.
+
+    Raises:
+        BadTimeError: it names none.
+    """
+    given = text.strip()
+    if given.lower() == "now":
+        return now
+    if given.startswith("+"):
+        return now + timedelta(seconds=parse_duration(given[1:]))
+    if _CLOCK.fullmatch(given):
+        return _clock_time(given, now, later=True)
+    return _date(given, text)
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """The moment a look back begins: `7d` is seven days ago, `14:00` the last time it was that, else as `parse_when`.
+
+    Raises:
+        BadTimeError: it names none.
+    """
+    given = text.strip()
+    if _CLOCK.fullmatch(given):
+        return _clock_time(given, now, later=False)
+    if _DURATION.fullmatch(given.lower()):
+        return now - timedelta(seconds=parse_duration(given))
+    if given.lower() == "now":
+        return now
+    return _date(given, text, hint="how long ago (7d, 2h) or a time: 2026-05-01, 2026-05-01T14:00, 14:00")
+
+
+def digits(value: float) -> str:
+    """A measured time with four significant digits, in plain notation: 0.07607, 1.500, 12.35, 12346."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    return f"{value:.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def format_duration(seconds: float) -> str:
+    """`45s`, `12m 30s`, `2h 5m`, `3d 4h`: the two largest units."""
+    left = max(0, round(seconds))
+    days, left = divmod(left, 86400)
+    hours, left = divmod(left, 3600)
+    minutes, left = divmod(left, 60)
+    parts = [f"{amount}{unit}" for amount, unit in zip((days, hours, minutes, left), "dhms", strict=True)]
+    first = next((index for index, part in enumerate(parts) if part[0] != "0"), 3)
+    return " ".join(part for part in parts[first : first + 2] if part[0] != "0") or "0s"
+
+
+def _clock_time(given: str, now: datetime, *, later: bool) -> datetime:
+    try:
+        at = time.fromisoformat(given.zfill(5) if given.count(":") == 1 else given.zfill(8))
+    except ValueError as error:
+        raise BadTimeError(f"{given!r} is no time of day", hint=WHEN_HINT) from error
+    today = now.astimezone().date()
+    # Zone by zone: a day at which clocks change is not 24 hours long.
+    for days in (0, 1) if later else (0, -1):
+        moment = datetime.combine(today + timedelta(days=days), at).astimezone()
+        if (moment >= now) if later else (moment <= now):
+            return moment
+    raise AssertionError("one of today and its neighbour lies on the wanted side")
+
+
+def _date(given: str, text: str, hint: str = WHEN_HINT) -> datetime:
+    try:
+        # Before the year 1970 and after 9998 a local time may have no UTC.
+        moment = datetime.fromisoformat(given)
+        return moment if moment.tzinfo is not None else moment.astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadTimeError(f"{text[:40]!r} is no time", hint=hint) from error
+
+
+_MOST_DOUBLINGS = 30  # any limit is reached by then, and a float overflows at 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """`first_s`, twice that, ... at most `limit_s`."""
+
+    first_s: float
+    limit_s: float
+
+    def delay_s(self, failures: int) -> float:
+        """The delay after that many failures in a row (at least one)."""
+        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))

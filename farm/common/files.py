@@ -1,0 +1,71 @@
+"""Files that people name, refused at once when they cannot be read or written; files that survive a power cut."""
+
+from __future__ import annotations
+
+import os
+from errno import EACCES, EISDIR
+from pathlib import Path
+
+from farm.common.errors import UserError
+
+
+def checked_file(path: Path | str) -> Path:
+    """`path` when it is a file that can be read.
+
+    Raises:
+        UserError: it is not.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {what}", hint="give the path of a file")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"cannot read {path}: permission denied", hint="give the path of a file you may read")
+    return path
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written at the end of the work, before it begins; leaves nothing behind.
+
+    Raises:
+        UserError: it could not.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if not path.exists():
+            path.open("xb").close()
+            path.unlink()
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as error:
+        hint = "make it first" if not path.parent.is_dir() else "name a file in a folder that is there and yours"
+        why = f"there is no folder {path.parent}" if not path.parent.is_dir() else error.strerror
+        raise UserError(f"cannot write {path}: {why}", hint=hint) from error
+
+
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path) -> None:
+    """Flush every file and directory below `root`."""
+    for directory, _, files in os.walk(root):
+        for name in files:
+            sync(Path(directory) / name)
+        sync(Path(directory))
+
+
+def publish(part: Path, final: Path) -> None:
+    """Give a finished file or folder its name: after a power cut it is there whole, or not at all.
+
+    Blocks until the disk has it: 5-50 ms, seconds on a busy one.
+    """
+    sync_tree(part) if part.is_dir() else sync(part)
+    part.replace(final)
+    sync(final.parent)

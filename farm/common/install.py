@@ -1,0 +1,32 @@
+"""The installation on a host: default folders of the daemon, and the command that installs farm (docs/service.md).
+
+`farm status` imports this module: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def default_state_dir() -> Path:
+    """/var/lib/farm for root, else the user's state folder."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/farm")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "farm"
+
+
+def default_runtime_dir() -> Path:
+    """/run/farm for root, else the user's runtime folder."""
+    if os.geteuid() == 0:
+        return Path("/run/farm")
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (farm.control.listeners checks its owner)
+
+
+SOURCE = "/path/to/farm"  # never the bare name: on PyPI `farm` is somebody else's package
+
+
+def pip_install(extra: str = "", python: str = "") -> str:
+    """The command that installs farm, with an extra, for an interpreter."""
+    return f"{python and f'{python} -m '}pip install '{SOURCE}{extra and f'[{extra}]'}'"

@@ -1,0 +1,83 @@
+"""asyncio tasks: failures that nobody awaits are logged, background tasks end together, callers share a call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the failure of a task; a done callback."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed inside farm", task.get_name(), exc_info=error)
+
+
+class BackgroundTasks:
+    """Tasks on their own. One that fails takes nothing else down."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Begin `work`."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def end(self, limit_s: float) -> tuple[str, ...]:
+        """Wait until all have ended, `limit_s` at most; the late ones are cancelled. Returns their names."""
+        if not self._tasks:
+            return ()
+        _, late = await asyncio.wait(tuple(self._tasks), timeout=limit_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return tuple(task.get_name() for task in late)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        log_failure(task)
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class SharedCall(Generic[K, T]):
+    """Calls once for all callers during the call, and for those within `keep_s` of its end."""
+
+    def __init__(
+        self,
+        look: Callable[[K], Coroutine[Any, Any, T]],
+        *,
+        keep_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`look` is the shared call, by its argument. Its error reaches all callers that wait, and is not kept."""
+        self._look = look
+        self._keep_s = keep_s
+        self._clock = clock
+        self._looks: dict[K, asyncio.Task[T]] = {}
+        self._kept_until: dict[K, float] = {}  # of looks that have ended
+
+    def __call__(self, at: K) -> Awaitable[T]:
+        """The result. A cancelled caller does not end the call for the others."""
+        now_s = self._clock()
+        for old in [each for each, until_s in self._kept_until.items() if until_s <= now_s]:
+            del self._kept_until[old], self._looks[old]
+        if at not in self._looks:
+            self._looks[at] = asyncio.create_task(self._look(at))
+            self._looks[at].add_done_callback(partial(self._ended, at))
+        return asyncio.shield(self._looks[at])
+
+    def _ended(self, at: K, task: asyncio.Task[T]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            del self._looks[at]
+        else:
+            self._kept_until[at] = self._clock() + self._keep_s

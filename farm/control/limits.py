@@ -1,0 +1,326 @@
+"""Limits of a control socket, in all and for each user: calls at once, their memory, unread answers, connections.
+
+libzmq takes all connections and aborts the process when it runs out of descriptors. It reports each connection it takes
+to a monitor (zmq_socket_monitor(3)), by its descriptor. A thread of its own reads that, so that a busy event loop
+changes nothing, and ends connections beyond the limits. libzmq itself waits for the thread once a thousand are unread,
+so no client is faster than it where the process may have 4,096 descriptors or more.
+
+libzmq owns the descriptors and cannot drop one peer of a ROUTER. So a connection is ended by its number: the receiving
+half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number is forgotten when its
+connection ends or is used again; a number used again before the thread has read so belongs to another socket, or to a
+client of this one, which connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import zmq
+from zmq import MessageTracker
+from zmq.utils.monitor import recv_monitor_message
+
+from farm.common.errors import HostError
+from farm.common.limiter import Limiter
+
+MAX_CALLS = 1024
+MAX_CALLS_PER_CONNECTION = 64  # a person's client has one call at a time, a worker two
+# The largest answer is 3 MiB (messages.py), and clients ask for the next chunk when they have read the last one.
+MAX_UNREAD_BYTES_PER_CONNECTION = 16 << 20
+MAX_UNREAD_BYTES_PER_USER = 64 << 20
+JSON_IN_MEMORY = 44  # bytes of lists for one byte of JSON when it is nothing but lists in lists
+MAX_HELD_BYTES = 512 << 20  # by requests under way, for as long as their calls: `events` lasts for days
+MAX_HELD_BYTES_PER_USER = MAX_HELD_BYTES // 4  # the largest one, or 128 pieces of artifacts
+LOOK_THROUGH_EVERY = 256  # answers: by then what was read on connections that say nothing more is forgotten
+MAX_CONNECTIONS = 1024  # connections of one control socket
+DESCRIPTOR_PART = 4  # a control socket has at most such a part of the process's descriptors
+OWNER_PART = 4  # one owner has at most such a part of the connections
+UNREAD_EVENTS = 64
+REPORTED_S = 60.0  # how long the limit is reported as a problem after the latest cut connection
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+logger = logging.getLogger(__name__)
+
+
+class BusyError(HostError):
+    """The farm has too many calls at once."""
+
+    code = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class CallQuota:
+    """How many calls one user may have at once, so that no user can lock the others out."""
+
+    calls: int = MAX_CALLS // 4
+    streams: int = MAX_CALLS * 3 // 16  # of those: a user with many streams can still make other calls
+    all_streams: int = MAX_CALLS // 2  # of all users: however many follow something, others can make calls
+    stream_kinds: frozenset[str] = frozenset()
+    # Uids, and accounts of keys, without a share.
+    operators: Container[int | str] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
+    for_operators: int = MAX_CALLS // 16  # calls that only operators get, however many users there are
+
+
+class StreamTurns:
+    """Messages of streams leave one by one, users in turn, so that many readers hold the loop no longer than one."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by user, the next one first
+        self._running = False
+
+    async def wait(self, user: Hashable) -> None:
+        """Return when it is the turn of a message of this user."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.setdefault(user, deque()).append(turn)
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._next)
+        await turn
+
+    def _next(self) -> None:
+        """One message for each run of the loop, which does all its other work in between."""
+        self._running = bool(self._waiting)
+        if not self._running:
+            return
+        user = next(iter(self._waiting))
+        turns = self._waiting.pop(user)
+        while turns:
+            turn = turns.popleft()
+            if not turn.done():  # its call was not cancelled
+                turn.set_result(None)
+                break
+        if turns:
+            self._waiting[user] = turns
+        asyncio.get_running_loop().call_soon(self._next)
+
+
+def in_memory_bytes(body: Sequence[bytes]) -> int:
+    """What a request may hold while its call lasts: its JSON, parsed, and its raw frame."""
+    return JSON_IN_MEMORY * len(body[0]) + sum(map(len, body[1:]))
+
+
+class CallLimiter:
+    """Bounds calls under way and the memory that their requests hold, by connection and by user."""
+
+    def __init__(self, quota: CallQuota | None) -> None:
+        """Begin with none. `quota` None: all callers are trusted with all calls."""
+        self._quota = quota
+        self._connections: Limiter[bytes] = Limiter(per_key=MAX_CALLS_PER_CONNECTION)
+        self._calls: Limiter[int | str] = Limiter(MAX_CALLS)
+        if quota is not None:
+            self._calls = Limiter(MAX_CALLS, quota.calls, reserved=quota.for_operators, operators=quota.operators)
+        self._streams: Limiter[int | str] = Limiter()
+        if quota is not None:
+            self._streams = Limiter(quota.all_streams, quota.streams)
+        self._held_bytes: Limiter[int | str] = Limiter(MAX_HELD_BYTES, MAX_HELD_BYTES_PER_USER)
+
+    def begin(self, route: bytes, payer: int | str, kind: str, size_bytes: int = 0) -> Callable[[], None]:
+        """Count a call; returns the function to call at its end.
+
+        Raises:
+            BusyError: it would be one too many.
+        """
+        quota = self._quota
+        bounded = quota is not None and payer not in quota.operators
+        streams = quota is not None and bounded and kind in quota.stream_kinds
+        if not self._connections.fits(route):
+            raise BusyError(f"this connection has {MAX_CALLS_PER_CONNECTION} calls at once", hint="wait for answers")
+        if not self._calls.key_fits(payer):
+            raise BusyError(f"you have {self._calls.per_key} calls at once", hint="end some of your farm programs")
+        if streams and not self._streams.key_fits(payer):
+            raise BusyError(
+                f"you follow {self._streams.per_key} things at once", hint="end some `farm watch` or `logs -f`"
+            )
+        if bounded and not self._held_bytes.key_fits(payer, size_bytes):
+            raise BusyError("your calls have too much in them together", hint="fewer at once, or smaller ones")
+        if streams and not self._streams.total_fits(payer):
+            raise BusyError(f"{self._streams.total} streams are followed at once", hint="try again in a moment")
+        if not self._calls.total_fits(payer) or (bounded and not self._held_bytes.total_fits(payer, size_bytes)):
+            raise BusyError(hint="try again in a moment")
+        self._connections.take(route)
+        self._calls.take(payer)
+        if streams:
+            self._streams.take(payer)
+        if bounded:
+            self._held_bytes.take(payer, size_bytes)
+
+        def end() -> None:
+            self._connections.give_back(route)
+            self._calls.give_back(payer)
+            if streams:
+                self._streams.give_back(payer)
+            if bounded:
+                self._held_bytes.give_back(payer, size_bytes)
+
+        return end
+
+
+class UnreadLimiter:
+    """Bounds the bytes of answers that ZeroMQ keeps in memory for callers that read slower than they ask."""
+
+    def __init__(self) -> None:
+        self._connections: Limiter[bytes] = Limiter(per_key=MAX_UNREAD_BYTES_PER_CONNECTION)
+        self._users: Limiter[int | str] = Limiter(per_key=MAX_UNREAD_BYTES_PER_USER)
+        self._answers: dict[bytes, tuple[int | str, deque[tuple[int, MessageTracker]]]] = {}  # by connection
+        self._sent = 0
+
+    def sent(self, route: bytes, payer: int | str, size_bytes: int, tracker: MessageTracker) -> None:
+        """Count an answer until `tracker` reports that ZeroMQ has sent all of it."""
+        payer, answers = self._answers.setdefault(route, (payer, deque()))
+        answers.append((size_bytes, tracker))
+        self._connections.take(route, size_bytes)
+        self._users.take(payer, size_bytes)
+        self._sent += 1
+        if self._sent % LOOK_THROUGH_EVERY == 0:
+            self.forget_read(tuple(self._answers))
+
+    def fits(self, route: bytes, payer: int | str, size_bytes: int) -> bool:
+        """Whether so much more may be kept; anything may for a caller that has read all."""
+        self.forget_read((route,))
+        if route in self._answers and not self._connections.fits(route, size_bytes):
+            return False
+        if not self._users.fits(payer, size_bytes):
+            self.forget_read(tuple(each for each, (whose, _) in self._answers.items() if whose == payer))
+        return not self._users.of(payer) or self._users.fits(payer, size_bytes)
+
+    def forget_read(self, routes: Iterable[bytes]) -> None:
+        """Forget answers that were read meanwhile, or went with their connection."""
+        for route in routes:
+            if route not in self._answers:
+                continue
+            payer, answers = self._answers[route]
+            while answers and answers[0][1].done:
+                size_bytes, _ = answers.popleft()
+                self._connections.give_back(route, size_bytes)
+                self._users.give_back(payer, size_bytes)
+            if not answers:
+                del self._answers[route]
+
+
+def raise_descriptor_limit(most: int = 65536) -> None:
+    """Have as many descriptors as the host allows, up to `most`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class ConnectionLimiter:
+    """Counts connections by owner, and ends those beyond an owner's share and the limit of all."""
+
+    def __init__(self, name: str, owner: Callable[[socket.socket], Hashable | None]) -> None:
+        """`owner` returns the owner of a connection; None: it belongs to another socket (its number was used again)."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // DESCRIPTOR_PART)
+        self._limiter: Limiter[Hashable] = Limiter.shared(most, OWNER_PART)
+        self._name = name
+        self._owner = owner
+        self._owners: dict[int, Hashable] = {}  # descriptor -> owner
+        self._speakers: dict[int, Hashable] = {}  # descriptor -> who sent messages over it
+        self._thread: threading.Thread | None = None
+        self._cut_at = 0.0
+        self._cut_of = ""
+        self.cut = 0  # ever
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    @property
+    def problem(self) -> str:
+        """The owner that has too many; "" when none had in the last minute."""
+        if not self.cut or time.monotonic() - self._cut_at > REPORTED_S:
+            return ""
+        return f"{self._cut_of} opens too many connections to control socket {self._name}: {self.cut} were cut so far"
+
+    def watch(self, context: zmq.Context[zmq.Socket[bytes]], watched: zmq.Socket[bytes]) -> None:
+        """Begin, before the socket is bound; ends when `context` does."""
+        where = f"inproc://connections-{id(self)}"
+        watched.monitor(where, EVENTS)
+        monitor = context.socket(zmq.PAIR)
+        monitor.rcvhwm = UNREAD_EVENTS
+        monitor.connect(where)
+        self._thread = threading.Thread(
+            target=self._run, args=(monitor,), name=f"connections of {self._name}", daemon=True
+        )
+        self._thread.start()
+
+    def note_sender(self, descriptor: int, who: Hashable) -> None:
+        """Note who sends over a connection."""
+        self._speakers[descriptor] = who
+
+    def mark_leaving(self, who: Hashable) -> Hashable:
+        """A handle for these connections, valid when another sender has the name by the time that they are ended."""
+        them = object()
+        self._speakers.update({each: them for each, speaker in tuple(self._speakers.items()) if speaker == who})
+        return them
+
+    def cut_connections(self, who: Hashable) -> int:
+        """End the connections over which `who` sent; returns how many."""
+        ended = 0
+        for descriptor, speaker in tuple(self._speakers.items()):
+            if speaker == who:
+                with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+                    if self._owner(connection) is not None:
+                        _end(connection)
+                        ended += 1
+        return ended
+
+    def ended(self) -> None:
+        """Wait for the thread's end; the context has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, monitor: zmq.Socket[bytes]) -> None:
+        with monitor, contextlib.suppress(zmq.ContextTerminated):
+            while True:
+                event = recv_monitor_message(monitor)
+                try:
+                    self._on_event(event["event"], event["value"])
+                except Exception:
+                    logger.exception("control socket %s: a connection is not counted", self._name)
+
+    def _on_event(self, event: int, descriptor: int) -> None:
+        self._speakers.pop(descriptor, None)
+        left = self._owners.pop(descriptor, None)
+        if left is not None:
+            self._limiter.give_back(left)
+        if event != zmq.EVENT_ACCEPTED:
+            return
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:  # OSError: it has ended
+            owner = self._owner(connection)
+            if owner is None:
+                return
+            self._owners[descriptor] = owner
+            self._limiter.take(owner)
+            if not self._limiter.fits(owner, 0):
+                self._report(owner)
+                _end(connection)
+
+    def _report(self, owner: Hashable) -> None:
+        self.cut += 1
+        self._cut_at, self._cut_of = time.monotonic(), str(owner)
+        if self.cut == 10 ** (len(str(self.cut)) - 1):
+            logger.warning("%s", self.problem)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """The connection of that number, which is libzmq's. No duplicate: there may be no descriptor left for one."""
+    connection = socket.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()  # libzmq closes it
+
+
+def _end(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RD)

@@ -1,1 +1,0 @@
-"""Floor 1. Decisions: pure functions and frozen values. No I/O, no clock, no await."""

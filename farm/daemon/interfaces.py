@@ -1,0 +1,242 @@
+"""The interfaces for people and programs: the control channel with every verb, and the web page over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from farm import __version__
+from farm.bundle.model import Bundle
+from farm.common.errors import NotAllowedError
+from farm.common.events import EventLog
+from farm.config import FarmConfig, WebConfig
+from farm.control.audit import OK, WRONG_KEY, AuditTrail
+from farm.control.callers import Accounts, Caller, Role
+from farm.control.listeners import CurveListener
+from farm.control.server import ControlServer
+from farm.control.verbs import VerbGroup
+from farm.control.verbs.auth import AuthVerbs
+from farm.control.verbs.bundle import BundleVerbs, ToolchainVerbs
+from farm.control.verbs.device import CareVerbs, ReadingsVerbs, ToolVerbs
+from farm.control.verbs.doctor import MB, DoctorHost, DoctorVerbs
+from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
+from farm.control.verbs.job import JobVerbs
+from farm.control.verbs.job_views import JobSteps, JobStreams
+from farm.control.verbs.lease import DrainVerbs, LeaseVerbs, TunnelVerbs
+from farm.control.verbs.records import HistoryVerbs, PoisonVerbs, RecordsVerbs
+from farm.control.verbs.store import EventVerbs, StoreVerbs
+from farm.daemon.persistence import Persistence
+from farm.daemon.phones import Phones
+from farm.daemon.problems import Problems
+from farm.daemon.reload import Reloader
+from farm.daemon.scheduling import Scheduling
+from farm.daemon.workers import Workers
+from farm.kinds import KINDS
+from farm.kinds.lease.executor import PersonalLeaseVerbs
+from farm.model.requests import Lease
+from farm.store.maintenance import damage_of
+from farm.web.app import create_app
+from farm.web.server import WebPortError, WebServer
+
+DOCTOR_CHECK_BYTES = 256 << 20  # of a larger database only `farm store check` reads every page: that takes minutes
+
+log = logging.getLogger("farm")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that a verb may work with."""
+
+    config: FarmConfig
+    persistence: Persistence
+    workers: Workers
+    phones: Phones
+    scheduling: Scheduling
+    problems: Problems
+    reloader: Reloader
+    web: WebPage
+
+
+async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -> ControlServer:
+    """Register each verb with the part that answers it, then open the listeners.
+
+    Raises:
+        ListenerError: the socket cannot be opened.
+    """
+    config, persistence, workers = parts.config, parts.persistence, parts.workers
+    accounts = Accounts(persistence.store.accounts)
+    elsewhere = _remote_listener(config, accounts, persistence.audit)
+
+    def adb_used(lease: Lease, service: str, allowed: bool) -> None:
+        caller = Caller(lease.request.user, Role.USER, f"adb of {lease.id}")
+        persistence.audit.record_later(caller, f"adb.{service}", lease.device, OK if allowed else NotAllowedError.code)
+
+    parts.scheduling.personal.adb_used = adb_used
+    control = ControlServer(
+        config.control_socket,
+        artifacts=workers.artifacts,
+        gid=workers.gid,
+        audit=persistence.audit,
+        accounts=accounts,
+        elsewhere=elsewhere,
+    )
+    for verbs in (
+        AuthVerbs(accounts, persistence.store.audit, elsewhere),
+        parts.reloader,
+        *_device_verbs(parts),
+        *_work_verbs(parts),
+        *_host_verbs(parts),
+    ):
+        verbs.register(control)
+    parts.problems.sources.append(control.problems)
+    await control.start()
+    stack.push_async_callback(control.stop)
+    return control
+
+
+def _remote_listener(config: FarmConfig, accounts: Accounts, audit: AuditTrail) -> CurveListener | None:
+    """The listener for clients on other hosts; None if `[control] listen` is empty."""
+    if not config.control.listen:
+        return None
+    listener = CurveListener(config.control.listen, accounts, config.state_dir / "keys" / "server.key")
+    listener.on_wrong_key = lambda place: audit.record_later(
+        Caller("", Role.VIEWER, f"key of nobody from {place}"), "auth.key", "", WRONG_KEY
+    )
+    return listener
+
+
+def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
+    """Verbs of devices: state, operators' orders, readings, tunnels, files."""
+    phones, scheduling = parts.phones, parts.scheduling
+    fleet, leasing = phones.fleet, scheduling.leasing
+    facts = DaemonFacts(
+        __version__,
+        os.getpid(),
+        scheduling.gate,
+        scheduling.tvm_server.summary,
+        parts.config.adb_socket,
+        parts.problems.current,
+        tvm_server=lambda: (scheduling.tvm_server.host, scheduling.tvm_server.pid),
+        web=lambda: parts.web.url,
+    )
+    return (
+        FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.events, facts),
+        CareVerbs(fleet),
+        ReadingsVerbs(fleet, phones.series),
+        TunnelVerbs(fleet, phones.tunnels),
+        ToolVerbs(fleet, leasing, parts.workers.artifacts, phones.client),
+    )
+
+
+def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
+    """Verbs of jobs and leases, and of what they left: measurements, records, poison."""
+    scheduling, persistence = parts.scheduling, parts.persistence
+    store, events, leasing = persistence.store, persistence.events, scheduling.leasing
+
+    def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
+        return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
+
+    streams = JobStreams(store, events, persistence.history, persistence.logs, scheduling.dispatcher.lives)
+    jobs = JobVerbs(scheduling.dispatcher, store, streams, leasing, JobSteps(events), KINDS)
+    leases = LeaseVerbs(
+        parts.phones.fleet,
+        leasing,
+        parts.phones.aliases,
+        events,
+        records=store.leases,
+        reservations=scheduling.reservations,
+        adb_key=parts.config.state_dir / "adb" / "adbkey",
+        explain_job=jobs.explain,
+        notes_of=notes_of,
+        heat_note=parts.phones.gates.note,
+    )
+    return (
+        jobs,
+        leases,
+        PersonalLeaseVerbs(scheduling.personal),
+        PoisonVerbs(scheduling.poison, leasing.active.holders),
+        RecordsVerbs(store.record_sets, parts.workers.artifacts),
+        HistoryVerbs(store.measurements),
+    )
+
+
+def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
+    """Verbs of this host: bundles, toolchains, the store, the event log, drain and doctor."""
+    workers, fleet, persistence = parts.workers, parts.phones.fleet, parts.persistence
+
+    def in_use(bundle: Bundle) -> str:
+        holders, named_by = fleet.bundles_in_use().get(bundle.hash), workers.toolchains.naming(bundle)
+        if named_by:
+            return f"toolchain {named_by[0]} names it"
+        return f"it is on {', '.join(holders)}" if holders else fleet.rollouts.keeps(bundle)
+
+    drain = DrainVerbs(parts.scheduling.leasing, persistence.events)
+    parts.problems.sources.append(drain.problems)
+    return (
+        drain,
+        BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed),
+        ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
+        EventVerbs(persistence.history),
+        StoreVerbs(persistence.store, persistence.where, persistence.retention),
+        DoctorVerbs(_host(parts.config, persistence, workers), parts.phones.check_usb),
+    )
+
+
+def _host(config: FarmConfig, persistence: Persistence, workers: Workers) -> DoctorHost:
+    """The parts of this host that `farm doctor` checks."""
+    return DoctorHost(
+        workers.artifacts,
+        persistence.store,
+        None if config.store.url else config.state_dir / "farm.db",
+        config.store.max_mb * MB,
+        workers.run_as.name,
+        config.state_dir,
+        damage=partial(damage_of, persistence.store.database.engine, DOCTOR_CHECK_BYTES),
+        blocked=workers.run_as.blocked,
+    )
+
+
+class WebPage:
+    """The web page, served in the daemon's event loop. `farm status` shows its address."""
+
+    def __init__(self, config: WebConfig, problems: Problems) -> None:
+        self._config = config
+        self._problems = problems
+        self.url = ""  # "": there is no page
+        self.parts: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
+
+    def open(
+        self,
+        stack: contextlib.AsyncExitStack,
+        control: ControlServer,
+        events: EventLog,
+        *,
+        metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
+    ) -> None:
+        """Serve until `stack` ends. Without its port, `farm status` shows a problem, and phones are served.
+
+        Raises:
+            WebPortError: the port is taken, and `[web] required` says that there must be a page.
+        """
+        if not self._config.enabled or control.accounts is None:
+            return
+        try:
+            server = WebServer(self._config.host, self._config.port)
+        except WebPortError as error:
+            if self._config.required:
+                raise
+            problem = f"{error} ({error.hint})"
+            log.warning("%s", problem)
+            self._problems.sources.append(lambda: [problem])
+            return
+        app = create_app(control, control.accounts, events, metrics, self._config)
+        server.start(app)
+        stack.push_async_callback(server.stop)
+        stack.callback(app.state.hints.close)
+        self.url, self.parts = server.url, server.parts
+        log.info("the web page is at %s", self.url)

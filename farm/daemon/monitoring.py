@@ -1,0 +1,124 @@
+"""What others see of the daemon: its progress and one line for systemd, and its metrics.
+
+The scheduler and the allocator make progress while no timer of theirs is long overdue. The adb watcher does while its
+rounds end: each call to an adb server is bounded, and a round with a call that timed out counts, so a wedged adb server
+does not end the daemon. The store's thread does while no commit takes longer than all its timeouts together; a database
+in trouble ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+import psutil
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from farm import __version__
+from farm.common.histogram import Histogram
+from farm.common.systemd import ProgressCheck
+from farm.control.server import ControlServer
+from farm.daemon.interfaces import Parts
+from farm.metrics.collector import FarmCollector, Sources
+from farm.metrics.exposition import rendered
+from farm.model.device import DeviceView
+
+# The watcher's longest way round is a new adb key (30 s) and a start of the server (15 s); every call is bounded.
+WATCHER_LIMIT_S = 90.0
+STORE_LIMIT_S = 120.0  # connecting may take 10 s, a lock 5 s, a statement on the server 30 s
+TRIM_EVERY_S = 10.0
+GROWTH_BYTES = 16 << 20  # less is not worth the milliseconds
+SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
+
+
+def progress_checks(parts: Parts) -> tuple[ProgressCheck, ...]:
+    """The components that must make progress beside the event loop."""
+    phones, scheduling, database = parts.phones, parts.scheduling, parts.persistence.store.database
+    return (
+        ProgressCheck("the adb watcher", lambda: time.monotonic() - phones.watcher.moved_at, WATCHER_LIMIT_S),
+        ProgressCheck("the scheduler", scheduling.dispatcher.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the allocator", scheduling.leasing.requests.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the store", database.writer.silent_s, STORE_LIMIT_S),
+    )
+
+
+def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, waiting: int) -> str:
+    """The line that `systemctl status farm` shows."""
+    states = Counter(view.life for view in views if view.adopted)
+    phones = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none adopted"
+    return f"phones: {phones}; {leased} leased, {sessions} sessions, {waiting} requests waiting"
+
+
+async def return_memory() -> None:
+    """Give freed memory back to the host when the daemon has grown, until cancelled: glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # man 3 malloc_trim; other C libraries have none
+    process, kept_bytes = psutil.Process(), 0
+    while trim is not None:
+        if process.memory_info().rss > kept_bytes + GROWTH_BYTES:
+            await asyncio.to_thread(trim, 0)
+            kept_bytes = process.memory_info().rss
+        await asyncio.sleep(TRIM_EVERY_S)
+
+
+def current_status(parts: Parts) -> str:
+    """The line as of now."""
+    leasing = parts.scheduling.leasing
+    return status_line(
+        parts.phones.fleet.views(),
+        leased=len(leasing.active.holders()),
+        sessions=parts.scheduling.tvm_server.sessions,
+        waiting=leasing.requests.waiting_by_key.total(),
+    )
+
+
+def metrics_page(
+    parts: Parts, control: ControlServer, progress: Sequence[ProgressCheck], loop_delay: Histogram
+) -> Callable[[str], Awaitable[tuple[bytes, str]]]:
+    """Count from now on. Returns a function from an Accept header to the body of /metrics and its content type."""
+    process = CollectorRegistry()
+    ProcessCollector(registry=process)
+    GCCollector(registry=process)
+    config, phones, scheduling, accounts = parts.config, parts.phones, parts.scheduling, control.accounts
+    store, leasing, supervisor = parts.persistence.store, scheduling.leasing, parts.workers.supervisor
+    recoveries = phones.fleet.recovery.log
+    collector = FarmCollector(
+        Sources(
+            version=__version__,
+            epoch=store.epoch,
+            state_dir=config.state_dir,
+            database=store.path,
+            views=phones.fleet.views,
+            quarantined=lambda: {serial: row.fault for serial, row in recoveries.quarantined.items()},
+            probe_failures=phones.fleet.probes.failed,
+            away_limit_s=phones.fleet.recovery.away_limit_s,
+            adb_up=lambda: not phones.watcher.server_lost,
+            round_trips=phones.client.round_trips,
+            holders=leasing.active.holders,
+            depth=lambda: leasing.requests.depth,
+            longest_s=leasing.requests.longest_s,
+            servable=leasing.servable,
+            draining=lambda: bool(leasing.drained),
+            decisions=leasing.requests.decisions,
+            sessions=lambda: scheduling.tvm_server.sessions,
+            bundles=phones.fleet.rollouts.states,
+            jobs=scheduling.dispatcher.count,
+            toolchains=supervisor.standing,
+            zygote_starts=supervisor.starts,
+            worker_ends=supervisor.ends,
+            store_problem=lambda: store.problem,
+            commits=store.database.writer.commits,
+            calls=control.calls,
+            auth_failures=lambda: 0 if accounts is None else accounts.tokens.wrong + accounts.keys.wrong,
+            progress=progress,
+            loop_delay=loop_delay,
+        )
+    )
+    collector.follow(parts.persistence.events, phones.fleet.subscribe)
+
+    async def answer(accept: str) -> tuple[bytes, str]:
+        return await asyncio.to_thread(rendered, collector.read(), accept, process=process)
+
+    return answer

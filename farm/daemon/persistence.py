@@ -1,0 +1,72 @@
+"""Persistent state: the store, the event log and the audit log over it, attempts' logs, and their retention."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm import __version__
+from farm.common.events import Event, EventLog
+from farm.config import FarmConfig
+from farm.control.audit import AuditTrail
+from farm.daemon.problems import Problems
+from farm.jobs.logs import AttemptLogs
+from farm.store.event_history import EventHistory
+from farm.store.retention import Retention
+from farm.store.store import Store
+
+log = logging.getLogger("farm")
+
+
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """The parts that keep state."""
+
+    where: str | Path  # the database: a URL, or the file
+    store: Store
+    events: EventLog
+    history: EventHistory
+    logs: AttemptLogs
+    retention: Retention
+    audit: AuditTrail
+
+    def use(self, config: FarmConfig) -> None:
+        """Keep things as long as it says, from now on."""
+        self.retention.use(config.store.keep_days, config.store.max_mb, config.control.audit_days)
+
+
+def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Persistence:
+    """Open the store and begin a new epoch.
+
+    Raises:
+        DatabaseUnusableError: the database is damaged, of a newer farm, or cannot be opened.
+    """
+    where = config.store.url or config.state_dir / "farm.db"
+    store = Store.open(where)
+    stack.callback(store.close)
+    events = EventLog(store.epoch)
+    events.subscribe(_log_event)
+    history = EventHistory(events, store.events)
+    stack.push_async_callback(history.close)
+    audit = AuditTrail(store.audit)
+    stack.push_async_callback(audit.close)  # after the parts that may still write to it
+    events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
+    store.on_problem(problems.of_store(store, events))
+    logs = AttemptLogs(config.state_dir / "logs")
+    keep = config.store
+    retention = Retention(
+        store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=config.control.audit_days,
+        remove_logs=logs.remove,
+    )  # fmt: skip
+    return Persistence(where, store, events, history, logs, retention, audit)
+
+
+def _log_event(event: Event) -> None:
+    log.info(
+        "%s %s %s",
+        event.kind,
+        event.subject,
+        " ".join(f"{name}={value}" for name, value in event.data.items() if value),
+    )

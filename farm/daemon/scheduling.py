@@ -1,0 +1,281 @@
+"""Leasing, the TVM server before it, reservations, and the dispatcher of jobs with its executors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm.adb.connection import ServerAddress
+from farm.adb.program import holds_socket, server_pid
+from farm.adb.watch_policy import Load
+from farm.common.errors import NotAllowedError
+from farm.common.peers import UserNames, owner_of
+from farm.common.selector import normalise
+from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
+from farm.daemon.persistence import Persistence
+from farm.daemon.phones import Phones
+from farm.daemon.workers import Workers
+from farm.jobs.attempt_run import AttemptContextFactory
+from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.poison import PoisonLedger
+from farm.kinds import KINDS
+from farm.kinds.execution import CrashClassifier, ExecutorParts, PhoneWork, QuiesceParts, WorkerServices
+from farm.kinds.lease.executor import LeaseExecutor
+from farm.leasing.allocator.events import AllocatorPolicy, UsageLoaded
+from farm.leasing.leases import Leasing
+from farm.leasing.model import LeasePolicy
+from farm.leasing.reports import decayed_use
+from farm.leasing.reservations import ReservationBook
+from farm.tvm_server.gate.child import GateChild
+from farm.tvm_server.gate.gate import GateLimits
+from farm.tvm_server.gate.remote_server import GateTvmServer
+from farm.tvm_server.listener import bind
+from farm.tvm_server.server import LocalTvmServer, TvmServer, TvmServerPolicy
+
+log = logging.getLogger("farm")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """The parts that hand phones out."""
+
+    gate: Callable[[], tuple[str, int]]  # where workers of this host meet the TVM server
+    tvm_server: TvmServer
+    leasing: Leasing
+    reservations: ReservationBook
+    personal: LeaseExecutor
+    poison: PoisonLedger
+    dispatcher: Dispatcher
+    quieting: QuiesceParts
+
+    def use(self, config: FarmConfig) -> None:
+        """Share by it from now on; leases and sessions that have begun go on as they are."""
+        self.leasing.use_policy(_lease_policy(config))
+        self.quieting.config = config.quiesce
+        self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
+
+    def problems(self) -> list[str]:
+        """What is wrong with the TVM server now."""
+        return [self.tvm_server.problem] if self.tvm_server.problem else []
+
+    def clock_jumped(self) -> None:
+        """The wall clock was set."""
+        self.reservations.publish()
+        self.leasing.clock_jumped()
+        self.dispatcher.clock_jumped()
+
+
+def open_gate(config: TvmConfig, stack: contextlib.AsyncExitStack) -> GateChild | None:
+    """Start the daemon's own gate, unless another one has the port or the daemon itself shall have it.
+
+    Raises:
+        FarmError: the port is taken.
+    """
+    if not config.own_port:
+        return None
+    tvm = bind(config.host, config.port)
+    if config.gate == GATE_INSIDE:
+        tvm.close()
+        return None
+    gate = GateChild(tvm)
+    stack.callback(gate.stop)
+    gate.start()
+    return gate
+
+
+async def open_scheduling(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, workers: Workers, phones: Phones,
+    own_gate: GateChild | None,
+) -> Scheduling:  # fmt: skip
+    """Open the TVM server, and take up the jobs that the daemon before this one left.
+
+    Raises:
+        FarmError: the TVM port is taken.
+    """
+    store, events = persistence.store, persistence.events
+    leasing = await _open_leasing(config, stack, persistence, phones)
+    reservations = ReservationBook(store.reservations, events, leasing.use)
+
+    tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
+    tvm_host = _dialled(tvm_server.host)
+    phones.watcher.load = lambda: Load(
+        sum(leasing.holds(view.name) for view in phones.fleet.views()), last_byte_at=tvm_server.heard_at
+    )
+
+    def gate() -> tuple[str, int]:
+        return tvm_host, tvm_server.port
+
+    poison = PoisonLedger(store.poison, events)
+    host = WorkerServices(leasing, gate, poison, CrashClassifier(leasing, phones.fleet))
+    parts = ExecutorParts(
+        work=PhoneWork(host, workers.supervisor, workers.toolchains.of_view),
+        leasing=leasing,
+        fleet=phones.fleet,
+        client=phones.client,
+        gate=gate,
+        events=events,
+        quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
+        read_conditions=phones.look,
+        nominals=store.measurements.nominal_s,
+        bundle=workers.bundles.get,
+        record_sets=store.record_sets,
+        artifacts=workers.artifacts,
+        user_of=LoopbackUsers(phones.client.address),
+    )
+    executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
+    dispatcher = Dispatcher(
+        store=store,
+        events=events,
+        leases=leasing,
+        devices=phones.fleet,
+        executors=executors,
+        contexts=AttemptContextFactory(
+            kinds=KINDS,
+            jobs=store.jobs,
+            events=events,
+            keep_log=persistence.logs.keep,
+            leases=leasing,
+            devices=phones.fleet,
+        ),
+        limits=leasing.limits_of,
+    )
+    await _take_up(stack, persistence, phones, leasing, tvm_server, dispatcher)
+    personal = executors["lease"]
+    assert isinstance(personal, LeaseExecutor)
+    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, dispatcher, parts.quiescing)
+
+
+async def _take_up(
+    stack: contextlib.AsyncExitStack,
+    persistence: Persistence,
+    phones: Phones,
+    leasing: Leasing,
+    tvm_server: TvmServer,
+    dispatcher: Dispatcher,
+) -> None:
+    """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
+    # Before anything else may end them: leases whose sessions the gate has carried through the restart.
+    orphans = tvm_server.orphans
+    kept = leasing.tvm.restore_leases(persistence.store.leases.open(), orphans) if orphans else frozenset[str]()
+    await dispatcher.start(kept)
+    stack.push_async_callback(dispatcher.stop)
+    tvm_server.begin()
+    secrets = {each.device: each.secret for each in orphans if not each.ended}
+    phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
+
+
+async def _open_leasing(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, phones: Phones
+) -> Leasing:
+    """The allocator over the fleet, with the use of each user so far; the parts of the fleet that ask it are set."""
+    store, policy = persistence.store, _lease_policy(config)
+    leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy)
+    stack.push_async_callback(leasing.close)
+    phones.gates.holds = leasing.holds
+    phones.fleet.probes.turn = leasing.turn
+    phones.fleet.awaited = leasing.requests.allocator.awaits
+    phones.fleet.recovery.holder = lambda name: "" if (holder := leasing.active.holder(name)) is None else holder.who
+    store.on_problem(leasing.store_problem)
+    half_life_s = policy.allocator.usage_half_life_s
+    leasing.use(UsageLoaded(await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)))
+    return leasing
+
+
+def _lease_policy(config: FarmConfig) -> LeasePolicy:
+    return LeasePolicy(
+        unused_s=config.lease.unused_s,
+        allocator=AllocatorPolicy(workers=config.jobs.workers),
+        quota=config.quota,
+        users=config.user,
+        tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
+    )
+
+
+async def _open_tvm_server(
+    config: FarmConfig,
+    stack: contextlib.AsyncExitStack,
+    persistence: Persistence,
+    leasing: Leasing,
+    phones: Phones,
+    own_gate: GateChild | None,
+) -> TvmServer:
+    """The TVM server with its gate in this process, or with one that runs apart (`[tvm] gate`)."""
+    policy = _tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s))
+    if config.tvm.gate == GATE_INSIDE:
+        tvm_server = LocalTvmServer(config.tvm.host, config.tvm.port, leasing.tvm, leasing.tvm, policy)
+        await tvm_server.start()
+        stack.push_async_callback(tvm_server.stop)
+        return tvm_server
+
+    def lost(why: str) -> None:
+        if why:
+            persistence.events.publish("gate.lost", "gate", reason=why)
+        else:
+            persistence.events.publish("gate.back", "gate")
+
+    farm = hashlib.sha256(str(persistence.where).encode()).hexdigest()
+    apart = GateTvmServer(own_gate or Path(config.tvm.gate), farm, leasing.tvm, leasing.tvm, policy, lost)
+
+    async def stop() -> None:
+        await apart.stop()
+        if apart.left:
+            log.info("%d sessions go on at the gate", apart.left)
+            phones.leave_adb()
+
+    stack.push_async_callback(stop)
+    await apart.start()
+    return apart
+
+
+def _tvm_policy(config: TvmConfig, gate: GateLimits) -> TvmServerPolicy:
+    return TvmServerPolicy(advertise=config.advertise, external=config.external, gate=gate)
+
+
+def _dialled(host: str) -> str:
+    """The address to dial for a server bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+class LoopbackUsers:
+    """Names the user behind a loopback connection to a leased adb server, or to one of its forwards.
+
+    For a reverse the adb server dials, under the daemon's uid, which may use every lease: the process that has the
+    socket shows that a phone dials. Where a reverse leads cannot be checked when it is made: listeners open later.
+    """
+
+    def __init__(self, adb: ServerAddress) -> None:
+        """`adb` is where the real adb server listens."""
+        self._adb = adb
+        self._names = UserNames()
+
+    async def __call__(self, connection: socket.socket) -> str:
+        """The user's name, as of the owner of jobs; "" for root and the daemon's user.
+
+        Raises:
+            NotAllowedError: a phone dials, or the user is unknown.
+            OSError: the client has closed the connection.
+        """
+        owner = owner_of(connection)
+        if owner is None:
+            raise NotAllowedError("the kernel does not say who connects")
+        if owner.uid not in (0, os.geteuid()):
+            return await self._names(owner.uid)
+        if await asyncio.to_thread(self._is_adb_server, owner.inode):
+            raise NotAllowedError("a phone dials a lease through a reverse")
+        if owner_of(connection) != owner:  # closed meanwhile: what it has sent must not count
+            raise NotAllowedError("the client has closed the connection")
+        return ""
+
+    def _is_adb_server(self, inode: int) -> bool:
+        try:
+            return holds_socket(server_pid(self._adb), inode)
+        except OSError as error:
+            raise NotAllowedError(f"the process behind the connection is unknown: {error}") from error

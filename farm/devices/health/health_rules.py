@@ -1,0 +1,383 @@
+"""Findings of probes: those that recovery should act on, and those that people should know.
+
+Pure. One probe alone may catch a phone in an odd moment, so whatever is not written down for good (a line in a log)
+must be found by two in a row before it counts (`advance`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import Annotated
+
+from pydantic import Field
+
+from farm.common.selector import of_model
+from farm.model.health import ClusterReading, DeviceFault, Finding, FindingKind, Health, ProcessReading, ThrottleStatus
+
+SERVER_NAME = "tvm_rpc"
+_BY_TIME = "btime-"  # how device_scripts/probe.sh names a boot where boot_id cannot be read
+_HALF_FULL_MV = 3700  # a lithium cell at rest at 3.7 V is about half full
+_NO_BATTERY, _SET_BY_HAND = "present: false", "UPDATES STOPPED"  # raw texts of farm.devices.health.probe.battery
+_KERNEL_TIME = re.compile(r"\[\s*[0-9]{1,10}\.[0-9]{1,9}\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """What is different for one phone model."""
+
+    ignore: tuple[FindingKind, ...] = ()  # findings that this model makes for nothing
+
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig:
+    """`[health]`: from which figures on something is wrong, and how often a phone's arithmetic is checked."""
+
+    check_every_h: Amount = 6.0  # golden kernels on an idle phone, 0.1 s each time; 0: never
+    data_full_mb: Count = 200  # quarantine: a runtime is 100 MB, a model with its inputs as much again
+    data_low_mb: Count = 1000  # warning: Android itself warns at 500 MB
+    memory_low_mb: Count = 250  # available; Android's low-memory killer ends cached apps there, then what it finds
+    battery_hot_c: Annotated[float, Field(ge=20, le=80)] = (
+        55.0  # quarantine: cells are made for up to 60 °C; leases end at [heat.end_leases]
+    )
+    battery_cold_c: Amount = 0.0  # charging below 0 °C plates lithium
+    battery_margin_c: Amount = 8.0  # so far below `battery_hot_c` it must fall again
+    worn_percent: Annotated[int, Field(ge=0, le=100)] = (
+        65  # of the design capacity: makers call 80 % the end, a lab can wait a little
+    )
+    worn_cycles: Count = 1200  # makers promise 80 % after 500 to 1600
+    clock_share: Annotated[float, Field(ge=0, le=1)] = (
+        0.7  # of its highest: a cluster allowed less is not the phone that was bought
+    )
+    load: Amount = 1.5  # 1 min average from which a foreign process disturbs: an idle Android has 0.2 to 1
+    foreign_percent: Amount = 20.0  # of a core, over its whole life (ps tells no other share): services stay below
+    model: Mapping[str, ModelHealth] = field(default_factory=dict)  # by ro.product.model
+
+    def ignored(self, model: str) -> frozenset[FindingKind]:
+        """Kinds of findings that count for nothing on that model (`ro.product.model`)."""
+        return frozenset((of_model(self.model, model) or ModelHealth()).ignore)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the farm knows of the phone at the time of the probe."""
+
+    ready: bool = True  # its server should run
+    held: bool = False  # a lease has it
+    in_hands: bool = False  # a person has it, with a shell: what runs is theirs
+    dealt: Collection[str] | None = None  # lines of GPU faults before it last passed its check; None: unknown
+    known: Collection[FindingKind] = ()  # what the probe before found: limits of these are left by a margin
+
+
+def findings(now: Health, before: Health | None, policy: HealthConfig, situation: Situation) -> tuple[Finding, ...]:
+    """Everything that is wrong; what a probe could not read is not wrong.
+
+    Args:
+        now: the probe.
+        before: the one before, if the phone's server has been the same since; else None.
+        policy: the limits.
+        situation: what the farm knows of the phone.
+    """
+    return (
+        *_storage(now, policy, situation),
+        *_processes(now, before, situation),
+        *_gpu(now, situation),
+        *_boot(now, before),
+        *_battery(now, policy, situation),
+        *_clocks(now, before, policy),
+        *_foreign(now, before, policy, situation),
+    )
+
+
+def tells(now: Health, fault: DeviceFault) -> bool:
+    """Whether this probe read what tells that a fault is over."""
+    match fault:
+        case DeviceFault.STORAGE:
+            return now.data_free_bytes is not None
+        case DeviceFault.HOT:
+            return now.battery.celsius is not None or bool(now.battery.health)
+        case _:
+            return False
+
+
+def kinds_of(fault: DeviceFault) -> frozenset[FindingKind]:
+    """What a probe finds of a fault that ends by itself."""
+    found = {DeviceFault.STORAGE: FindingKind.DATA_FULL, DeviceFault.HOT: FindingKind.BATTERY_HOT}
+    return frozenset({found[fault]}) if fault in found else frozenset()
+
+
+def _storage(now: Health, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    free, available = now.data_free_bytes, now.memory_available_bytes
+    if free is not None:
+        free_mb = free / 1e6
+        # Once full it must become clearly better: a phone on the edge would come and go with every log line.
+        full_mb = policy.data_full_mb * (1.5 if FindingKind.DATA_FULL in situation.known else 1.0)
+        if free_mb < full_mb:
+            yield Finding(
+                FindingKind.DATA_FULL,
+                f"/data has {free_mb:.0f} MB left, {full_mb:.0f} MB are needed",
+                "remove files or apps on the phone (adb shell du -h -d 1 /data/local/tmp); it comes back by itself",
+                DeviceFault.STORAGE,
+            )
+        elif free_mb < policy.data_low_mb:
+            said = f"/data has {free_mb:.0f} MB left, which is less than {policy.data_low_mb} MB"
+            yield Finding(FindingKind.DATA_LOW, said, "remove files or apps on the phone")
+    if available is not None and available / 1e6 < policy.memory_low_mb:
+        total = f" of {now.memory_total_bytes / 1e6:.0f}" if now.memory_total_bytes else ""
+        yield Finding(
+            FindingKind.MEMORY_LOW,
+            f"{available / 1e6:.0f}{total} MB of memory are available, which is less than {policy.memory_low_mb} MB",
+            "Android kills processes now, tvm_rpc among them: close apps, or use smaller models",
+        )
+
+
+def _processes(now: Health, before: Health | None, situation: Situation) -> Iterable[Finding]:
+    if "processes" in now.missing:
+        return
+    then = {each.pid: each for each in before.server} if before is not None and same_boot(now, before) else {}
+
+    def still(state: str) -> list[ProcessReading]:
+        return [
+            each for each in now.server if each.state == state and each.pid in then and then[each.pid].state == state
+        ]
+
+    if stuck := still("D"):
+        yield Finding(
+            FindingKind.STUCK_PROCESS,
+            f"{_named(stuck[0])} sits in a driver (state D) since the probe before",
+            "SIGKILL works once the driver returns; a reboot ends it for sure",
+            DeviceFault.STUCK,
+        )
+    if dead := still("Z"):
+        yield Finding(FindingKind.ZOMBIE, f"{_named(dead[0])} ended and its parent has not taken note (state Z)")
+    sessions = {each.pid for each in _sessions(now)}
+    if then and not situation.held and (left := [each for each in still("R") if each.pid in sessions]):
+        yield Finding(
+            FindingKind.ORPHAN,
+            f"{_named(left[0])} of a session goes on computing though nobody has the phone",
+            fault=DeviceFault.STUCK,
+        )
+    gone = not any(each.name == SERVER_NAME and each.state != "Z" for each in now.server)
+    gone_before = before is not None and not any(each.name == SERVER_NAME for each in before.server)
+    if situation.ready and gone and gone_before and "processes" not in before.missing:  # type: ignore[union-attr]
+        yield Finding(FindingKind.SERVER_GONE, "no tvm_rpc runs on it", fault=DeviceFault.SERVER)
+
+
+def _sessions(now: Health) -> list[ProcessReading]:
+    """Processes that the RPC server forked for sessions."""
+    servers = {each.pid for each in now.server if each.name == SERVER_NAME}
+    return [each for each in now.server if each.ppid in servers]
+
+
+def _gpu(now: Health, situation: Situation) -> Iterable[Finding]:
+    if situation.dealt is None:
+        return
+    new = [line for line in now.gpu_faults if line not in situation.dealt]
+    if new:
+        lines = f" ({len(new)} lines since its last check)" if len(new) > 1 else ""
+        yield Finding(
+            FindingKind.GPU_FAULT,
+            f"its GPU's driver reports: {_KERNEL_TIME.sub('', new[-1]).strip()[:200]}{lines}",
+            "a kernel that reads or writes out of its bounds does that; farm checks the phone before others get it",
+            DeviceFault.GPU,
+        )
+
+
+def same_boot(now: Health, before: Health) -> bool:
+    """Whether the phone has not started anew in between, as far as it tells.
+
+    A boot named by its time is called otherwise whenever the phone's clock is set: there its uptime decides.
+    """
+    if not now.boot_id or not before.boot_id or now.boot_id == before.boot_id:
+        return True
+    if not now.boot_id.startswith(_BY_TIME) or now.uptime_s is None or before.uptime_s is None:
+        return False
+    return now.uptime_s >= before.uptime_s
+
+
+def _boot(now: Health, before: Health | None) -> Iterable[Finding]:
+    if before is not None and not same_boot(now, before):
+        up = f" {now.uptime_s:.0f} s ago" if now.uptime_s is not None else ""
+        yield Finding(
+            FindingKind.REBOOTED,
+            f"it started anew{up}, and adb did not notice",
+            "its RPC server is started again; if nobody restarts it, look at its cable and battery",
+            DeviceFault.SERVER,
+        )
+
+
+def _battery(now: Health, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    battery = now.battery
+    hot_c = policy.battery_hot_c
+    if FindingKind.BATTERY_HOT in situation.known:
+        hot_c -= policy.battery_margin_c
+    if battery.health == "overheat" or (battery.celsius is not None and battery.celsius > hot_c):
+        figure = "" if battery.celsius is None else f" {battery.celsius:.1f} °C"
+        limit = "the phone calls it overheated" if battery.health == "overheat" else f"above {hot_c:g} °C"
+        yield Finding(
+            FindingKind.BATTERY_HOT,
+            f"its battery is too hot:{figure}{',' if figure else ''} {limit}",
+            "let it cool; it comes back by itself. If it was idle, look at the battery",
+            DeviceFault.HOT,
+        )
+    elif battery.health == "cold" or (battery.celsius is not None and battery.celsius < policy.battery_cold_c):
+        figure = "the phone calls it cold" if battery.celsius is None else f"{battery.celsius:.1f} °C"
+        yield Finding(
+            FindingKind.BATTERY_COLD, f"its battery is too cold to be charged: {figure}", "move it to a warmer place"
+        )
+    if battery.health in ("dead", "failure", "over-voltage"):
+        yield Finding(
+            FindingKind.BATTERY_BAD,
+            f"the phone says of its battery: {battery.health.replace('-', ' ')}",
+            "look at it now: is it bulging or hot? Unplug it if so, and have the battery replaced",
+            DeviceFault.BATTERY,
+        )
+    yield from _gauge(now)
+
+
+def _gauge(now: Health) -> Iterable[Finding]:
+    battery = now.battery
+    hint = "its charge is not known; a full charge often sets the gauge right"
+    odd = [each for each in now.dropped if each.source == "battery" and each.raw != _NO_BATTERY]
+    if odd:
+        said = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
+        if odd[0].raw == _SET_BY_HAND:
+            said, hint = "somebody set what its battery says by hand", "adb shell dumpsys battery reset"
+    elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
+        said = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
+    else:
+        return
+    yield Finding(FindingKind.GAUGE, said, hint)
+
+
+def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterable[Finding]:
+    """Held far below what the hardware can, by both probes, while the phone says that it does not throttle."""
+    if now.throttle is None or now.throttle > ThrottleStatus.NONE or before is None or not same_boot(now, before):
+        return
+    then = {each.cores: each for each in before.cpu}
+    for cluster in now.cpu:
+        if _held(cluster, policy) and cluster.cores in then and _held(then[cluster.cores], policy):
+            yield Finding(
+                FindingKind.CLOCK_HELD,
+                f"CPU {cluster.span} may run at most at {_ghz(cluster.max_khz)} of {_ghz(cluster.hardware_max_khz)}"
+                " GHz though the phone does not throttle",
+                "a battery saver, a vendor's power mode or a limit set by hand; a reboot often ends it",
+            )
+            return
+    gpu = now.gpu
+    if gpu.throttled is False and gpu.max_hz and gpu.hardware_max_hz and gpu.min_hz != gpu.max_hz:
+        was = before.gpu
+        if max(gpu.max_hz, was.max_hz or gpu.hardware_max_hz) < policy.clock_share * gpu.hardware_max_hz:
+            yield Finding(
+                FindingKind.CLOCK_HELD,
+                f"its GPU may run at most at {gpu.max_hz / 1e6:.0f} of {gpu.hardware_max_hz / 1e6:.0f} MHz"
+                " though it is not throttled",
+                "a power mode or a limit set by hand; a reboot often ends it",
+            )
+
+
+def _held(cluster: ClusterReading, policy: HealthConfig) -> bool:
+    """Not where a person pinned the clock: then its lowest equals its highest, on purpose."""
+    if not cluster.max_khz or not cluster.hardware_max_khz or cluster.min_khz == cluster.max_khz:
+        return False
+    return cluster.max_khz < policy.clock_share * cluster.hardware_max_khz
+
+
+def _foreign(now: Health, before: Health | None, policy: HealthConfig, situation: Situation) -> Iterable[Finding]:
+    if situation.in_hands or before is None or not same_boot(now, before):
+        return
+    if now.load_1min is None or now.load_1min < policy.load:
+        return
+    ours = {each.pid for each in now.server}
+    then = {each.pid for each in before.busiest if each.state == "R"}
+    running = [
+        each
+        for each in now.busiest
+        if each.state == "R"
+        and each.pid not in ours
+        and each.pid in then
+        and (each.cpu_percent or 0.0) >= policy.foreign_percent
+    ]
+    if running:
+        worst = max(running, key=lambda each: each.cpu_percent or 0.0)
+        yield Finding(
+            FindingKind.FOREIGN_LOAD,
+            f"{_named(worst)} keeps the phone busy (load {now.load_1min:.1f}): measurements are disturbed",
+            f"stop that app on the phone: adb shell am force-stop {quote(worst.name)}",
+        )
+
+
+def _named(process: ProcessReading) -> str:
+    share = f", {process.cpu_percent:.0f} % of a core" if process.cpu_percent else ""
+    return f"{process.name} (pid {process.pid}{share})"
+
+
+def _ghz(khz: int | None) -> str:
+    return "?" if khz is None else f"{khz / 1e6:.2f}"
+
+
+MISSES = 3  # probes in a row without a finding, then it is over: one that comes and goes is one piece of news
+# Found in two probes already, or written down for good: they count at once.
+_SURE = frozenset(
+    {
+        FindingKind.STUCK_PROCESS, FindingKind.ORPHAN, FindingKind.ZOMBIE, FindingKind.GPU_FAULT, FindingKind.REBOOTED,
+        FindingKind.SERVER_GONE, FindingKind.CLOCK_HELD, FindingKind.FOREIGN_LOAD,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FindingHistory:
+    """What the last probes found on one phone."""
+
+    first: Mapping[FindingKind, Finding] = field(default_factory=dict)  # found once: the next probe decides
+    held: Mapping[FindingKind, Finding] = field(default_factory=dict)  # true now, in its latest words
+    missed: Mapping[FindingKind, int] = field(default_factory=dict)  # probes in a row that did not find a held one
+
+    @property
+    def known(self) -> frozenset[FindingKind]:
+        """Kinds that hold now."""
+        return frozenset(self.held)
+
+    @property
+    def faults(self) -> frozenset[DeviceFault]:
+        """What recovery should mend now."""
+        return frozenset(each.fault for each in self.held.values() if each.fault is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingHistoryUpdate:
+    """What one more probe made of an account."""
+
+    account: FindingHistory
+    news: tuple[Finding, ...] = ()
+    over: tuple[Finding, ...] = ()
+    fresh: tuple[Finding, ...] = ()  # that hold and were found by this very probe: recovery acts on these only
+
+
+def advance(account: FindingHistory, found: Iterable[Finding]) -> FindingHistoryUpdate:
+    """Take what one more probe found."""
+    now = {each.kind: each for each in found}
+    held: dict[FindingKind, Finding] = {}
+    missed: dict[FindingKind, int] = {}
+    over = []
+    for kind, finding in account.held.items():
+        if kind in now:
+            held[kind] = now[kind]
+        elif (misses := account.missed.get(kind, 0) + 1) < MISSES:
+            held[kind], missed[kind] = finding, misses
+        else:
+            over.append(finding)
+    sure = {
+        kind: finding for kind, finding in now.items() if kind not in held and (kind in _SURE or kind in account.first)
+    }
+    first = {kind: finding for kind, finding in now.items() if kind not in held and kind not in sure}
+    after = FindingHistory(first, {**held, **sure}, missed)
+    fresh = tuple(finding for kind, finding in after.held.items() if kind in now)
+    return FindingHistoryUpdate(after, tuple(sure.values()), tuple(over), fresh)

@@ -1,0 +1,195 @@
+"""How phones are named, labelled and adopted, and what phones must have in common to be pooled. Pure.
+
+A phone that appears is only listed until a person adopts it or an `[[adopt]]` rule matches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from farm.common.errors import UserError
+from farm.common.selector import Selector, nearest, normalise, unique
+from farm.model.identity import DeviceIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from farm.model.identity import DeviceIdentity
+
+ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
+
+
+# What `labels_of` sets: not for people to set by hand, a phone whose soc is a wish would get the wrong work.
+DERIVED_LABELS = frozenset(
+    {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
+    | {"android", "sdk", "virtual", "alike"}
+)
+
+
+def labels_of(
+    identity: DeviceIdentity | None, name: str, pool: str = "", serial: str = "", bundle: str = ""
+) -> dict[str, str]:
+    """Return the labels of a device: normalised values, facts that are not known left out.
+
+    Keys: those of DERIVED_LABELS; `android` is its release, `virtual` is `yes` or absent,
+    `alike` the same on phones that `alike` calls identical (`bundle`: the hash of the one on the phone).
+    """
+    values = {"name": name, "pool": pool, "serial": serial}
+    if identity is not None:
+        values |= {
+            "vendor": identity.vendor,
+            "model": identity.model,
+            "soc": identity.soc.model,
+            "soc-name": identity.soc.name,
+            "soc-vendor": identity.soc.vendor,
+            "gpu": identity.gpu.model,
+            "gpu-family": identity.gpu.family,
+            "abi": identity.abi,
+            "android": identity.android_release,
+            "sdk": str(identity.sdk) if identity.sdk else "",
+            "virtual": "yes" if identity.virtual else "",
+        }
+    if (like := alike(identity, bundle)) is not None:
+        values["alike"] = like.mark
+    normalised = {label: normalise(value) for label, value in values.items()}
+    return {label: value for label, value in normalised.items() if value}
+
+
+def aliases_of(
+    identity: DeviceIdentity | None, name: str, labels: Mapping[str, str], configured: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the stock TVM keys a device answers to: `android`, its GPU, its SoC, its name, then the configured ones.
+
+    A device that is not identified answers to its name and the configured aliases only, one that is not adopted to
+    none (farm.devices.registry).
+    """
+    generic = (ANY_PHONE, labels.get("gpu", ""), labels.get("soc", "")) if identity is not None else ()
+    wanted = (normalise(alias) for alias in (*generic, name, *configured))
+    return tuple(dict.fromkeys(alias for alias in wanted if alias))
+
+
+MARK_CHARS = 12  # 48 bits: no two kinds of phones of one farm share a mark by chance
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingTraits:
+    """What phones must have in common to be pooled."""
+
+    soc: str
+    gpu: str
+    abi: str
+    targets: str  # canonical JSON
+    bundle: str  # hash
+    clock_policy: str = ""  # governors; "" when none is readable
+
+    @property
+    def mark(self) -> str:
+        """The same for equal phones only: the value of the label `alike`."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:MARK_CHARS]
+
+
+def alike(identity: DeviceIdentity | None, bundle: str) -> PoolingTraits | None:
+    """What a phone has in common with its like; None while that is not known. `bundle`: the hash of the one on it."""
+    if identity is None or not bundle:
+        return None
+    targets = json.dumps(identity.targets, sort_keys=True, default=str)
+    soc, gpu = identity.soc, identity.gpu
+    gpu_name = f"{gpu.model} {gpu.cores or ''}".strip()
+    return PoolingTraits(soc.model or soc.name, gpu_name, identity.abi, targets, bundle, identity.clock_policy)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the fields in which two phones' `PoolingTraits`, as dicts, are not the same."""
+    return tuple(name for name in one if one[name] != other.get(name))
+
+
+DEFAULT_NAME = "{model}"
+NAME_FIELDS = ("model", "market", "vendor", "soc", "gpu", "serial")
+
+
+class BadRuleError(UserError):
+    """An `[[adopt]]` rule cannot be used."""
+
+    code = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRule:
+    """`[[adopt]]`: phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
+
+    match: str  # a selector; the first rule that matches decides
+    pool: str = ""  # the pool that they come into
+    name: str = ""  # may use {model} {soc} {serial}; empty: the model's
+
+    @property
+    def selector(self) -> Selector:
+        """The phones that it adopts."""
+        return Selector.parse(self.match)
+
+    def check(self) -> None:
+        """Check the rule as configured.
+
+        Raises:
+            SelectorError: `match` does not follow the selector grammar.
+            BadRuleError: the name template has a field that does not exist, or no valid form.
+        """
+        Selector.parse(self.match)
+        try:
+            parts = list(string.Formatter().parse(self.name))
+        except ValueError as error:
+            raise BadRuleError(
+                f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}"
+            ) from error
+        for _, wanted, spec, conversion in parts:
+            if wanted is not None and (wanted not in NAME_FIELDS or spec or conversion):
+                close = nearest(wanted, NAME_FIELDS)
+                hint = (
+                    f"nearest is {{{close[0]}}}" if close else f"use {', '.join(f'{{{name}}}' for name in NAME_FIELDS)}"
+                )
+                raise BadRuleError(f"adopt rule {self.match!r}: the name has no field {{{wanted}}}", hint=hint)
+
+
+def adopting_rule(rules: Iterable[AdoptRule], identity: DeviceIdentity, serial: str) -> AdoptRule | None:
+    """The first rule, in the order they are configured, that adopts this phone; None: leave it alone."""
+    labels = labels_of(identity, "", serial=serial)
+    aliases = aliases_of(identity, "", labels)
+    return next((rule for rule in rules if rule.selector.matches(labels, aliases)), None)
+
+
+def device_name(identity: DeviceIdentity | None, serial: str, taken: Collection[str], template: str = "") -> str:
+    """A name that is a legal TVM key and that nothing else in the farm answers to.
+
+    `{model}` is what is printed on the box when the phone knows it, else the vendor's model number. When nothing of the
+    template survives (a market name without Latin letters), vendor and model number are used, then the serial.
+    """
+    fields = _name_fields(identity, serial)
+    own_aliases = {ANY_PHONE, normalise(fields["soc"]), normalise(fields["gpu"])}
+    for candidate in (template or DEFAULT_NAME, "{vendor}-{number}", "{serial}"):
+        if name := normalise(candidate.format_map(fields)):
+            return unique(name, {*taken, *own_aliases})
+    return unique("phone", taken)
+
+
+def _name_fields(identity: DeviceIdentity | None, serial: str) -> Mapping[str, str]:
+    if identity is None:
+        return dict.fromkeys((*NAME_FIELDS, "number"), "") | {"serial": serial}
+    market = identity.market_name if _is_latin(identity.market_name) else ""
+    return {
+        "model": market or identity.model,
+        "market": market,
+        "number": identity.model,
+        "vendor": identity.vendor,
+        "soc": identity.soc.model,
+        "gpu": identity.gpu.model,
+        "serial": serial,
+    }
+
+
+def _is_latin(text: str) -> bool:
+    """Whether normalising keeps every word: of "真我GT NEO 3" it would keep a half that names another phone."""
+    return all(not character.isalpha() or normalise(character) for character in text)

@@ -1,0 +1,200 @@
+"""Records that follow their phones to other serials of adb's list.
+
+A phone states its own serial number (ro.serialno) itself: another may state the same, by chance (boards and clones ship
+with default numbers) or on purpose. So more must agree, and a number that two devices had at once proves nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from farm.devices.agent import Agent
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.state import LINK_DOWN
+from farm.model.device import Service
+from farm.model.identity import DeviceIdentity
+from farm.store.devices import DeviceRecord
+
+if TYPE_CHECKING:
+    from farm.devices.fleet import Fleet
+
+_DEFAULTS = frozenset({"0123456789abcdef", "1234567890abcdef", "123456789", "1234567890", "unknown", "emulator", "n/a"})
+
+
+def tells(hardware_serial: str) -> bool:
+    """Whether a serial number may be one phone's own: no maker's default, not all one character."""
+    plain = hardware_serial.strip().lower()
+    return len(set(plain)) > 1 and plain not in _DEFAULTS
+
+
+def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
+    """Whether both are known to be of one vendor and model (an update changes the fingerprint, not these)."""
+    if one is None or other is None:
+        return False
+    return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)
+
+
+def _is_there(agent: Agent) -> bool:
+    return agent.device is not None and agent.state.identified and agent.state.life not in LINK_DOWN
+
+
+def _number(agent: Agent) -> str:
+    return agent.identity.hardware_serial if agent.identity else ""
+
+
+def claimed(agent: Agent, agents: Iterable[Agent]) -> bool:
+    """Whether another device that is there states the same serial number, or has the same port."""
+    number = _number(agent)
+    others = [other for other in agents if other is not agent and _is_there(other)]
+    return any((number and _number(other) == number) or other.place == agent.place for other in others)
+
+
+def sick_twin(agent: Agent, agents: Iterable[Agent]) -> Agent | None:
+    """Another adopted device in quarantine that says it is the same phone."""
+    number = _number(agent)
+    for other in agents:
+        if other is agent or not tells(number) or _number(other) != number:
+            continue
+        if other.state.adopted and other.state.quarantine is not None and same_kind(agent.identity, other.identity):
+            return other
+    return None
+
+
+log = logging.getLogger(__name__)
+
+
+class SerialMigration:
+    """One per fleet; works on its agents."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        # Of this run of the daemon:
+        self._shared: set[str] = set()  # serial numbers that two devices had at once
+        self._came_from: dict[str, str] = {}  # serial in adb's list -> the one before
+
+    def identified(self, agent: Agent, before: DeviceIdentity | None, identity: DeviceIdentity) -> None:
+        """A device was identified; `before` is what was last known at its serial.
+
+        A remembered phone that came back under another serial (USB or network, another port) gets its record. Not while
+        adb lists it under the old serial too: then it is one phone on two ways, and two agents would replace each
+        other's servers, or two phones with one number; the new one stays a stranger unless a rule adopts it. A phone
+        whose record moved away and that is there again gets it back; two that have each other's serial trade records.
+        """
+        self._note(agent, identity)
+        known = self._fleet.registry.get(agent.serial)
+        if not identity.hardware_serial or (known is not None and known.hardware_serial == identity.hardware_serial):
+            return
+        by_rule = (
+            self._fleet.registry.adopted_by_rule(agent.serial, identity, self._fleet.device_views.taken(agent.serial))
+            is not None
+        )
+        for old in self._fleet.registry.of_hardware(identity.hardware_serial):
+            former = self._fleet.agents.get(old.serial)
+            if former is None or old.address:
+                continue
+            if known is not None:
+                if self._traded(identity, known.hardware_serial, former, by_rule=by_rule):
+                    self._trade(agent, before, known, former, old)
+                    return
+            elif former.device is not None:
+                if self._is_home(agent.serial, old.serial):
+                    self._take_back(agent, former, old)
+                    return
+            elif self._may_follow(identity, former, by_rule=by_rule):
+                del self._fleet.agents[old.serial]
+                self._fleet.device_views.move_away(old.serial)
+                agent.server = former.server
+                self._move(agent, former, old)
+                return
+
+    def _note(self, agent: Agent, identity: DeviceIdentity) -> None:
+        """A device was identified: does another that is there now state the same number?"""
+        if any(
+            _is_there(other) and _number(other) == identity.hardware_serial
+            for other in self._fleet.agents.values()
+            if other != agent
+        ):
+            self._shared.add(identity.hardware_serial)
+
+    def _may_follow(self, identity: DeviceIdentity, former: Agent, *, by_rule: bool) -> bool:
+        """Whether the record of `former`, which adb does not list, is that of the device identified now.
+
+        `by_rule`: a rule adopts the device anyway; else one whose model nobody remembers is nobody.
+        """
+        number = identity.hardware_serial
+        if not tells(number) or number in self._shared:
+            return False
+        return same_kind(identity, former.identity) if former.identity is not None else by_rule
+
+    def _traded(self, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
+        """Whether the device identified now, where one of number `own` is remembered, is what `former` was.
+
+        Two phones trade serials when both were away (network addresses dealt anew, equal numbers told apart by ports).
+        """
+        return (
+            tells(own)
+            and own not in self._shared
+            and not _is_there(former)
+            and self._may_follow(identity, former, by_rule=by_rule)
+        )
+
+    def _moved(self, serial: str, to: str) -> None:
+        """A record moved."""
+        if self._came_from.pop(serial, None) != to:
+            self._came_from[to] = serial
+
+    def _is_home(self, serial: str, record_serial: str) -> bool:
+        """Whether the record that is at `record_serial` now came from `serial`."""
+        return self._came_from.get(record_serial) == serial
+
+    def _move(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
+        self._moved(old.serial, agent.serial)
+        self._fleet.registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
+        self._fleet.spawn(self._fleet.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
+        self._fleet.recovery.log.moved(old.serial, agent.serial)
+        agent.inherit(former.state, old.name)
+        agent.on_event(m.ServiceChanged(Service(old.service)))
+
+    def _take_back(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
+        """`former`, which is there too, got what is this phone's: it is another, or the same on a second way."""
+        log.warning("%s and %s both say that they are %s", agent.serial, former.serial, old.hardware_serial)
+        self._move(agent, former, old)
+        former.on_event(m.Unadopted(clean=False))  # its holder loses it: the lease was for the other
+        former.server = None
+        if former.identity is not None:
+            self._fleet.device_views.move_away(former.serial)  # its name is the other's
+            former.name = former.serial
+            if self._fleet.named(former, former.identity):
+                former.on_event(m.Adopted())
+                if (kept := agent.state.quarantine) is not None:
+                    former.on_event(m.QuarantineOrdered(kept.reason))
+        self._fleet.changed(former)
+
+    def _trade(
+        self, agent: Agent, before: DeviceIdentity | None, own: DeviceRecord, former: Agent, old: DeviceRecord
+    ) -> None:
+        """The phone remembered here and the one that is here now have each other's serial."""
+        log.warning("%s and %s have traded places: %s is at %s now", own.name, old.name, old.name, agent.serial)
+        self._fleet.registry.trade_soon(own, old)
+        self._fleet.spawn(self._trade_batteries(agent.serial, former.serial), f"battery of {old.name}")
+        aside = f"{agent.serial} (traded)"
+        for serial, to in ((agent.serial, aside), (former.serial, agent.serial), (aside, former.serial)):
+            self._fleet.recovery.log.moved(serial, to)
+        self._fleet.device_views.move_away(agent.serial)
+        self._fleet.device_views.move_away(former.serial)
+        agent.server, former.server = former.server, agent.server
+        state = agent.state
+        agent.inherit(former.state, old.name)
+        former.inherit(state, own.name)
+        former.identity = before
+        agent.on_event(m.ServiceChanged(Service(old.service)))
+        former.on_event(m.ServiceChanged(Service(own.service)))
+        self._fleet.changed(former)
+
+    async def _trade_batteries(self, one: str, other: str) -> None:
+        aside = f"{one} (traded)"
+        for serial, to in ((one, aside), (other, one), (aside, other)):
+            await self._fleet.batteries.moved(serial, to)

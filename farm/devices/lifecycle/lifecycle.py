@@ -1,0 +1,391 @@
+"""The life cycle of one device as a state machine: events in, instructions out, nothing else.
+
+Rules of this file:
+- `decide` is a pure function of (state, event, now); `Lifecycle` only remembers the story and guards the table.
+- Work is numbered. A work instruction carries `generation`; its answer carries it back. Whatever makes outstanding work
+  moot (unplugged, server died, operator spoke) moves on to the next number, so a late answer is recognised and ignored.
+- A followed server has a number too (`follow`): its death counts only while that very server is followed.
+- The runner (farm.devices.agent) cancels work whose generation, and following whose number, is no longer current.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import fields, replace
+
+from farm.common.errors import FarmError
+from farm.devices.lifecycle.messages import (
+    ActionDone,
+    ActionFailed,
+    ActionOrdered,
+    Adopted,
+    AdoptServer,
+    Answer,
+    BugFound,
+    BundleAccepted,
+    BundlesChanged,
+    BundleWanted,
+    CheckDue,
+    CheckPassed,
+    DropOldBundles,
+    EndServer,
+    Event,
+    FaultCleared,
+    FaultFound,
+    FollowServer,
+    Identified,
+    Instruction,
+    LeftByPerson,
+    LinkLost,
+    LinkState,
+    Listed,
+    Provisioned,
+    QuarantineOrdered,
+    RecoveryFinished,
+    Released,
+    ServerDied,
+    ServerStarted,
+    ServiceChanged,
+    SessionBroke,
+    StartServer,
+    TakeAction,
+    Unadopted,
+    Unlisted,
+    WaitEnded,
+    WorkFailed,
+)
+from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, ReleaseRule
+from farm.devices.lifecycle.recovery_steps import (
+    IMMEDIATE_RESTARTS,
+    MUTE_TRIES,
+    action_answered,
+    fall_back,
+    link_down,
+    link_up,
+    operator_ordered,
+    probe_reported,
+    quarantine,
+    recover,
+    released,
+)
+from farm.devices.lifecycle.state import (
+    AWAITING,
+    CHANGING,
+    LINK_DOWN,
+    SERVED,
+    TRANSITIONS,
+    Decision,
+    LifecycleState,
+    back_off,
+    reap,
+    rest,
+    work,
+)
+from farm.model.device import Life
+from farm.model.health import DeviceFault
+
+STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
+KEPT_STEPS = 50  # length of the story an illegal transition tells
+EVIDENCE_STEPS = 8  # of the story, that a quarantine keeps
+_HASH = re.compile("[0-9a-f]{64}")
+_ADOPT = "farm device adopt NAME"
+_BUNDLE_WORK = frozenset(
+    {Life.PROVISIONING, Life.STARTING, Life.CHECKING}
+)  # whose failure may be that of an overriding bundle, or of one that is new to it
+
+
+class IllegalTransitionError(FarmError):
+    """A device was about to make a step that its table of transitions does not have (a bug in farm)."""
+
+    code = "illegal_transition"
+
+
+class Lifecycle:
+    """One device's state, the guard of its transitions, and its last transitions."""
+
+    def __init__(self, state: LifecycleState | None = None) -> None:
+        self.state = state or LifecycleState()
+        self._story: deque[str] = deque(maxlen=KEPT_STEPS)
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last steps, oldest first, one line each."""
+        return tuple(self._story)
+
+    def handle(self, event: Event, now: float, context: RecoveryContext = RecoveryContext()) -> tuple[Instruction, ...]:  # noqa: B008 - frozen
+        """Take one event at monotonic second `now`.
+
+        Raises:
+            IllegalTransitionError: the table does not allow the step; `evidence` is the story.
+        """
+        before = self.state
+        after, instructions = decide(before, event, now, context)
+        names = ", ".join(map(_name, instructions))
+        self._story.append(f"{now:.3f} {brief(event)} : {before.life} -> {after.life} [{names}]")
+        legal = after.life in TRANSITIONS[before.life] or isinstance(event, BugFound)
+        if after.life is not before.life and not legal:
+            raise IllegalTransitionError(
+                f"a device cannot go from {before.life} to {after.life}", evidence="\n".join(self._story)
+            )
+        if after.quarantine is not None and after.quarantine is not before.quarantine:
+            evidence = "\n".join(list(self._story)[-EVIDENCE_STEPS:])
+            after = replace(after, quarantine=replace(after.quarantine, evidence=evidence))
+        self.state = after
+        return instructions
+
+    def inherit(self, former: LifecycleState) -> None:
+        """It is the device that had another serial: what was tried on it, and why it is kept away, go on."""
+        self.state = replace(
+            self.state,
+            progress=former.progress,
+            quarantine=former.quarantine,
+            proven=former.proven,
+            untidy=former.untidy,
+        )
+
+
+def brief(event: Event) -> str:
+    """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
+    values = ((each.name, getattr(event, each.name)) for each in fields(event))
+    said = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
+    return f"{type(event).__name__}({', '.join(said)})"
+
+
+def _name(instruction: Instruction) -> str:
+    return instruction.action.value if isinstance(instruction, TakeAction) else type(instruction).__name__
+
+
+def decide(state: LifecycleState, event: Event, now: float, context: RecoveryContext = RecoveryContext()) -> Decision:  # noqa: B008 - frozen
+    """The next state and what to do, for one event. Events that do not matter in a state change nothing."""
+    if isinstance(event, Answer) and (event.generation != state.generation or state.life not in AWAITING):
+        return state, ()
+    match event:
+        case Listed() | Unlisted():
+            return _link_changed(state, event, now, context)
+        case Adopted() | Unadopted() | ServiceChanged() | Released() | BundlesChanged():
+            return _operator_spoke(state, event, now)
+        case ActionOrdered() | QuarantineOrdered():
+            return operator_ordered(state, event, now)
+        case CheckDue():
+            if state.life is not Life.READY or context.holder or state.bundle_override:
+                return state, ()
+            # Sessions may have changed its files since they were last compared.
+            return work(replace(_settled(state, now), suspect=True), Life.PROVISIONING)
+        case FaultFound() | FaultCleared():
+            return probe_reported(_settled(state, now), event, now, context)
+        case BundleWanted(bundle=bundle):
+            return _bundle_wanted(state, bundle)
+        case BundleAccepted(bundle=bundle):
+            if bundle != state.bundle or state.bundle_override or state.life is not Life.READY:
+                return state, ()
+            return replace(state, proven=bundle), (DropOldBundles(),)
+        case ServerDied() | LinkLost() | SessionBroke():
+            return _server_in_doubt(state, event, now, context)
+        case LeftByPerson(reason=reason):
+            return _left_by_person(state, reason)
+        case BugFound(reason=reason, hint=hint):
+            distrusted, _ = quarantine(_ended(state, ActionOutcome.CUT, reason, now), DeviceFault.BUG, reason, hint)
+            return rest(distrusted, Life.QUARANTINED, reason, hint), ()
+        case ActionDone() | ActionFailed():
+            return action_answered(state, event, now, context)
+        case WaitEnded() if state.life in LINK_DOWN:
+            return action_answered(state, event, now, context)
+        case _:
+            return _work_answered(state, event, now, context)
+
+
+def _link_changed(state: LifecycleState, event: Listed | Unlisted, now: float, context: RecoveryContext) -> Decision:
+    if isinstance(event, Unlisted) or event.link is not LinkState.USABLE:
+        return link_down(state, event, now, context)
+    return link_up(state, now) if state.life in LINK_DOWN else (state, ())
+
+
+def _operator_spoke(
+    state: LifecycleState, event: Adopted | Unadopted | ServiceChanged | Released | BundlesChanged, now: float
+) -> Decision:
+    match event:
+        case ServiceChanged(service=service):
+            return replace(state, service=service), ()
+        case Adopted():
+            adopted = replace(state, adopted=True)
+            if state.life is not Life.NEW:
+                return adopted, ()
+            return work(replace(adopted, trouble="", hint=""), Life.PROVISIONING)
+        case Unadopted(clean=clean):
+            ended = _ended(state, ActionOutcome.CUT, "it was given back", now)
+            given_back = replace(ended, adopted=False, untidy=False, proven="", progress=ended.progress.settled())
+            if state.life is Life.QUARANTINED and not state.identified:
+                return given_back, ()  # a bug in farm keeps it there
+            given_back = replace(given_back, quarantine=None)
+            if state.life in LINK_DOWN or not state.identified:
+                return given_back, ()
+            return replace(rest(given_back, Life.NEW, hint=_ADOPT), failures=0, bundle=""), (EndServer(clean),)
+        case Released():
+            return released(state)
+        case BundlesChanged():
+            if state.quarantine is None or state.quarantine.rule is not ReleaseRule.BUNDLES:
+                return state, ()
+            free, instructions = released(state)
+            if state.life is not Life.QUARANTINED or not state.adopted or not state.identified:
+                return free, instructions
+            return work(replace(free, generation=state.generation, suspect=False), Life.PROVISIONING)
+
+
+def _settled(state: LifecycleState, now: float) -> LifecycleState:
+    """The state with its failures forgotten, if it has been ready for long enough."""
+    if state.life is Life.READY and now - state.ready_at >= STABLE_S:
+        return replace(state, failures=0, progress=state.progress.settled(now))
+    return state
+
+
+def _ended(state: LifecycleState, outcome: ActionOutcome, detail: str, now: float) -> LifecycleState:
+    """The state with the action under way, if any, ended."""
+    return replace(state, progress=state.progress.end(outcome, detail, now))
+
+
+def _server_in_doubt(
+    state: LifecycleState, event: ServerDied | LinkLost | SessionBroke, now: float, context: RecoveryContext
+) -> Decision:
+    state = _settled(state, now)
+    match event:
+        case SessionBroke(reason=reason):
+            if not state.follow or state.life not in {Life.READY, Life.CHECKING}:
+                return state, ()
+            failures = state.failures + (state.life is Life.CHECKING)
+            progress = state.progress.end(ActionOutcome.FAILED, reason, now)
+            if not context.elsewhere:  # else the host cut the session: the phone is tidied, not mended
+                progress = progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, reason, now)
+            return reap(replace(state, failures=failures, trouble=reason, progress=progress))
+        case ServerDied(follow=follow, reason=reason, stuck=stuck):
+            if follow != state.follow or not follow:
+                return state, ()
+            if stuck:
+                return recover(replace(state, follow=0), DeviceFault.STUCK, reason, "", now, context)
+            if state.bundle_override and state.life is Life.CHECKING:
+                return _drop_override(state, reason)
+            # Of a ready device one death may be a user's doing.
+            again = state.progress.times(RecoveryAction.RESTART, DeviceFault.SERVER) > 0
+            if context.fallback and (again or state.life is Life.CHECKING):
+                return fall_back(state, DeviceFault.SERVER, reason, now)
+            return recover(replace(state, follow=0), DeviceFault.SERVER, reason, "", now, context)
+        case LinkLost(follow=follow, reason=reason, mute=mute):
+            if follow != state.follow or not follow:
+                return state, ()
+            if mute:  # the probe has asked twice
+                failures = state.failures if context.elsewhere else max(state.failures, MUTE_TRIES - 1)
+                silent = replace(state, follow=0, failures=failures)
+                return recover(silent, DeviceFault.MUTE, reason, "", now, context)
+            return _look_again(replace(state, follow=0), reason)
+
+
+def _bundle_wanted(state: LifecycleState, bundle: str) -> Decision:
+    """Provision anew, whatever was under way; a device that is not on its way to ready takes only its own."""
+    if bundle == state.bundle_override:
+        return state, ()
+    wanted = replace(state, bundle_override=bundle, refusal="")
+    if state.life in CHANGING and state.identified:
+        return work(replace(wanted, trouble="its runtime bundle is changed"), Life.PROVISIONING)
+    return (replace(state, refusal=state.reason), ()) if bundle else (wanted, ())
+
+
+def _left_by_person(state: LifecycleState, reason: str) -> Decision:
+    """At once where its server runs; else on its way to ready, before its server is started or checked."""
+    if not state.adopted:
+        return state, ()
+    untidy = replace(state, untidy=True)
+    if not state.follow or state.life not in SERVED:
+        return untidy, ()
+    return reap(replace(untidy, follow=0, trouble=reason))
+
+
+def _work_answered(state: LifecycleState, event: Answer, now: float, context: RecoveryContext) -> Decision:
+    if state.bundle_override and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:
+        return _drop_override(state, event.reason)
+    if context.fallback and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:
+        return fall_back(state, event.fault, event.reason, now)
+    match event:
+        case Identified():
+            return _identified(state, event, now)
+        case Provisioned(bundle=bundle, adoptable=adoptable, untidy=untidy):
+            # Ignored just after a cleanup: else a phone that keeps writing such notes would be cleaned without end.
+            provisioned = replace(state, bundle=bundle, untidy=state.untidy or (untidy and not state.suspect))
+            if provisioned.untidy:
+                return reap(provisioned)
+            return work(provisioned, Life.STARTING, AdoptServer if adoptable and not state.suspect else StartServer)
+        case WorkFailed(fault=DeviceFault.BUNDLE, reason=reason, hint=hint):
+            return quarantine(_ended(state, ActionOutcome.FAILED, reason, now), DeviceFault.BUNDLE, reason, hint)
+        case ServerStarted(in_use=True):
+            return _taken_over(state, now)
+        case ServerStarted():
+            if state.untidy:
+                return reap(state)
+            entered, asked = work(state, Life.CHECKING)
+            followed = replace(entered, follow=entered.generation, suspect=False)
+            return followed, (FollowServer(followed.follow), *asked)
+        case CheckPassed():
+            return _passed(state, now, on_trial=context.on_trial or bool(state.bundle_override))
+        case RecoveryFinished(tidied=True):
+            return work(replace(state, untidy=False, suspect=True, follow=0), Life.PROVISIONING)
+        case RecoveryFinished() if state.untidy:  # since it began
+            return reap(replace(state, follow=0))
+        case RecoveryFinished(server_alive=alive):
+            if alive and state.follow:
+                return work(state, Life.CHECKING)
+            return work(replace(state, follow=0), Life.STARTING)
+        case WaitEnded():
+            known = state.identified and state.quarantine is None
+            return work(state, Life.PROVISIONING if known else Life.IDENTIFYING)
+        case WorkFailed():
+            return recover(replace(state, follow=0), event.fault, event.reason, event.hint, now, context)
+        case _:
+            raise AssertionError(f"{event} is answered elsewhere")
+
+
+def _taken_over(state: LifecycleState, now: float) -> Decision:
+    """Its holder goes on with it, so it was usable: neither checked nor cleaned before the session there has ended."""
+    number = state.generation + 1
+    mended = _ended(state, ActionOutcome.MENDED, "", now)
+    ready = replace(mended, life=Life.READY, generation=number, follow=number, trouble="", hint="", ready_at=now)
+    return ready, (FollowServer(number),)
+
+
+def _identified(state: LifecycleState, event: Identified, now: float) -> Decision:
+    known = replace(state, identified=True, adopted=event.adopted)
+    under_way = state.progress.under_way
+    if event.same_boot and under_way is not None and under_way.action is RecoveryAction.REBOOT:
+        known = _ended(known, ActionOutcome.FAILED, "it came back without having rebooted", now)
+    if not event.adopted:
+        known = replace(known, quarantine=None)  # nobody gets it anyway
+        return rest(_ended(known, ActionOutcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
+    if known.quarantine is not None:
+        kept = known.quarantine
+        return rest(_ended(known, ActionOutcome.MENDED, "", now), Life.QUARANTINED, kept.reason, kept.hint), ()
+    return work(known, Life.PROVISIONING)
+
+
+def _passed(state: LifecycleState, now: float, *, on_trial: bool) -> Decision:
+    """Ready. A bundle on trial proves nothing yet, and the device's own stays on it."""
+    mended = _ended(state, ActionOutcome.MENDED, "", now)
+    right = replace(
+        mended.progress, tried=tuple(each for each in mended.progress.tried if each[1] is not DeviceFault.WRONG)
+    )
+    ready = replace(mended, life=Life.READY, trouble="", hint="", ready_at=now, progress=right)
+    ready = replace(ready, generation=ready.generation + 1, proven=ready.proven if on_trial else ready.bundle)
+    return ready, () if on_trial else (DropOldBundles(),)
+
+
+def _drop_override(state: LifecycleState, reason: str) -> Decision:
+    """An overriding bundle does not work: that says nothing about the device; its own bundle is provisioned again."""
+    own = replace(
+        state, bundle_override="", refusal=reason, suspect=True, trouble=f"it did not take another bundle: {reason}"
+    )
+    return work(own, Life.PROVISIONING)
+
+
+def _look_again(state: LifecycleState, reason: str) -> Decision:
+    """Whether its server lives is unknown: look at once after the first failure, else after a pause."""
+    counted = replace(state, failures=state.failures + 1, trouble=reason, hint="")
+    if counted.failures <= IMMEDIATE_RESTARTS:
+        return work(counted, Life.PROVISIONING)
+    return back_off(counted, reason)

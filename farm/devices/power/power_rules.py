@@ -1,0 +1,139 @@
+"""Power switches of USB ports and losses of phones: the configuration and the rules. Pure.
+
+`[power]` says who switches which port, `[usb]` where phones are that nobody can see. When several phones are lost at
+once, `attribute` finds whose fault it is: each phone's, their hub's, or the host's. A place is named as sysfs names it:
+`1-4.2` is port 2 of hub `1-4`, which is in port 4 of bus 1's root hub `usb1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from farm.model.device import UsbPlace, hubs_above
+
+TIMEOUT_S = 20.0  # of one call: uhubctl talks to every hub of the host, each of which may take USB's 5 s to answer
+
+Switch = Literal["", "uhubctl", "command", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRule:
+    """Who switches a hub's ports, or one port. What is left out is taken from `[power]`."""
+
+    switch: Switch = ""  # who cuts: "uhubctl", "command" (off and on below), "none"; empty: as [power] says
+    off: tuple[str, ...] = ()  # the words of a command, never a shell's line
+    on: tuple[str, ...] = ()  # likewise
+    state: tuple[str, ...] = ()  # a command that prints on or off; without one the others' exit codes are believed
+    fields: Mapping[str, str] = field(default_factory=dict)  # what {name} in the words stands for
+
+
+@dataclass(frozen=True, slots=True)
+class PowerConfig(PowerRule):
+    """`[power]`: for every hub without a table of its own; `[power.hub."1-4"]` or one port, `[power.hub."1-4.2"]`."""
+
+    switch: Switch = "uhubctl"  # used only if it is installed
+    uhubctl: str = ""  # the program; empty: PATH
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = TIMEOUT_S  # for one call
+    hub: Mapping[str, PowerRule] = field(default_factory=dict)
+
+    def rule_for(self, place: UsbPlace) -> PowerRule:
+        """The rule of a port: its own, its hub's, or the general one; fields of all three together."""
+        merged = PowerRule(self.switch, self.off, self.on, self.state, self.fields)
+        for name in (place.hub, place.path):
+            own = self.hub.get(name)
+            if own is not None:
+                merged = PowerRule(
+                    own.switch or ("command" if own.off else merged.switch),
+                    own.off or merged.off,
+                    own.on or merged.on,
+                    own.state or merged.state,
+                    {**merged.fields, **own.fields},
+                )
+        return merged
+
+
+@dataclass(frozen=True, slots=True)
+class UsbConfig:
+    """`[usb]`."""
+
+    places: Mapping[str, str] = field(default_factory=dict)  # serial -> path, "1-4.2": what sysfs cannot know
+    sysfs: str = "/sys"  # where the kernel's sysfs is
+
+
+_FEWEST = 2  # lost at once before anything but the phone itself is blamed
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """One explanation of one or more losses."""
+
+    devices: tuple[str, ...]  # serials, sorted
+    reason: str = ""  # what to say of each device; "" for a phone that went alone
+    hub: str = ""  # the hub to blame; "" with a reason: the host
+
+
+def attribute(
+    losses: Collection[str],
+    places: Mapping[str, UsbPlace],
+    present: Collection[str],
+    *,
+    dead: Collection[str] = (),
+    server_lost: bool = False,
+) -> tuple[Blame, ...]:
+    """Whose fault it is that these devices were lost within a short time.
+
+    A hub is blamed when nothing that is known to hang on it is left and at least two devices went; of several such
+    hubs in a row the lowest that has them all. When that leaves nothing on any hub, and no single hub had them all,
+    it is the host (its controller, its power, its kernel).
+
+    Args:
+        losses: serials of the devices lost.
+        places: where devices, lost or present, are plugged in; network phones have none.
+        present: serials of the devices that adb still lists as alive.
+        dead: serials of those that it lists as dead: they did not vanish.
+        server_lost: whether the adb server itself went: then nobody else is to blame.
+    """
+
+    def how(serials: Collection[str]) -> str:
+        return "went silent" if all(serial in dead for serial in serials) else "vanished"
+
+    lost = tuple(sorted(losses))
+    if server_lost:
+        return (Blame(lost, "the adb server went away"),) if lost else ()
+    placed = [serial for serial in lost if serial in places]
+    alone = [serial for serial in lost if serial not in places]
+    left = {hub for serial in present if serial in places for hub in hubs_above(places[serial])}
+    groups: dict[str, list[str]] = {}
+    for serial in placed:
+        empty = [hub for hub in hubs_above(places[serial]) if hub not in left]
+        groups.setdefault(empty[-1] if empty else "", []).append(serial)
+    alone += groups.pop("", [])
+    if not left and len(placed) >= _FEWEST and _common_hub(placed, places) == "":
+        count = len(placed)
+        return (
+            Blame(tuple(placed), f"all USB phones of this host ({count}) {how(placed)} together"),
+            *(Blame((serial,)) for serial in alone),
+        )
+    blames: list[Blame] = []
+    for group in groups.values():
+        if len(group) < _FEWEST:
+            alone += group
+            continue
+        hub = _common_hub(group, places) or hubs_above(places[group[0]])[-1]
+        what = f"its hub {hub}" if not hub.startswith("usb") else f"its USB bus {hub.removeprefix('usb')}"
+        blames.append(Blame(tuple(group), f"{what} {how(group)} with {len(group)} phones", hub))
+    return (*blames, *(Blame((serial,)) for serial in sorted(alone)))
+
+
+def _common_hub(serials: Collection[str], places: Mapping[str, UsbPlace]) -> str:
+    """The lowest hub that has them all; "" when only a root hub does over several hubs, or none at all."""
+    chains = [hubs_above(places[serial]) for serial in serials]
+    for hub in chains[0]:
+        if all(hub in chain for chain in chains):
+            one = len({places[serial].hub for serial in serials}) == 1
+            return hub if one or not hub.startswith("usb") else ""
+    return ""

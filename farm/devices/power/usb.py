@@ -1,0 +1,165 @@
+"""Where phones are plugged in, and which of them were lost together.
+
+A place comes from adb's list, from sysfs by the phone's serial, or from the configuration. sysfs is read as files
+(Documentation/ABI/stable/sysfs-bus-usb). Losses are attributed by `power_rules`, with one event for each. A phone
+whose hub or host is to blame is not recovered: its ladder reads that as `RecoveryContext.elsewhere`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farm.common.events import EventLog
+from farm.devices.agent import Agent
+from farm.devices.power.power_rules import Blame, attribute
+from farm.model.device import UsbPlace, is_network, parse_place
+
+DEVICES = "bus/usb/devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The host's USB tree.
+
+    Args:
+        places: serial (adb's or the phone's own) -> path, `[usb.places]`: network phones, boards, whatever sysfs
+            cannot know. It wins.
+        sysfs: where sysfs is mounted.
+    """
+
+    places: Mapping[str, str] = field(default_factory=dict)
+    sysfs: Path = Path("/sys")
+
+    def place_of(self, serial: str, devpath: str = "", hardware_serial: str = "") -> UsbPlace | None:
+        """Where a phone is plugged in, or None when it is unknown.
+
+        Args:
+            serial: as adb lists it.
+            devpath: as adb lists it, with or without `usb:`; "" when it lists none.
+            hardware_serial: its ro.serialno, "" while unknown.
+        """
+        for name in (serial, hardware_serial):
+            if name and name in self.places:
+                return parse_place(self.places[name])
+        if (place := parse_place(devpath)) is not None:
+            return place
+        if is_network(serial):
+            return None  # its cable, if it has one, charges it: what hangs on the hub says nothing of its link
+        wanted = {serial, hardware_serial} - {""}
+        found = [place for place, its_serial in self.devices() if its_serial in wanted]
+        return found[0] if len(found) == 1 else None  # two with one serial: guessing would cut the wrong one's power
+
+    def devices(self) -> tuple[tuple[UsbPlace, str], ...]:
+        """Every device with a serial that is plugged in, by path. One that leaves meanwhile is skipped."""
+        try:
+            folders = sorted((self.sysfs / DEVICES).iterdir())
+        except OSError:
+            return ()
+        placed = ((parse_place(folder.name), folder) for folder in folders)  # interfaces (`1-4:1.0`) have no place
+        return tuple((place, serial) for place, folder in placed if place and (serial := _read(folder / "serial")))
+
+
+def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
+    """Phones on a cable that nobody can find: neither adb nor sysfs nor the configuration says where they are."""
+    return tuple(sorted(serial for serial in serials if serial not in places and not is_network(serial)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+WINDOW_S = 3.0  # the kernel tears a hub's devices down one by one, 0.1-0.3 s each; adb tells each as it notices
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    blame: Blame
+    names: tuple[str, ...]
+    announced: bool  # as an event and a problem; the watcher announces the adb server's end
+
+    @property
+    def subject(self) -> str:
+        return self.blame.hub or "usb"
+
+    def event(self, what: str) -> str:
+        """The kind of its event; `what` is lost or back."""
+        return f"hub.{what}" if self.blame.hub else f"host.usb_{what}"
+
+
+class UsbFaults:
+    """What vanished lately. Used from the event loop's thread."""
+
+    def __init__(self, events: EventLog, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._events = events
+        self._now_s = monotonic
+        self._listed: frozenset[str] = frozenset()
+        self._lost_at: dict[str, float] = {}  # monotonic seconds, by serial
+        self._faults: list[_Fault] = []
+
+    def problems(self) -> list[str]:
+        """One line for each hub, or the host, that lost its phones and has none of them back."""
+        return [
+            f"{fault.blame.reason.removeprefix('its ')}: {', '.join(fault.names)} (look at its cable and its power)"
+            for fault in self._faults
+            if fault.announced
+        ]
+
+    def update(
+        self, agents: Mapping[str, Agent], listed: Collection[str], dead: Collection[str] = (), *, server_lost: bool
+    ) -> tuple[Agent, ...]:
+        """Take adb's list as it is now; returns the agents whose `elsewhere` changed.
+
+        Args:
+            agents: every device, by serial.
+            listed: the serials on adb's list.
+            dead: those of them whose transport is dead (`offline`): a hub that hangs keeps its phones listed.
+            server_lost: whether the list is empty because the adb server is gone.
+        """
+        now, before = self._now_s(), self._listed
+        self._listed = frozenset(listed) - frozenset(dead)
+        for serial in before - self._listed:
+            if serial in agents and not agents[serial].state.progress.sent_away:
+                self._lost_at[serial] = now
+        self._lost_at = {
+            serial: at for serial, at in self._lost_at.items() if serial not in self._listed and serial in agents
+        }
+        self._end_those_back(agents)
+        if before - self._listed:
+            fresh = [serial for serial, at in self._lost_at.items() if now - at <= WINDOW_S]
+            places = {serial: agent.place for serial, agent in agents.items() if agent.place is not None}
+            for blame in attribute(fresh, places, self._listed, dead=dead, server_lost=server_lost):
+                if blame.reason:
+                    self._begin(blame, agents, announced=not server_lost)
+        return self._explain(agents)
+
+    def _begin(self, blame: Blame, agents: Mapping[str, Agent], *, announced: bool) -> None:
+        if any(set(blame.devices) <= set(fault.blame.devices) for fault in self._faults):
+            return  # part of a loss that is announced already
+        self._faults = [fault for fault in self._faults if not set(fault.blame.devices) <= set(blame.devices)]
+        fault = _Fault(blame, tuple(sorted(agents[serial].name for serial in blame.devices)), announced)
+        self._faults.append(fault)
+        if announced:
+            self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=blame.reason)
+
+    def _end_those_back(self, agents: Mapping[str, Agent]) -> None:
+        """One phone back proves its hub; forgotten phones are missed by nobody."""
+        for fault in tuple(self._faults):
+            back = [serial for serial in fault.blame.devices if serial in self._listed]
+            if back or not any(serial in agents for serial in fault.blame.devices):
+                self._faults.remove(fault)
+                if fault.announced:
+                    names = [agents[serial].name for serial in back if serial in agents]
+                    self._events.publish(fault.event("back"), fault.subject, devices=names)
+
+    def _explain(self, agents: Mapping[str, Agent]) -> tuple[Agent, ...]:
+        reasons = {serial: fault.blame.reason for fault in self._faults for serial in fault.blame.devices}
+        changed = [agent for serial, agent in agents.items() if agent.elsewhere != reasons.get(serial, "")]
+        for agent in changed:
+            agent.elsewhere = reasons.get(agent.serial, "")
+        return tuple(changed)

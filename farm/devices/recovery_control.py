@@ -1,0 +1,391 @@
+"""Recovery of devices: the facts that a decision needs from outside the phone, operators' orders, and the log.
+
+The log publishes recovery actions as events, stores them, and counts them against budgets over restarts of the daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from farm.common.errors import FarmError, HostError, PhoneError, UserError
+from farm.common.events import EventLog
+from farm.devices.admin import require_adopted
+from farm.devices.agent import Agent
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.recovery import (
+    DAY_S,
+    STEPS,
+    ActionOutcome,
+    ActionUnderWay,
+    EndedAction,
+    Quarantine,
+    RecoveryAction,
+    RecoveryConfig,
+    RecoveryContext,
+    RecoveryProgress,
+    ReleaseRule,
+)
+from farm.devices.lifecycle.state import LifecycleState
+from farm.devices.power.switchboard import Switchboard
+from farm.model.device import DeviceView
+from farm.model.health import DeviceFault
+from farm.store.database import RETRY_S
+from farm.store.devices import QuarantineRecord, RecoveryRecord
+from farm.store.writer import StoreWriteError
+
+if TYPE_CHECKING:
+    from farm.devices.fleet import Fleet
+    from farm.store.devices import RecoveryTable
+
+log = logging.getLogger(__name__)
+
+
+class RecoveryLog:
+    """One per fleet. Used from the event loop's thread."""
+
+    def __init__(
+        self,
+        events: EventLog,
+        book: RecoveryTable,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read what was spent in the last day and who is in quarantine.
+
+        Raises:
+            StoreReadError: the database cannot be read.
+        """
+        self._events = events
+        self._book = book
+        self._clock = clock
+        self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
+        self._unwritten: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()  # the device's name, the write
+        self._writer: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+        self._spent: dict[str, list[tuple[RecoveryAction, float]]] = {}
+        self._wrong: dict[str, list[float]] = {}
+        self._kept: dict[str, QuarantineRecord] = {}
+        self._let_go: list[str] = []  # serials whose quarantine ended with the daemon before
+        self._over: list[tuple[str, float]] = []  # rows of quarantines that ended unseen, and their duration
+        self._proven: Mapping[str, str] = book.proven()
+        now, now_s = clock(), monotonic()
+        for row in book.since(now - timedelta(seconds=DAY_S)):
+            if (
+                row.fault == DeviceFault.ORDER
+                or row.action not in set(RecoveryAction)
+                or STEPS[RecoveryAction(row.action)].per_day is None
+            ):
+                continue
+            # A clock that stood in the future when it was taken must neither refill a budget nor use it up until then.
+            at_s = now_s - max(0.0, (now - row.began_at).total_seconds())
+            self._spent.setdefault(row.serial, []).append((RecoveryAction(row.action), at_s))
+            if row.fault == DeviceFault.WRONG:
+                self._wrong.setdefault(row.serial, []).append(at_s)
+        # This daemon may have other bundles: a phone that waits for one tries again.
+        quarantined = book.quarantined()
+        self._kept = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
+        self._let_go = [row.serial for row in quarantined if row.serial not in self._kept]
+        for row in book.open_quarantines():
+            kept = self._kept.get(row.serial)
+            if kept is not None and kept.at == row.began_at:
+                self._open[row.serial, True] = (row.id, row.began_at)
+            else:
+                self._over.append((row.id, max(0.0, (now - row.began_at).total_seconds())))
+
+    def begin(self) -> None:
+        """The daemon serves: actions that were under way when the one before ended are over."""
+        self._write("the daemon", partial(self._book.redate, self._clock()))
+        self._write("the daemon", partial(self._book.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
+        for serial in self._let_go:
+            self._write(serial, partial(self._book.remove_quarantine, serial))
+        for row, took_s in self._over:
+            self._write("the daemon", partial(self._book.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
+
+    async def close(self) -> None:
+        """Wait until everything is kept, or cannot be."""
+        self._closing.set()
+        if self._writer is not None:
+            await self._writer
+
+    async def promise(self, serial: str, reason: str) -> None:
+        """Keep an operator's quarantine before the life cycle takes it and adds its evidence.
+
+        Raises:
+            StoreWriteError: it would be gone after a restart.
+        """
+        rule, fault = ReleaseRule.PERSON.value, DeviceFault.ORDER.value
+        await self._book.add_quarantine(QuarantineRecord(serial, reason, "", fault, rule, "", self._clock()))
+
+    def renounce(self, serial: str) -> None:
+        """A promised quarantine did not come: what is believed is kept."""
+        row = self._kept.get(serial)
+        gone = partial(self._book.remove_quarantine, serial)
+        self._write(serial, gone if row is None else partial(self._book.add_quarantine, row))
+
+    def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
+        """A device's first state with what is remembered of it."""
+        row = self._kept.get(serial)
+        kept = None
+        if row is not None and state.adopted:
+            kept = Quarantine(row.reason, row.hint, DeviceFault(row.fault), ReleaseRule(row.rule), row.evidence)
+        progress = RecoveryProgress(spent=tuple(self._spent.get(serial, ())), wrong=tuple(self._wrong.get(serial, ())))
+        proven = self._proven.get(serial, "")
+        return replace(state, progress=progress, quarantine=kept, proven=proven, bundle=proven)
+
+    @property
+    def quarantined(self) -> Mapping[str, QuarantineRecord]:
+        """Every quarantine, by serial."""
+        return self._kept
+
+    def quarantined_at(self, serial: str) -> datetime | None:
+        """Since when a device is in quarantine."""
+        row = self._kept.get(serial)
+        return None if row is None else row.at
+
+    def taken(self, serial: str) -> Sequence[RecoveryRecord]:
+        """Actions of the last 24 hours, oldest first. Reads the store."""
+        return self._book.since(self._clock() - timedelta(seconds=DAY_S), serial)
+
+    def moved(self, serial: str, to: str) -> None:
+        """Adb lists a phone under another serial from now on."""
+        if (row := self._kept.pop(serial, None)) is not None:
+            self._kept[to] = row
+        for is_quarantine in (False, True):
+            if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
+                self._open[to, is_quarantine] = open_row
+        self._write(to, partial(self._book.change_serial, serial, to))
+
+    def recovery_changed(self, serial: str, name: str, before: LifecycleState, after: LifecycleState) -> None:
+        """Publish and store the changes of recovery between two states of a device."""
+        if after.progress.last is not None and after.progress.last is not before.progress.last:
+            self._ended(serial, name, after.progress.last)
+        if after.progress.under_way is not None and after.progress.under_way is not before.progress.under_way:
+            self._began(serial, name, after.progress.under_way)
+        if after.quarantine is not before.quarantine:
+            self._quarantine_changed(serial, name, after.quarantine)
+        if after.proven and after.proven != before.proven:
+            self._write(name, partial(self._book.set_proven, serial, after.proven))
+
+    def _began(self, serial: str, name: str, taken: ActionUnderWay, *, quarantine: bool = False) -> None:
+        at, step = self._clock(), STEPS[taken.action]
+        row = f"{serial} {at.timestamp():.6f} {taken.action}"
+        self._open[serial, quarantine] = (row, at)
+        self._events.publish(
+            "recovery.action",
+            name,
+            action=taken.action.value,
+            fault=taken.fault.value,
+            cause=taken.cause,
+            radius=step.radius.value,
+            what=step.what,
+        )
+        record = RecoveryRecord(row, serial, name, taken.action.value, taken.fault.value, taken.cause, at)
+        self._write(name, partial(self._book.begin, record))
+
+    def _ended(self, serial: str, name: str, ended: EndedAction, *, quarantine: bool = False) -> None:
+        row, _ = self._open.pop((serial, quarantine), ("", None))
+        self._events.publish(
+            "recovery.ended",
+            name,
+            action=ended.taken.action.value,
+            cause=ended.taken.cause,
+            outcome=ended.outcome.value,
+            detail=ended.detail,
+            took_s=round(ended.took_s, 3),
+        )
+        if row:
+            self._write(name, partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
+
+    def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
+        former = self._kept.pop(serial, None)
+        if former is not None:
+            took_s = max(0.0, (self._clock() - former.at).total_seconds())
+            over = ActionUnderWay(RecoveryAction.QUARANTINE, DeviceFault(former.fault), former.reason, 0.0)
+            outcome, detail = (
+                (ActionOutcome.MENDED, "released") if kept is None else (ActionOutcome.CUT, "another reason")
+            )
+            self._ended(serial, name, EndedAction(over, outcome, detail, took_s), quarantine=True)
+        if kept is not None:
+            self._began(
+                serial, name, ActionUnderWay(RecoveryAction.QUARANTINE, kept.fault, kept.reason, 0.0), quarantine=True
+            )
+            _, at = self._open[serial, True]
+            record = QuarantineRecord(
+                serial, kept.reason, kept.hint, kept.fault.value, kept.rule.value, kept.evidence, at
+            )
+            self._kept[serial] = record
+        gone = partial(self._book.remove_quarantine, serial)
+        self._write(name, gone if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
+
+    def _write(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
+        """Keep it after what was to be kept before, as soon as the store can."""
+        self._unwritten.append((name, write))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all(), name="recovery log")
+
+    async def _write_all(self) -> None:
+        waiting = False
+        while self._unwritten:
+            name, write = self._unwritten[0]
+            try:
+                await write()
+            except StoreWriteError as error:
+                if self._closing.is_set():
+                    log.error("%d steps of recovery are lost: %s", len(self._unwritten), error)  # noqa: TRY400
+                    return
+                if not waiting:
+                    log.warning("%s: what recovery did is kept in memory until it can be written: %s", name, error)
+                waiting = True
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), RETRY_S)
+                continue
+            except FarmError as error:
+                log.error("%s: what recovery did could not be kept: %s", name, error)  # noqa: TRY400 - said in full
+            except Exception:  # what comes after it must be kept all the same
+                log.exception("%s: what recovery did could not be kept", name)
+            self._unwritten.popleft()
+
+
+REBOOT_ASKED_S = 15.0  # a phone takes the request in well below a second; adb's own patience is 10 s
+
+
+class RecoveryController:
+    """One per fleet. Used from the event loop's thread."""
+
+    def __init__(self, fleet: Fleet, log: RecoveryLog, config: RecoveryConfig, power: Switchboard | None) -> None:
+        self._fleet = fleet
+        self.use(config)
+        self._power = power
+        self.log = log
+        self.holder: Callable[[str], str] = lambda _: ""  # who has the device of that name; "" nobody
+
+    def context_of(self, agent: Agent) -> RecoveryContext:
+        """What its recovery must know of the rest of the farm."""
+        no_power = self._no_power(agent)
+        # Asked at every event: no look at a hundred phones that lose nothing.
+        hurt = [] if no_power else self._hurt(agent)
+        return RecoveryContext(
+            holder=self.holder(agent.name),
+            in_hands=self._fleet.in_hands(agent),
+            no_power=no_power,
+            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in hurt),
+            wired=agent.place is not None,
+            elsewhere=agent.elsewhere or self._fleet.watcher.trouble,
+            per_day=self._per_day,
+            fallback=self._fleet.rollouts.fallback(agent),
+            on_trial=self._fleet.rollouts.is_on_trial(agent),
+        )
+
+    def use(self, config: RecoveryConfig) -> None:
+        """Recover within these budgets from now on; what was spent today stays spent."""
+        self._config, self._per_day = config, config.per_day()
+
+    def away_limit_s(self, pool: str) -> float:
+        """How long a phone of this pool may be away before a person is told, in seconds."""
+        return self._config.pool_away_s.get(pool, self._config.away_s)
+
+    def recovery_changed(self, agent: Agent, before: LifecycleState) -> None:
+        """Publish and store what recovery did."""
+        self.log.recovery_changed(agent.serial, agent.name, before, agent.state)
+
+    def state(self, name: str) -> LifecycleState:
+        """The state of a device: life cycle, recovery, quarantine.
+
+        Raises:
+            NoSuchDeviceError: there is none; the hint names the nearest.
+        """
+        return self._fleet.find(name).state
+
+    # -- orders --
+
+    async def reboot(self, name: str, by: str, *, force: bool = False) -> None:
+        """Reboot a device by order of `by`; returns when the phone has taken the request. It comes back by itself.
+
+        Raises:
+            UserError: it is not adopted, so it is not farm's to touch, or it is leased and `force` is not given.
+            PhoneError: it cannot be talked to, or did not take the request.
+        """
+        agent = require_adopted(self._fleet.find(name))
+        try:
+            async with agent.orders, asyncio.timeout(REBOOT_ASKED_S):
+                self._still_free(agent, force=force)
+                await agent.reboot(f"{by or 'an operator'} wants it rebooted")
+        except TimeoutError:
+            said = f"{agent.name} did not take the request in {REBOOT_ASKED_S:g} s"
+            raise PhoneError(said, hint="restart it by hand, or: farm device power-cycle NAME") from None
+
+    async def power_cycle(self, name: str, by: str, *, force: bool) -> tuple[str, ...]:
+        """Cut the power of its USB port for a moment; returns what else is on that hub.
+
+        Raises:
+            UserError: it is not adopted, or it is leased or it would hurt others and `force` is not given.
+            HostError: nothing can switch the power of its port.
+        """
+        agent = require_adopted(self._fleet.find(name))
+        if why := self._no_power(agent, ordered=True):
+            raise HostError(
+                f"the power of {agent.name}'s port cannot be cut: {why}", hint="docs/configuration.md: [power]"
+            )
+        async with agent.orders:
+            self._still_free(agent, force=force)
+            hurt = self._hurt(agent)
+            if hurt and not force:
+                said = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
+                raise UserError(
+                    f"{said} may lose power with {agent.name}: it is on the same hub",
+                    hint=f"wait, or: farm device power-cycle {agent.name} --force",
+                )
+            agent.on_event(m.ActionOrdered(RecoveryAction.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))
+        return tuple(view.name for view in self._neighbours(agent))
+
+    async def quarantine(self, name: str, reason: str, *, force: bool = False) -> None:
+        """Keep a device away from users until it is released; its holder loses it. Waits for no other order.
+
+        Raises:
+            UserError: it is not adopted, or it is leased and `force` is not given.
+            StoreWriteError: it cannot be kept: a restart would bring the device back into service.
+        """
+        agent = require_adopted(self._fleet.find(name))
+        self._still_free(agent, force=force)
+        await self.log.promise(agent.serial, reason)
+        try:
+            self._still_free(require_adopted(self._fleet.find(agent.serial)), force=force)
+        except FarmError:
+            self.log.renounce(agent.serial)
+            raise
+        agent.on_event(m.QuarantineOrdered(reason))
+
+    # -- below --
+
+    def _still_free(self, agent: Agent, *, force: bool) -> None:
+        holder = self.holder(agent.name)  # it may have been leased while an order waited
+        if holder and not force:
+            raise UserError(f"{holder} has {agent.name}", hint="wait for the end of the lease, or add --force")
+
+    def _no_power(self, agent: Agent, *, ordered: bool = False) -> str:
+        """Why the power of its port cannot be cut; "" when it can, or an order should try."""
+        if self._power is None:
+            return "no power switch is configured"
+        return self._power.why_not(agent.place, ordered=ordered)
+
+    def _neighbours(self, agent: Agent) -> list[DeviceView]:
+        """Others that may lose power with it."""
+        if self._power is None or agent.place is None:
+            return []
+        views = [view for view in self._fleet.views() if view.serial != agent.serial]
+        hurt = self._power.hurt(agent.place, {view.serial: view.place for view in views if view.place})
+        return [view for view in views if view.serial in hurt]
+
+    def _hurt(self, agent: Agent) -> list[tuple[str, str]]:
+        """(name, holder) of neighbours that are leased."""
+        return [(view.name, holder) for view in self._neighbours(agent) if (holder := self.holder(view.name))]

@@ -1,0 +1,326 @@
+"""Carries out the rolling upgrade of runtime bundles that `farm.bundle.rollout_rules` decides.
+
+One `Rollouts` per fleet, used from the event loop's thread. Agents ask it for their bundle at each provisioning
+(`bundle_for`) and report a bundle that failed (`trial_failed`). `run` takes the next step when something changed and
+once a second. What is decided is kept in the store: the next daemon goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from farm.bundle import rollout_rules as rules
+from farm.bundle.model import SHORT_HASH, Bundle
+from farm.bundle.rollout_rules import Rollout, RolloutConfig, RolloutPhone
+from farm.common.errors import FarmError
+from farm.common.events import EventLog
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.state import LINK_DOWN
+from farm.model.device import Life
+from farm.store.devices import RolloutRecord, RolloutTable
+from farm.store.writer import StoreWriteError
+
+if TYPE_CHECKING:
+    from farm.devices.agent import Agent
+    from farm.devices.fleet import Fleet
+
+STEP_EVERY_S = 1.0
+AWAY = timedelta(
+    minutes=10
+)  # a phone that has been away for longer is not waited for: it gets the current bundle when it is back
+_OUT = frozenset({Life.NEW, Life.QUARANTINED})
+_ROLLOUT = TypeAdapter(Rollout)
+Group = tuple[str, str]  # ABI, platform
+
+log = logging.getLogger(__name__)
+
+
+class Rollouts:
+    """The rolling upgrades of all ABIs and platforms."""
+
+    def __init__(
+        self,
+        wanted: Callable[[str, str], Bundle | None],
+        stored: Callable[[], Sequence[Bundle]],
+        table: RolloutTable,
+        events: EventLog,
+        config: RolloutConfig,
+    ) -> None:
+        """Read where each rollout stands.
+
+        Args:
+            wanted: the bundle that is named for an ABI and platform; called in a thread.
+            stored: every bundle of the library; called in a thread.
+            table: where decisions are kept.
+            events: gets `bundle.*`.
+            config: of `[rollout]`.
+
+        Raises:
+            StoreReadError: the database cannot be read.
+        """
+        self._wanted = wanted
+        self._stored = stored
+        self._table = table
+        self._events = events
+        self._config = config
+        self._fleet: Fleet | None = None
+        self._bundles: Mapping[str, Bundle] = {}  # the library as read last, by hash
+        self._groups: dict[Group, Rollout] = {}
+        self._unsaved: set[Group] = set()
+        self._changed = asyncio.Event()
+        for row in table.all():
+            values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
+            self._groups[row.abi, row.platform] = _ROLLOUT.validate_python(values)
+
+    def follow(self, fleet: Fleet) -> None:
+        """Its phones are those that get the bundles."""
+        self._fleet = fleet
+
+    def use(self, config: RolloutConfig) -> None:
+        """Roll out by it from now on."""
+        self._config = config
+
+    # -- for agents --
+
+    async def bundle_for(self, agent: Agent) -> Bundle | None:
+        """The bundle that an identified phone gets now; None: there is none for it.
+
+        Raises:
+            UnknownBundleError: a toolchain names a bundle that the library does not have.
+        """
+        abi, platform = agent.runs()
+        wanted, stored = await asyncio.to_thread(lambda: (self._wanted(abi, platform), self._stored()))
+        self._named((abi, platform), wanted, stored)
+        proven = agent.state.proven if self._is_usable((abi, platform), agent.state.proven) else ""
+        return self._bundles.get(rules.assigned(self._groups[abi, platform], agent.serial, proven))
+
+    def fallback(self, agent: Agent) -> str:
+        """The bundle (a hash) that it gets back if the one that it has or gets fails; "" there is none.
+
+        That is its last proven one; for a candidate, where that cannot be had any more, the current one.
+        """
+        group = self._group_of(agent)
+        if group is None or not agent.assigned or agent.state.bundle_override:
+            return ""
+        proven = agent.state.proven if self._is_usable(group, agent.state.proven) else ""
+        back = proven or (self._groups[group].current if self.is_on_trial(agent) else "")
+        return back if back != agent.assigned else ""
+
+    def is_on_trial(self, agent: Agent) -> bool:
+        """Whether the bundle that it has or gets is a candidate."""
+        group = self._group_of(agent)
+        return group is not None and agent.assigned != "" and agent.assigned == self._groups[group].candidate
+
+    def trial_failed(self, agent: Agent, reason: str, *, blamed: bool) -> None:
+        """A bundle that was new to the phone failed there; `blamed`: by its own fault, as far as is known."""
+        group = self._group_of(agent)
+        if group is not None:
+            now_s = time.time()
+            failed = rules.trial_failed(
+                self._groups[group], agent.serial, agent.assigned, reason, blamed=blamed, now_s=now_s
+            )
+            self._put(group, failed)
+
+    def released(self, agent: Agent) -> None:
+        """An operator put the phone back into service: it may try again what failed on it."""
+        group = self._group_of(agent)
+        if group is not None:
+            self._put(group, rules.released(self._groups[group], agent.serial))
+
+    # -- for operators --
+
+    async def refresh(self, added: str = "") -> None:
+        """Read the library again, and keep what follows from it. `added`: a bundle that was just added."""
+        stored = await asyncio.to_thread(self._stored)
+        for group in sorted({*self._groups, *((each.abi, each.platform) for each in stored)}):
+            try:
+                wanted = await asyncio.to_thread(self._wanted, *group)
+            except FarmError as error:  # a toolchain names a bundle that is not there
+                log.warning("no bundle for %s (%s): %s", *group, error)
+                continue
+            self._named(group, wanted, stored, added)
+        await self._save()
+
+    async def promote(self, bundle: Bundle) -> None:
+        """Make a bundle current.
+
+        Raises:
+            UserError: it is current already.
+        """
+        await self.refresh()
+        group = bundle.abi, bundle.platform
+        self._put(group, rules.promoted(self._groups[group], bundle.hash))
+        await self._save()
+
+    async def roll_back(self, bundle: Bundle, by: str) -> None:
+        """Withdraw the candidate, or the current bundle in favour of the one before.
+
+        Raises:
+            UserError: it is neither, or there is no bundle before.
+        """
+        await self.refresh()
+        group = bundle.abi, bundle.platform
+        self._put(group, rules.rolled_back(self._groups[group], bundle.hash, f"rolled back by {by or 'an operator'}"))
+        await self._save()
+
+    def state(self, bundle: Bundle) -> dict[str, Any]:
+        """{state, reason, phones, of}: how a bundle stands; `phones` of `of` have the candidate."""
+        group = bundle.abi, bundle.platform
+        rollout = self._groups.get(group, Rollout())
+        said: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0}
+        if bundle.hash in rollout.refused:
+            return {**said, "state": "refused", "reason": rollout.refused[bundle.hash]}
+        if bundle.hash == rollout.current:
+            return {**said, "state": "current"}
+        if bundle.hash != rollout.candidate:
+            return said
+        done, of = rules.progress(rollout, self._phones(group))
+        failures = [trial.reason for trial in rollout.trials.values() if trial.reason]
+        state = "rolling-out" if done else "candidate"
+        return {"state": state, "reason": failures[0] if failures else "", "phones": done, "of": of}
+
+    def states(self) -> dict[str, int]:
+        """How many bundles are in each state, for metrics."""
+        counts = dict.fromkeys(("candidate", "rolling-out", "current", "refused", "kept"), 0)
+        for bundle in self._bundles.values():
+            counts[self.state(bundle)["state"]] += 1
+        return counts
+
+    def keeps(self, bundle: Bundle) -> str:
+        """Why a bundle must stay although no phone has it now; "" it may go."""
+        rollout = self._groups.get((bundle.abi, bundle.platform), Rollout())
+        if rollout.candidate and bundle.hash == rollout.current:
+            return f"phones go back to it if {self._name(rollout.candidate)} fails"
+        return ""
+
+    def explain(self, agent: Agent) -> tuple[str, ...]:
+        """What decides which bundle the phone has, a sentence each; nothing where it has the current one."""
+        group = self._group_of(agent)
+        if group is None:
+            return ()
+        rollout, said = self._groups[group], []
+        trial = rollout.trials.get(agent.serial)
+        if rollout.candidate:
+            done, of = rules.progress(rollout, self._phones(group))
+            said.append(f"bundle {self._name(rollout.candidate)} is rolling out: {done} of {of} phones have it")
+        if trial is not None and trial.reason:
+            said.append(f"bundle {self._name(trial.bundle)} failed on it: {trial.reason}")
+        elif trial is not None and trial.bundle == rollout.candidate:
+            kept = self._name(agent.state.proven)
+            said.append(f"it has {self._name(trial.bundle)} on trial, and gets {kept} back if that fails")
+        said += (f"bundle {self._name(bundle)} is refused: {why}" for bundle, why in rollout.refused.items())
+        return tuple(said)
+
+    # -- running --
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self.refresh()
+        while True:
+            self.step()
+            await self._save()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), STEP_EVERY_S)
+            self._changed.clear()
+
+    def step(self) -> None:
+        """Take the next step of each rollout."""
+        for group, rollout in tuple(self._groups.items()):
+            if not rollout.current:
+                continue
+            after, exchange = rules.advance(rollout, self._phones(group), self._config, time.time())
+            self._put(group, after)
+            agents = self._agents()
+            if rollout.candidate and after.current == rollout.candidate:
+                for agent in agents:
+                    agent.on_event(m.BundleAccepted(after.current))
+            for agent in agents:
+                if agent.serial in exchange:
+                    agent.on_event(m.CheckDue())
+
+    # -- below --
+
+    def _named(self, group: Group, wanted: Bundle | None, stored: Sequence[Bundle], added: str = "") -> None:
+        """Take the library as it was read just now."""
+        self._bundles = {bundle.hash: bundle for bundle in (*stored, *((wanted,) if wanted else ()))}
+        own = {bundle.hash for bundle in self._bundles.values() if (bundle.abi, bundle.platform) == group}
+        rollout = self._groups.get(group, Rollout())
+        if added in own:
+            rollout = rules.added(rollout, added)
+        proven = [agent.state.proven for agent in self._agents() if agent.state.proven]
+        self._put(group, rules.named(rollout, wanted.hash if wanted else "", own, proven))
+
+    def _put(self, group: Group, after: Rollout) -> None:
+        """Take a decision: it holds at once, is told, and is kept as soon as the store can."""
+        before = self._groups.get(group, Rollout())
+        if after == before and group in self._groups:
+            return
+        self._groups[group] = after
+        self._unsaved.add(group)
+        self._changed.set()
+        names = {agent.serial: agent.name for agent in self._agents()}
+        for kind, bundle, data in rules.news(before, after):
+            if "serial" in data:
+                data["device"] = names.get(data["serial"], data["serial"])
+            self._events.publish(kind, self._name(bundle), hash=bundle, abi=group[0], platform=group[1], **data)
+
+    async def _save(self) -> None:
+        for group in tuple(self._unsaved):
+            values = _ROLLOUT.dump_python(self._groups[group], mode="json")
+            try:
+                self._unsaved.discard(group)
+                await self._table.save(RolloutRecord(*group, **values))
+            except StoreWriteError as error:
+                self._unsaved.add(group)  # with the next step
+                log.info("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
+
+    def _agents(self) -> tuple[Agent, ...]:
+        return () if self._fleet is None else tuple(self._fleet.agents.values())
+
+    def _holder(self, agent: Agent) -> str:
+        return "" if self._fleet is None else self._fleet.recovery.holder(agent.name)
+
+    def _group_of(self, agent: Agent) -> Group | None:
+        """The group whose bundles a phone gets; of one not yet identified that of its last proven bundle."""
+        if agent.identity is not None:
+            group: Group = agent.runs()
+        elif (bundle := self._bundles.get(agent.state.proven)) is not None:
+            group = bundle.abi, bundle.platform
+        else:
+            return None
+        return group if group in self._groups else None
+
+    def _is_usable(self, group: Group, bundle: str) -> bool:
+        found = self._bundles.get(bundle)
+        return found is not None and (found.abi, found.platform) == group and bundle not in self._groups[group].refused
+
+    def _phones(self, group: Group) -> tuple[RolloutPhone, ...]:
+        return tuple(self._phone(agent) for agent in self._agents() if self._group_of(agent) == group)
+
+    def _phone(self, agent: Agent) -> RolloutPhone:
+        state = agent.state
+        ready = state.life is Life.READY and state.adopted
+        reachable = state.adopted and state.life not in LINK_DOWN | _OUT
+        away = state.adopted and state.life in LINK_DOWN and state.quarantine is None
+        return RolloutPhone(
+            agent.serial,
+            agent.name,
+            state.bundle,
+            ready_s=max(0.0, time.monotonic() - state.ready_at) if ready else None,
+            idle=ready and not self._holder(agent) and not state.bundle_override,
+            reachable=reachable,
+            counted=reachable or (away and datetime.now(UTC) - agent.since < AWAY),
+        )
+
+    def _name(self, bundle: str) -> str:
+        found = self._bundles.get(bundle)
+        return found.name or found.short_hash if found is not None else bundle[:SHORT_HASH]

@@ -1,0 +1,132 @@
+"""Keeps the ledger of `adb forward` and `adb reverse` entries true while phones come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from farm.adb.client import AdbClient
+from farm.adb.devices import AdbState
+from farm.adb.tunnels import PlannedStep, Tunnel, TunnelLedger, TunnelStep
+from farm.adb.watch import DeviceWatcher
+from farm.common.errors import FarmError, HostError
+
+RETRY_S = 5.0  # an adb server that just came back may not list its phones yet
+ROUND_LIMIT_S = 30.0  # a few requests to adb, each with a limit of its own; an order may come during another's round
+
+log = logging.getLogger(__name__)
+
+
+class TunnelKeeper:
+    """One ledger and the one task that reconciles it: after every change of adb's list and after every order."""
+
+    def __init__(self, client: AdbClient, watcher: DeviceWatcher, ledger: TunnelLedger) -> None:
+        self._client = client
+        self._watcher = watcher
+        self._ledger = ledger
+        self._state: dict[Tunnel, PlannedStep] = {}  # what the last round said of each
+        self._dirty = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []  # for the end of a round that has not begun
+
+    async def run(self) -> None:
+        """Reconcile whenever something changed, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_list(), name="tunnels list")
+            group.create_task(self._keep(), name="tunnels")
+
+    async def _follow_list(self) -> None:
+        async for _ in self._watcher.snapshots():
+            self._dirty.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                await self._reconcile()
+            except FarmError as error:
+                log.info("tunnels are not set up now: %s", error)
+                asyncio.get_running_loop().call_later(RETRY_S, self._dirty.set)
+                for each in waiting:
+                    if not each.done():
+                        each.set_exception(error)
+            finally:  # done, or cancelled in the middle
+                for each in waiting:
+                    if not each.done():
+                        each.set_result(None)
+
+    async def _reconcile(self) -> None:
+        devices = self._watcher.devices or ()
+        usable = {device.serial for device in devices if device.state is AdbState.DEVICE}
+        planned = await self._ledger.reconcile(self._client, usable)
+        self._state = {each.tunnel: each for each in planned}
+        for each in planned:
+            log.info(
+                "%s %s -> %s: %s %s", each.tunnel.serial, each.tunnel.listen, each.tunnel.dial, each.step, each.reason
+            )
+
+    async def _reconciled(self) -> None:
+        """Return when a round that begins after now has ended.
+
+        Raises:
+            AdbError: the adb server does not answer; it is tried again by itself.
+            HostError: the ledger cannot be written, or there is no end.
+        """
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting.append(ended)
+        self._dirty.set()
+        try:
+            async with asyncio.timeout(ROUND_LIMIT_S):
+                await ended
+        except TimeoutError as error:
+            raise HostError(
+                f"the tunnels were not set up within {ROUND_LIMIT_S:.0f} s", hint="farm goes on: farm forward list"
+            ) from error
+
+    async def add(self, tunnel: Tunnel) -> None:
+        """Own a tunnel and set it up.
+
+        Raises:
+            UserError: it cannot be, or must not.
+            HostError: another program's entry has its place; farm does not keep it then.
+        """
+        await self._ledger.own(tunnel)
+        await self._reconciled()
+        said = self._state.get(tunnel)
+        if said is not None and said.step is TunnelStep.CONFLICT:
+            await self._ledger.release(tunnel, dialler_stopped=True)
+            await self._reconciled()
+            raise HostError(
+                f"{tunnel.listen} is taken: {said.reason}", hint="choose another port; farm leaves that one alone"
+            )
+
+    async def remove(self, tunnel: Tunnel, *, dialler_stopped: bool) -> str:
+        """Release a tunnel; returns why it still stands, or "".
+
+        Raises:
+            AdbError: the adb server does not answer.
+            HostError: the ledger cannot be written.
+        """
+        await self._ledger.release(tunnel, dialler_stopped=dialler_stopped)
+        await self._reconciled()
+        waiting = any(entry.tunnel == tunnel for entry in self._ledger.entries)
+        return self._state[tunnel].reason if waiting and tunnel in self._state else ""
+
+    def listed(self) -> tuple[tuple[Tunnel, str], ...]:
+        """Every tunnel farm owns, with what keeps it from working, or ""."""
+        return tuple(
+            (entry.tunnel, self._state[entry.tunnel].reason if entry.tunnel in self._state else "")
+            for entry in self._ledger.entries
+        )
+
+    def find(self, serial: str, listen: str) -> Tunnel | None:
+        """A phone's tunnel by the socket that listens."""
+        return next(
+            (
+                each.tunnel
+                for each in self._ledger.entries
+                if (each.tunnel.serial, each.tunnel.listen) == (serial, listen)
+            ),
+            None,
+        )

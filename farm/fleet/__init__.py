@@ -1,1 +1,0 @@
-"""Floor 4. Phones: identity, provisioning, RPC server, one agent task per phone."""

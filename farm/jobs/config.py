@@ -1,0 +1,27 @@
+"""What the configuration says of jobs: `[jobs]`, `[toolchain.NAME]`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainConfig:
+    """A host interpreter with a TVM, and the bundle built from the same TVM (empty: any for the phone's ABI)."""
+
+    python: str = sys.executable  # an interpreter with TVM and this very farm
+    bundle: str = ""  # built from the same TVM; empty: the one added last for the phone's ABI
+
+
+@dataclass(frozen=True, slots=True)
+class JobsConfig:
+    """How jobs run on this host."""
+
+    workers: Annotated[int, Field(gt=0)] = (
+        8  # attempts at once: each compiles on one core and holds some 100 MB of its own
+    )
+    user: str = "farm-job"  # whom workers become when the daemon is root and there is such a user

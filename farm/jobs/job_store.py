@@ -1,0 +1,224 @@
+"""Jobs in the store: the queue's decisions are written with their events, and a start takes up what it finds there.
+
+A decision is made once; a full disk only delays that it is kept. What the store refuses for another reason (a bug) is
+kept as a plain failure of its job instead: one job's end must not hold its phone, its followers or the queue.
+
+At a start, the leases of the daemon before are ended in the store and its attempts interrupted, except a person's
+lease: within its time it goes on under its id, fence and expiry, beyond that its job is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from farm.common.errors import error_to_wire
+from farm.common.events import EventDraft, EventLog
+from farm.jobs.planning import request_of
+from farm.jobs.queue.model import ClockReading, Outcome
+from farm.jobs.queue.retry import DaemonDiedError, after_attempt, broken_off, crashes, failed_instead
+from farm.jobs.specs import Kinds
+from farm.leasing.model import LeaseEndedError
+from farm.leasing.write_queue import released_event
+from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
+from farm.model.requests import Lease
+from farm.store.database import WriteRetrier
+from farm.store.leases import LeaseRecord
+from farm.store.store import Store
+
+log = logging.getLogger(__name__)
+RESTARTED = "the daemon was restarted"
+OVER_MEANWHILE = "its time ended while the daemon was down"
+
+
+class JobWriter:
+    """Commits what the queue decides about jobs and attempts."""
+
+    def __init__(self, store: Store, events: EventLog) -> None:
+        self._store = store
+        self._events = events
+        self._retrier = WriteRetrier()
+        store.on_problem(self._retrier.on_store_problem)
+
+    async def add(self, jobs: Sequence[Job], key: str) -> tuple[str, ...]:
+        """Keep the jobs of a submit; the ids of an earlier one with that user and key if there was one.
+
+        Raises:
+            StoreWriteError: they cannot be kept.
+        """
+        submitted = [
+            ("job.submitted", job.id, {"kind": job.kind, "user": job.user, "array": job.array, "state": job.state})
+            for job in jobs
+        ]
+        with self._events.drafted(*submitted) as drafts:
+            ids = await self._store.jobs.add(jobs, key=key, events=drafts)
+            if ids != tuple(job.id for job in jobs):
+                drafts.drop()
+        return ids
+
+    async def claim(self, attempt: Attempt, attempts_before: int) -> bool:
+        """Commit that the attempt runs; False: the job is not as believed.
+
+        Raises:
+            StoreConflictError: another attempt runs on that device, or its lease is not known.
+        """
+
+        async def claim() -> bool:
+            with self._events.drafted(("attempt.started", attempt.id, _attempt_facts(attempt))) as drafts:
+                return await self._store.jobs.start(attempt, attempts_before=attempts_before, events=drafts)
+
+        return await self._retrier.write(claim, f"attempt {attempt.id}")
+
+    async def finish(self, ended: Attempt, becomes: Job, at: datetime, result: Mapping[str, Any] | None = None) -> Job:
+        """Commit an attempt's end, its result and what its job becomes; returns what it became."""
+
+        async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
+            facts = {**_attempt_facts(ended), "state": ended.state, "error": ended.error}
+            changes = ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
+            with self._events.drafted(*changes) as drafts:
+                return await self._store.jobs.finish(ended, becomes, result=result, events=drafts)
+
+        def failed(instead: Job) -> Awaitable[bool]:
+            return finish(instead, replace(ended, state=AttemptState.FAILED, error=instead.error), None)
+
+        return await self._kept(becomes, at, lambda: finish(becomes, ended, result), failed)
+
+    async def save(self, becomes: Job, before: JobState, at: datetime) -> Job:
+        """Commit a job's next state; returns what it became."""
+
+        async def save(becomes: Job) -> bool:
+            with self._events.drafted(job_event(becomes, before)) as drafts:
+                return await self._store.jobs.save(becomes, expected=(before,), events=drafts)
+
+        return await self._kept(becomes, at, lambda: save(becomes), save)
+
+    async def move_deadlines(self, by_s: float) -> None:
+        """The wall clock was set: what is written of deadlines follows it."""
+        await self._retrier.write(lambda: self._store.jobs.move_deadlines(by_s), "deadlines")
+
+    async def _kept(
+        self,
+        becomes: Job,
+        at: datetime,
+        write: Callable[[], Awaitable[bool]],
+        failed: Callable[[Job], Awaitable[bool]],
+    ) -> Job:
+        """Write what a job becomes; `failed` writes its failure in its place, `at` that moment, if that is refused."""
+        try:
+            written = await self._retrier.write(write, f"job {becomes.id}")
+        except Exception as error:
+            log.exception("job %s cannot be kept as %s: it fails", becomes.id, becomes.state)
+            becomes = failed_instead(becomes, error_to_wire(error), at)
+            try:
+                written = await self._retrier.write(partial(failed, becomes), f"job {becomes.id}")
+            except Exception:
+                log.exception("job %s cannot be kept as failed either: the next start takes it up again", becomes.id)
+                return becomes
+        if not written:
+            log.error("job %s was not as it was believed to be: that it is %s was not kept", becomes.id, becomes.state)
+        return becomes
+
+
+def job_event(job: Job, before: JobState) -> EventDraft:
+    """The event for the step of a job from the state `before` to its own."""
+    kind = "resumed" if before is JobState.HELD and job.state not in FINAL else job.state.value
+    data: dict[str, object] = {"state": job.state, "user": job.user, "array": job.array}
+    if job.error is not None and job.state is not JobState.DONE:
+        data["error"] = dict(job.error)
+    return f"job.{kind}", job.id, data
+
+
+def _attempt_facts(attempt: Attempt) -> dict[str, object]:
+    return {"job": attempt.job, "device": attempt.device, "fence": attempt.fence, "lease": attempt.lease}
+
+
+async def recover(
+    store: Store, events: EventLog, writer: JobWriter, now: ClockReading, kinds: Kinds, kept: Collection[str] = ()
+) -> tuple[tuple[Job, Attempt, Lease], ...]:
+    """End or take up what the daemon before this one left running; returns the attempts that go on.
+
+    `kept`: ids of leases that somebody has taken up already.
+
+    Raises:
+        StoreWriteError: the store cannot write.
+    """
+    open_leases = {record.id: record for record in store.leases.open() if record.id not in kept}
+    survivors = []
+    for attempt in store.jobs.running():
+        job, record = store.jobs.get(attempt.job), open_leases.get(attempt.lease)
+        if job is None:
+            continue  # an attempt's job is kept as long as the attempt
+        if record is not None and _goes_on(kinds, job, attempt, record, now):
+            del open_leases[record.id]
+            survivors.append((job, attempt, _lease(kinds, job, record, now)))
+        elif _was_handed_over(kinds, job, attempt):
+            await _end_of_lease(writer, job, attempt, record, now)
+        else:
+            await _interrupt(store, writer, kinds, job, attempt, now)
+    for record in open_leases.values():
+        held_s = _held_s(record, now)
+        with events.drafted(released_event(record, RESTARTED, held_s)) as drafts:
+            await store.leases.end(record.id, ended_at=now.at, reason=RESTARTED, held_s=held_s, events=drafts)
+    return tuple(survivors)
+
+
+def arrays_begun(store: Store, live: Sequence[Job]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """For each array with jobs that may choose their phone: the phones its jobs have begun with, and which job."""
+    for array in dict.fromkeys(job.array for job in live if job.array and not job.device):
+        members: list[str] = []
+        before = ""
+        while page := store.jobs.page(array=array, before=before):
+            members += (job.id for job in page)
+            before = page[-1].id
+        yield array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}
+
+
+def _was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
+    """Whether a person has had the phone: then what was asked for has been given, and is not given again."""
+    kind = kinds.get(job.kind)
+    return kind is not None and kind.personal and bool(attempt.facts)
+
+
+def _goes_on(kinds: Kinds, job: Job, attempt: Attempt, record: LeaseRecord, now: ClockReading) -> bool:
+    in_time = record.expires_at is not None and record.expires_at > now.at
+    return _was_handed_over(kinds, job, attempt) and in_time
+
+
+def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Lease:
+    assert record.expires_at is not None  # else it does not go on
+    held_s = (now.at - record.granted_at).total_seconds()
+    left_s = (record.expires_at - now.at).total_seconds()
+    request = replace(request_of(kinds, job, frozenset()), longest_s=left_s)
+    return Lease(record.id, record.device, record.fence, request, granted_at=now.s - held_s)
+
+
+async def _end_of_lease(
+    writer: JobWriter, job: Job, attempt: Attempt, record: LeaseRecord | None, now: ClockReading
+) -> None:
+    """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away."""
+    if record is not None:
+        state, error, result = AttemptState.DONE, None, {"device": attempt.device, "ended": OVER_MEANWHILE}
+    else:
+        state, result = AttemptState.FAILED, None
+        error = error_to_wire(LeaseEndedError(f"the lease on {attempt.device} was taken back"))
+    becomes = after_attempt(job, Outcome(state, error, attempt.device), now)
+    await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, now.at, result)
+
+
+async def _interrupt(
+    store: Store, writer: JobWriter, kinds: Kinds, job: Job, attempt: Attempt, now: ClockReading
+) -> None:
+    state, error = broken_off(kinds, job, DaemonDiedError)
+    ended = replace(attempt, state=state, ended_at=now.at, error=error)
+    died = crashes((*store.jobs.attempts(job.id), ended))  # the store has it as running
+    becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)
+    await writer.finish(ended, becomes, now.at)
+
+
+def _held_s(record: LeaseRecord, now: ClockReading) -> float:
+    until = now.at if record.expires_at is None else min(now.at, record.expires_at)
+    return max(0.0, (until - record.granted_at).total_seconds())

@@ -1,0 +1,314 @@
+"""The values of the job queue: where a job may be, the events it takes, the instructions it answers, and its errors.
+
+Events are past tense, instructions imperative. The performer of an instruction that writes answers with `JobSaved`,
+`AttemptStarted` or `AttemptNotStarted`; until then the queue decides nothing else about that job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from farm.common.errors import ExitCode, FarmError, UserError, error_to_wire
+from farm.model.job import FINAL, AttemptState, Job, JobState
+
+Error = Mapping[str, object]  # as farm.common.errors writes it
+KEPT_STEPS = 20  # steps that the error of an illegal transition shows
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Now, on both clocks: decisions follow the monotonic one, what is written down shows the other."""
+
+    s: float  # monotonic seconds
+    at: datetime  # timezone-aware
+
+    @property
+    def wall_ahead_s(self) -> float:
+        """How far the wall clock is ahead of the monotonic one; changes when it is set."""
+        return self.at.timestamp() - self.s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended."""
+
+    state: AttemptState  # `running`: it goes on under the next daemon, and the queue gets no event
+    error: Error | None = None  # of a failed one
+    device: str = ""  # the phone it had
+    elsewhere: bool = True  # whether another phone could do it
+    result: Mapping[str, object] | None = None  # kept with the end; the queue does not read it
+    crashes: int = 0  # of an interrupted one: how many of the job's attempts the daemon has died under by now
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdded:
+    """A job that the store has: just submitted, or found at the start (a running one has a running attempt)."""
+
+    job: Job
+    ended: Mapping[str, JobState | None] = field(default_factory=dict)
+    """The names in `after` that have ended, and how; None: the store has no such name. The others are added too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayBegan:
+    """At the start: phones that jobs of an array have begun with, and which job."""
+
+    array: str
+    devices: Mapping[str, str]  # device -> job
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """Somebody does not want the job any more."""
+
+    job: str
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """Its owner holds the job back."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobResumed:
+    """Its owner lets the job go on."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobImpossible:
+    """Nothing can ever run the job: its phone was forgotten."""
+
+    job: str
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class PhonesChanged:
+    """Only phones that failed the job are left: it may have them again."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneGranted:
+    """A lease for the job was granted."""
+
+    job: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """The attempt was committed and works; the job is running."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNotStarted:
+    """The lease was lost before the attempt was committed; the job is as before."""
+
+    job: str
+    pause_s: float = 0.0  # before it asks again
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """The attempt is over; nothing of it is written yet."""
+
+    job: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobSaved:
+    """What `SaveJob` or `EndAttempt` asked for is committed, or a failure in its place."""
+
+    job: str
+    became: Job | None = None  # what was committed; None: as asked for
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is at least `next_check_s`."""
+
+
+QueueEvent = (
+    JobAdded
+    | ArrayBegan
+    | JobCancelled
+    | JobHeld
+    | JobResumed
+    | JobImpossible
+    | PhonesChanged
+    | PhoneGranted
+    | AttemptStarted
+    | AttemptNotStarted
+    | AttemptEnded
+    | JobSaved
+    | TimePassed
+)
+
+# --- instructions ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskForPhone:
+    """Ask leasing for a phone for the job, not one of `avoid`. Answer: PhoneGranted."""
+
+    job: Job
+    avoid: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Withdraw the job's request for a phone."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Commit attempt `number` under the granted lease, then run it. Answer: AttemptStarted or AttemptNotStarted."""
+
+    job: Job  # as it is now: still queued
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """End the running attempt with this state and error, unless it has ended by itself. Answer: AttemptEnded."""
+
+    job: str
+    state: AttemptState  # failed or cancelled
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Commit the end of the attempt together with the job's next state, then give its phone back. Answer: JobSaved."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Commit the job's next state. Answer: JobSaved."""
+
+    job: Job
+    before: JobState
+
+
+Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | EndAttempt | SaveJob
+
+
+class Phase(StrEnum):
+    """What is being done about a job that has not ended."""
+
+    RESTING = "resting"  # held, blocked or backing off: nobody is asked anything
+    ASKED = "asked"  # leasing looks for a phone
+    STARTING = "starting"  # it has a phone; its attempt is being written
+    RUNNING = "running"  # its attempt works
+    STOPPING = "stopping"  # its attempt is being ended
+    SAVING = "saving"  # its next state is being written
+
+
+PHASES: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
+    {
+        Phase.RESTING: frozenset({Phase.ASKED, Phase.SAVING}),
+        Phase.ASKED: frozenset({Phase.STARTING, Phase.SAVING}),
+        Phase.STARTING: frozenset({Phase.RUNNING, Phase.RESTING}),
+        Phase.RUNNING: frozenset({Phase.STOPPING, Phase.SAVING}),
+        Phase.STOPPING: frozenset({Phase.SAVING}),
+        Phase.SAVING: frozenset({Phase.RESTING}),
+    }
+)
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
+    {
+        JobState.HELD: frozenset({JobState.BLOCKED, JobState.QUEUED, JobState.CANCELLED, JobState.FAILED}),
+        JobState.BLOCKED: frozenset({JobState.HELD, JobState.QUEUED, JobState.CANCELLED, JobState.FAILED}),
+        JobState.QUEUED: frozenset({JobState.HELD, JobState.RUNNING, JobState.CANCELLED, JobState.FAILED}),
+        JobState.RUNNING: frozenset({JobState.QUEUED, *FINAL}),
+        JobState.DONE: frozenset(),
+        JobState.FAILED: frozenset(),
+        JobState.CANCELLED: frozenset(),
+    }
+)
+
+
+class QueueError(FarmError):
+    """The job queue got an event that does not fit the job's phase."""
+
+    code = "queue"
+
+
+class NoSuchJobError(UserError):
+    """There is no such job, or it has ended."""
+
+    code = "no_such_job"
+
+
+class JobRunsError(UserError):
+    """The job runs already."""
+
+    code = "job_runs"
+
+
+class DeadlineError(UserError):
+    """The job did not end before its deadline."""
+
+    code = "deadline"
+    exit_code = ExitCode.FAILED
+
+
+class AfterFailedError(UserError):
+    """A job that this one waits for did not succeed."""
+
+    code = "after_failed"
+    exit_code = ExitCode.FAILED
+
+
+def not_done(name: str, how: JobState | None) -> tuple[JobState, Error]:
+    """How a job ends that waits for `name`, which did not succeed; None: nothing is known of it any more."""
+    message = f"{name}, which it waits for, " + (f"is {how}" if how else "is not known any more")
+    return JobState.CANCELLED, error_to_wire(AfterFailedError(message, hint=f"farm job show {name}"))
+
+
+@dataclass(slots=True, eq=False)
+class QueuedJob:
+    """One job that has not ended, and what is known about its future. Times are monotonic seconds."""
+
+    job: Job  # as committed
+    phase: Phase
+    deadline_s: float | None
+    ready_s: float  # end of its back-off
+    missing: set[str] = field(default_factory=set)  # of `after`: not done yet
+    saving: Job | None = None
+    held: bool | None = None  # asked for: hold (True), resume (False)
+    fixed_end: tuple[JobState, Error] | None = None  # how it must end as soon as nothing runs or is written
+    steps: list[str] = field(default_factory=list)
+
+    def history(self) -> str:
+        """Its latest steps."""
+        return " -> ".join(self.steps) or "it has just been added"
+
+
+@dataclass(slots=True)
+class JobArray:
+    """What jobs of one array know of each other."""
+
+    live: dict[str, None] = field(default_factory=dict)  # insertion-ordered set
+    began: dict[str, str] = field(default_factory=dict)  # device -> the job that began there

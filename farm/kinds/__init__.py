@@ -1,0 +1,122 @@
+"""Kinds of jobs. A kind is one folder, and one line in `KINDS`; a new one needs no line elsewhere.
+
+`farm/kinds/<kind>/` holds
+    spec.py      THE declaration of its fields: bounds, units, help. The command's options, the client's arguments,
+                 control messages, the stored row, the worker's task and the reference are made of it
+    executor.py  what the daemon does with an attempt: `<Kind>Executor(parts)`
+    worker.py    what runs in the worker: `main(payload, daemon)`; the only part that may import TVM
+    command.py   its command, a function of the kind's name or `app`; `print_job` for `farm job show`
+    outcome.py   what came of a job, for the client; without one it is a plain `Outcome`
+    page.py      the plots on the web page of a job: `PAGE`, a `farm.web.plots.KindPage`; without one there are none
+    page.html    what that page says of a result, blocks of farm/web/templates/job_result.html; without one the plain
+                 values of the result are listed
+
+A part is imported when it is first asked for: `farm status` pays for none of them. How a `farm bench` goes through
+its forms: command line -> BenchSpec (client) -> JSON of `job.submit` -> BenchSpec (daemon; checked here) -> the stored
+row -> ModelTask, the spec with what the daemon adds -> JSON of the worker's payload -> ModelTask (worker; checked
+here) -> result, JSON that the worker writes, the store keeps and `job.show` gives -> BenchOutcome -> the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farm.client.model import Outcome
+    from farm.jobs.executor import Executor
+    from farm.jobs.specs import JobSpec
+    from farm.kinds.execution import ExecutorParts
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One kind of job, by the package of its parts."""
+
+    name: str
+    about: str  # in `farm --help`: below 60 characters, so that a terminal of 80 columns shows it
+    section: str = "Models"  # heading in `farm --help`
+    package: str = ""  # "": farm.kinds.<name>
+    function: str = ""  # in its command.py; "": of the kind's name
+
+    @property
+    def folder(self) -> str:
+        """The package of its parts."""
+        return self.package or f"farm.kinds.{self.name}"
+
+    def home(self, part: str) -> str:
+        """The full name of the module of one of its parts."""
+        return f"{self.folder}.{part}"
+
+    def part(self, name: str) -> Any:
+        """The module of one of its parts.
+
+        Raises:
+            ModuleNotFoundError: it has none of that name.
+        """
+        return import_module(self.home(name))
+
+    def has(self, name: str) -> bool:
+        """Whether it has that part."""
+        return find_spec(self.home(name)) is not None
+
+    def text(self, name: str) -> str | None:
+        """What is in a file of its folder that is no module; None: it has none of that name."""
+        file = files(self.folder) / name
+        return file.read_text("utf-8") if file.is_file() else None
+
+    @property
+    def command(self) -> str:
+        """Where its command is: module:name."""
+        return f"{self.home('command')}:{self.function or self.name}"
+
+    @property
+    def spec(self) -> type[JobSpec]:
+        """Its declaration."""
+        found: type[JobSpec] = getattr(self.part("spec"), f"{self.name.capitalize()}Spec")
+        return found
+
+    @property
+    def outcome(self) -> type[Outcome]:
+        """What came of one of its jobs."""
+        if self.has("outcome"):
+            found: type[Outcome] = getattr(self.part("outcome"), f"{self.name.capitalize()}Outcome")
+            return found
+        from farm.client.model import Outcome
+
+        return Outcome
+
+    def executor(self, parts: ExecutorParts) -> Executor:
+        """What runs its attempts in the daemon."""
+        made: Executor = getattr(self.part("executor"), f"{self.name.capitalize()}Executor")(parts)
+        return made
+
+
+class KindRegistry(Mapping[str, "type[JobSpec]"]):
+    """Kinds by name; as a mapping, their specs."""
+
+    def __init__(self, *kinds: JobKind) -> None:
+        self.kinds = {kind.name: kind for kind in kinds}
+
+    def __getitem__(self, name: str) -> type[JobSpec]:
+        return self.kinds[name].spec
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+KINDS = KindRegistry(
+    JobKind("bench", "Time a model on phones, and say whether to trust it"),
+    JobKind("compare", "Say which of two builds of a model is faster"),
+    JobKind("run", "Run a model once, on a phone or here; keep its outputs"),
+    JobKind("tune", "Search for fast schedules of a model's operators"),
+    JobKind("shell", "Run a line in the shells of phones", section="Jobs"),
+    JobKind("lease", "A phone of your own for a while; who holds which", section="Phones", function="app"),
+)

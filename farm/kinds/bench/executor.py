@@ -1,0 +1,45 @@
+"""Jobs that measure (`bench`, `compare`): their workers may ask for the phone's condition, their results name it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.jobs.executor import AttemptContext, Executor
+from farm.jobs.specs import ModelTask
+from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.execution import (
+    ExecutorParts,
+    MeasuringHost,
+    epoch_of,
+    is_virtual,
+    measured,
+    quiet_lease,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchExecutor(Executor):
+    """Runs attempts of kind bench."""
+
+    parts: ExecutorParts
+
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
+        """The worker's report, with the phone in its certificate.
+
+        Raises:
+            UserError: the model or its inputs cannot be used, or the phone has no such target.
+            PhoneError: the phone failed, or computed wrong numbers.
+            HostError: the worker died.
+        """
+        spec, parts, work = context.spec, self.parts, self.parts.work
+        assert isinstance(spec, BenchSpec)
+        nominals = await asyncio.to_thread(parts.nominals, context.view.name, epoch_of(context.view))
+        task = ModelTask(
+            spec=spec, target=work.target(context, spec.target), cache=work.cache(context), nominals=nominals,
+            virtual=is_virtual(context.view),
+        )  # fmt: skip
+        host = MeasuringHost(context, work.parts, parts.read_conditions, quiet_lease(parts.quiescing, context))
+        return await measured(work, context, "farm.kinds.bench.worker", task.to_wire(), host)

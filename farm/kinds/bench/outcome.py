@@ -1,0 +1,57 @@
+"""What came of a bench."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from farm.client.model import Outcome
+from farm.common.durations import digits
+from farm.measure.interval import SampleSummary
+
+MS = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOutcome(Outcome):
+    """A model timed on one phone, its numbers checked against the host's reference."""
+
+    samples_s: npt.NDArray[np.float64]  # empty unless it succeeded
+    latency: SampleSummary | None  # as measured, in seconds
+    verdict: str  # trusted, suspect or rejected; empty unless it succeeded
+    certificate: Mapping[str, Any] = field(repr=False)  # reasons of the verdict, and the estimate: docs/measurement.md
+    max_abs_error: float | None
+    target: str
+    soc: str
+    gpu: str
+
+    def brief(self) -> str:
+        """The median latency with its range."""
+        if self.latency is None:
+            return "-"
+        found = (self.latency.median_s, self.latency.low_s, self.latency.high_s)
+        median, low, high = (digits(each * MS) for each in found)
+        return f"median {median} ms ({low} .. {high})"
+
+    @classmethod
+    def details(cls, spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields beside those that every kind has."""
+        return {
+            "samples_s": np.asarray(result.get("samples_s", ()), dtype=np.float64),
+            "latency": _latency(result["latency"]) if "latency" in result else None,
+            "verdict": result.get("verdict", ""),
+            "certificate": result.get("certificate") or {},
+            "max_abs_error": result.get("max_abs_error"),
+            "target": result.get("target") or spec.get("target", ""),
+            "soc": result.get("soc", ""),
+            "gpu": result.get("gpu", ""),
+        }
+
+
+def _latency(given: Mapping[str, Any]) -> SampleSummary:
+    seconds = {name.removesuffix("_ms") + "_s": value / MS for name, value in given.items() if name.endswith("_ms")}
+    return SampleSummary(count=int(given["count"]), **seconds)

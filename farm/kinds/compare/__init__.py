@@ -1,0 +1,1 @@
+"""Kind `compare`: time two builds in turns on the same phone and say which is faster."""

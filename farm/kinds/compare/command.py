@@ -1,0 +1,263 @@
+"""`farm compare A B --on SELECTOR`: which of two builds is faster, by how much, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli import complete, work
+from farm.cli.connection import JsonFlag
+from farm.cli.output import fold_reasons, print_json, print_line, print_note, print_remarks, print_table
+from farm.cli.spec_options import spec_options
+from farm.common.durations import digits
+from farm.common.errors import UserError
+from farm.common.files import checked_file
+from farm.kinds.compare.spec import CompareSpec
+from farm.measure.conditions import ratio_words
+
+if TYPE_CHECKING:
+    from farm.client import Client
+    from farm.client.model import Outcome
+    from farm.kinds.compare.outcome import CompareOutcome
+    from farm.measure.comparison import Comparison
+    from farm.measure.interval import MedianEstimate
+
+MIN_EFFECT = 0.01  # a smaller relative difference counts as none
+IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
+MOST_NEEDED = 100_000  # pairs that somebody might take: some hours
+ROUGHLY = 1.2  # times; a size that is known no better is said to be
+
+
+@spec_options(CompareSpec, devices="all")
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model file, a package, or the id of a bench.")],
+    fields: dict[str, Any],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="Likewise; left out: A, built another way.")] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="Which phones; not for two benches.", show_default=False, autocompletion=complete.selectors
+        ),
+    ] = "",
+    why: work.Why = False,
+    wait: work.Wait = None,
+    detach: work.Detach = False,
+    json: JsonFlag = False,
+) -> None:
+    """Time two builds in turns on the same phones, or one under two runtime bundles, or compare two stored benches.
+
+    Ctrl-C cancels. The answer is what B is, seen from A: faster, slower, same, or cannot tell. Exit code 0 whatever it
+    is; 1 when a phone failed or computed wrong numbers, 2 for a bad model or input, 3 when no phone matches.
+    """
+    files = [Path(each) for each in (a, b or a) if Path(each).exists()]
+    with work.client() as farm:
+        if not files and b is not None and not on:
+            _stored(farm, a, b, fields["min_effect"], json=json, why=why)
+            return
+        for each in (a, b or a):
+            checked_file(Path(each))
+        if not on:
+            raise UserError("which phones should compare them?", hint="--on android, or another selector")
+        work.refuse_host(on, "compare")
+        if b is None and not any(map(fields.get, ("target_b", "precision_b", "records", "records_b", "bundle_b"))):
+            raise UserError(
+                f"nothing differs: B would be built from {a} as A is",
+                hint="name a second model, or what B has else: --precision-b, --target-b, --records-b, --bundle-b",
+            )
+        spec = farm.compare_spec(a, b, on=on, **fields)
+        submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
+    document: dict[str, Any] = {"job": submitted.array or submitted.ids[0], "spec": spec.to_wire()}
+    if found := [_comparison(each.result["comparison"]) for each in outcomes if each.ok]:
+        from farm.measure.comparison import together
+
+        document["together"] = together(found).to_wire()
+
+    def show(outcomes: Sequence[Outcome]) -> None:
+        print_results([work.outcome_json(each) for each in outcomes if each.ok], why=why)
+        if len(found) > 1:
+            print_line(f"all {len(found)} phones: {sentence(document['together'])}")
+        work.print_failures(outcomes)
+
+    work.finish(outcomes, document, json=json, show=show)
+
+
+def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) -> None:
+    """A line per phone; below, the reasons for doubt."""
+    if not results:
+        return
+    print_table(
+        ("DEVICE", "B IS", "B / A", "99% INTERVAL", "A ms", "B ms", "PAIRS", "MAX ERROR A", "B"),
+        [
+            (
+                each["device"], each["comparison"]["answer"], ratio_words(each["comparison"]["ratio"]),
+                _interval(each["comparison"], ".."),
+                digits(each["a"]["latency"]["median_ms"]), digits(each["b"]["latency"]["median_ms"]),
+                each["comparison"]["pairs"], *(_error(each[side]) for side in ("a", "b")),
+            )
+            for each in results
+        ],
+    )  # fmt: skip
+    print_remarks(
+        (each["device"], line) for each in results for line in (*_bundles(each), *_doubts(each["comparison"], why=why))
+    )
+    print_remarks((each["device"], note) for each in results for note in each["certificate"]["notes"])
+    unlike = dict.fromkeys("; ".join(each["unlike"]) for each in results if each.get("unlike"))
+    for what in unlike:
+        print_note(f"warning: A and B do not compute the same, which their times do not tell: {what}")
+
+
+def sentence(compared: Mapping[str, Any]) -> str:
+    """The answer in words."""
+    interval = f"99 % interval {_interval(compared, 'to')}"
+    said = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
+    return f"{said.get(compared['answer'], 'cannot tell')}: B / A is {ratio_words(compared['ratio'])}, {interval}"
+
+
+def _interval(compared: Mapping[str, Any], between: str) -> str:
+    return f"{ratio_words(compared['low'])} {between} {ratio_words(compared['high'])}"
+
+
+def _needed(pairs: int) -> str:
+    return str(pairs) if pairs <= MOST_NEEDED else f"more than {MOST_NEEDED}"
+
+
+def _bundles(result: Mapping[str, Any]) -> list[str]:
+    if "bundle" not in result["a"]:
+        return []
+    a, b = (result[side]["bundle"] for side in ("a", "b"))
+    return [f"A is bundle {a['name']} ({a['hash'][:12]}), B is bundle {b['name']} ({b['hash'][:12]}), TVM {a['tvm']}"]
+
+
+def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:
+    lines = fold_reasons(compared["reasons"], why=why)
+    if compared["answer"] == "cannot tell" and compared["needed_pairs"] > MOST_NEEDED:
+        lines.append(f"too noisy here: it would take more than {MOST_NEEDED} pairs; try a quieter host or phone")
+    elif compared["answer"] == "cannot tell":
+        lines.append(
+            f"{compared['needed_pairs']} pairs taken in turns would find a difference of {compared['find_effect']:.0%} "
+            f"with 95 % power, {_needed(compared['needed_same'])} would show that there is none"
+        )
+    elif compared.get("known_to", 1.0) > ROUGHLY:
+        lines.append(f"the answer is sure, its size is known to a factor of {ratio_words(compared['known_to'])}")
+    return lines
+
+
+def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why: bool) -> None:
+    """Compare two results that are there.
+
+    Raises:
+        UserError: they are no benches that may be compared.
+    """
+    outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
+    first, second = (_certificate(each) for each in outcomes)
+    found = compare_stored(first, second, min_effect)
+    compared = found.to_wire()
+    verdicts = [each["verdict"] for each in (first, second)]
+    if json:
+        print_json(
+            {
+                "ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id, "verdicts": verdicts,
+                "comparison": compared, "notes": two_models(first, second),
+            }
+        )  # fmt: skip
+        return
+    print_line(sentence(compared))
+    for line in (*_doubts(compared, why=why), *two_models(first, second)):
+        print_line(f"  {line}")
+
+
+def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What is to be known of two certificates of different model files."""
+    if a.get("model_sha256") == b.get("model_sha256"):
+        return []
+    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs nobody compared"]
+
+
+def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
+    """Compare two benches by their certificates, both at the nominal speed of B.
+
+    Results that are not trusted give an interval, and `cannot tell`.
+
+    Raises:
+        UserError: they may not be compared, or one of them is no measurement.
+    """
+    from farm.measure.comparison import compare_results
+    from farm.measure.conditions import Reason, Verdict
+
+    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
+        if a[name] != b[name]:
+            raise UserError(f"the two were measured on different {what}: {a[name]} and {b[name]}", hint=IN_TURNS)
+    kernels = [(each.get("reference") or {}).get("kernel", "") for each in (a, b)]
+    if kernels[0] != kernels[1]:
+        raise UserError(
+            f"cannot tell: the two were measured beside different reference kernels, {kernels[0] or 'none'} and "
+            f"{kernels[1] or 'none'}",
+            hint=IN_TURNS,
+        )
+    for name, each in (("A", a), ("B", b)):
+        if each["verdict"] == "rejected":
+            raise UserError(f"cannot tell: the result of {name} is rejected: {_why(each)}", hint=IN_TURNS)
+    doubts = tuple(
+        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
+        for name, each in (("A", a), ("B", b))
+        if each["verdict"] != "trusted"
+    )
+    try:
+        return compare_results(at_speed_of(b, a), _estimate(b), min_effect=min_effect, doubts=doubts)
+    except ValueError as error:
+        raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
+
+
+def _why(certificate: Mapping[str, Any]) -> str:
+    return "; ".join(reason["sentence"] for reason in certificate["reasons"])
+
+
+def at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> MedianEstimate:
+    """A certificate's estimate at the nominal speed of another one with the same reference kernel."""
+    given, wanted = (each.get("reference") for each in (certificate, of))
+    estimate = _estimate(certificate)
+    if not given or not wanted:
+        return estimate
+    factor = wanted["nominal_s"] / given["nominal_s"]
+    times = {name: getattr(estimate, name) * factor for name in ("median_s", "low_s", "high_s")}
+    return replace(estimate, **times)
+
+
+def _certificate(outcome: Outcome) -> Mapping[str, Any]:
+    certificate = outcome.result.get("certificate")
+    if outcome.job.kind != "bench" or not certificate:
+        raise UserError(
+            f"{outcome.job.id} is no bench with a certificate", hint="two model files, or two ids of `farm history`"
+        )
+    return dict(certificate)
+
+
+def _estimate(certificate: Mapping[str, Any]) -> MedianEstimate:
+    from farm.measure.interval import MedianEstimate
+
+    given = certificate["estimate"]
+    return MedianEstimate(**{name: given[name] for name in MedianEstimate.__dataclass_fields__ if name in given})
+
+
+def _comparison(wire: Mapping[str, Any]) -> Comparison:
+    from farm.measure.comparison import Comparison, ComparisonAnswer
+    from farm.measure.conditions import Reason, Verdict
+
+    reasons = tuple(Reason(each["code"], Verdict(each["verdict"]), each["sentence"]) for each in wire["reasons"])
+    known = {name: wire[name] for name in Comparison.__dataclass_fields__}
+    return Comparison(**{**known, "answer": ComparisonAnswer(wire["answer"]), "reasons": reasons})
+
+
+def _error(side: Mapping[str, Any]) -> str:
+    error = side.get("max_abs_error")
+    return "-" if error is None else f"{error:.1e}"
+
+
+def print_job(outcome: CompareOutcome, _kept: Mapping[str, Any] | None) -> None:
+    """What came of one comparison, for `farm job show`."""
+    if outcome.answer:
+        print_results([outcome.result], why=True)

@@ -1,0 +1,134 @@
+"""Jobs that compare: two builds in turns, or one build under two runtime bundles in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from farm.bundle.model import Bundle, Platform
+from farm.common.errors import UserError
+from farm.devices.admin import BundleOverride
+from farm.jobs.attempt import no_verb, text_field
+from farm.jobs.executor import AttemptContext, Executor
+from farm.jobs.specs import BundleUse
+from farm.kinds.compare.spec import CompareSpec, CompareTask
+from farm.kinds.execution import ExecutorParts, MeasuringHost, is_virtual, measured, quiet_lease
+from farm.model.identity import DeviceIdentity
+
+WORKER = "farm.kinds.compare.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareExecutor(Executor):
+    """Runs attempts of kind compare."""
+
+    parts: ExecutorParts
+
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
+        """The worker's report: which of the two is faster on this phone.
+
+        Raises:
+            BundlePairError, UnknownBundleError: the two bundles cannot be compared there.
+            FarmError: as of a bench; a message says which of the two it is about.
+        """
+        spec, parts, work = context.spec, self.parts, self.parts.work
+        assert isinstance(spec, CompareSpec)
+        if spec.bundle is None or spec.bundle_b is None:
+            task = self._task(context, spec)
+            quiet = quiet_lease(parts.quiescing, context)
+            host = MeasuringHost(context, work.parts, parts.read_conditions, quiet)
+            return await measured(work, context, WORKER, task.to_wire(), host)
+        a, b = [await asyncio.to_thread(parts.bundle, name) for name in (spec.bundle, spec.bundle_b)]
+        view = context.view
+        check_pair(a, b, view.identity, view.name)
+        context = replace(context, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
+        task = replace(self._task(context, spec), bundles=uses(a, b))
+        host = BundleHost(
+            context,
+            work.parts,
+            parts.read_conditions,
+            quiet_lease(parts.quiescing, context),
+            bundles={a.hash: a, b.hash: b},
+            lending=parts.fleet.bundle_overrides,
+        )
+        return await measured(work, context, WORKER, task.to_wire(), host)
+
+    def _task(self, context: AttemptContext, spec: CompareSpec) -> CompareTask:
+        work = self.parts.work
+        return CompareTask(
+            spec=spec,
+            target=work.target(context, spec.target),
+            cache=work.cache(context),
+            target_b=work.target(context, spec.target_b or spec.target),
+            virtual=is_virtual(context.view),
+        )
+
+
+class BundlePairError(UserError):
+    """These two bundles cannot be compared on that phone."""
+
+    code = "bundle_pair"
+
+
+@dataclass(frozen=True, slots=True)
+class BundleHost(MeasuringHost):
+    """What the worker of such a comparison may ask for besides."""
+
+    bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
+    lending: BundleOverride
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`bundle.use`: the phone's RPC server starts from another bundle; answered when its check is passed."""
+        if verb != "bundle.use":
+            return await MeasuringHost.serve(self, verb, fields)
+        bundle = self.bundles.get(text_field(fields, "bundle"))
+        if bundle is None:
+            raise no_verb("bundle.use of that bundle")
+        device = await self.parts.leasing.lend(self.context.lease.id)
+        # No await between the two: the phone must not be lent any more when the lease has ended.
+        await self.lending.use(device, bundle)
+        return {}
+
+
+def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str) -> None:
+    """Whether one library runs on the phone under both, and there is something to compare. Pure.
+
+    Raises:
+        BundlePairError: they are one bundle, for other phones, or of different TVM versions.
+    """
+    if a.hash == b.hash:
+        raise BundlePairError(f"{label(a)} and {label(b)} are the same bundle", hint="farm bundle list")
+    for bundle in (a, b):
+        if identity is None or (bundle.abi, bundle.platform) != (identity.abi, platform_of(identity)):
+            is_for = "is not identified" if identity is None else f"needs {identity.abi} ({platform_of(identity)})"
+            raise BundlePairError(
+                f"bundle {label(bundle)} is for {bundle.abi} ({bundle.platform}), {phone} {is_for}",
+                hint="farm bundle list; a selector such as --on abi=arm64-v8a leaves other phones out",
+            )
+    if a.tvm_version != b.tvm_version:
+        raise BundlePairError(
+            f"bundle {label(a)} is of TVM {a.tvm_version or '?'}, bundle {label(b)} of TVM {b.tvm_version or '?'}: no"
+            " library runs under both",
+            hint="bench with each, and compare the two results: farm compare BENCH BENCH",
+        )
+
+
+def platform_of(identity: DeviceIdentity) -> Platform:
+    """What kind of system the phone's programs are for."""
+    return Platform.LINUX if identity.virtual else Platform.ANDROID
+
+
+def uses(a: Bundle, b: Bundle) -> tuple[BundleUse, BundleUse]:
+    """What the worker gets of them."""
+    return _use(a), _use(b)
+
+
+def _use(bundle: Bundle) -> BundleUse:
+    return BundleUse(name=label(bundle), hash=bundle.hash, tvm=bundle.tvm_version)
+
+
+def label(bundle: Bundle) -> str:
+    """What people call it."""
+    return bundle.name or bundle.short_hash

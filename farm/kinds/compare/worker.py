@@ -1,0 +1,153 @@
+"""The compare worker: two builds on one phone, both checked, then timed in turns. `main` runs in the zygote's fork."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from farm.common.errors import FarmError
+from farm.compiler.build import Build
+from farm.compiler.reference_kernel import load_kernel, reference_kernel
+from farm.jobs.specs import BundleUse, ModelTask, task_from_wire
+from farm.kinds.compare.spec import CompareTask
+from farm.measure.comparison import compare
+from farm.measure.conditions import Conditions
+from farm.measure.interval import summarise
+from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
+from farm.worker.daemon import WorkerChannel
+from farm.worker.outputs import differences
+from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
+from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
+
+BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
+
+
+def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+    """Compare two builds on one phone.
+
+    Raises:
+        ModelError: one of them or its inputs cannot be used, or TVM compiles it wrongly.
+        PhoneError: the phone failed, or computed wrong numbers.
+    """
+    task = task_from_wire(CompareTask, payload)
+    return _bundles(task, task.bundles, daemon) if task.bundles else _builds(task, daemon)
+
+
+def _builds(task: CompareTask, daemon: WorkerChannel) -> dict[str, Any]:
+    sides = sides_of(task)
+    with _said("A"):
+        a = prepare(sides[0], daemon, inputs=task.spec.inputs, all_or_none=True)
+    with _said("B"):
+        b = prepare(sides[1], daemon, inputs=task.spec.inputs, all_or_none=True)
+    daemon.progress("opening a session")
+    with session_to_phone(daemon) as session:
+        with _said("A"):
+            ran_a, about_a = _checked(a, sides[0], "a", session, daemon.progress)
+        with _said("B"):
+            ran_b, about_b = _checked(b, sides[1], "b", session, daemon.progress)
+        daemon.progress("timing both in turns")
+        timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)
+        pairs, certificate = _timed(timer_a, timer_b, task, daemon)
+    certificate["raw"] = daemon.put_artifact(json.dumps({"a_s": pairs.a_s, "b_s": pairs.b_s}).encode())
+    inputs_a, inputs_b = (tuple(each.inputs.values()) for each in (a, b))
+    unlike = differences(inputs_a, ran_a.outputs, inputs_b, ran_b.outputs)
+    return {"unlike": unlike} | _report(pairs, certificate, (about_a, about_b), (pairs.a_s, pairs.b_s))
+
+
+def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: WorkerChannel) -> dict[str, Any]:
+    check_versions(bundles, str(tvm.__version__))
+    side, _ = sides_of(task)
+    built = prepare(side, daemon, inputs=task.spec.inputs, all_or_none=True)
+    kernel = reference_kernel(task.target, Path(task.cache))
+    about: list[dict[str, Any]] = [{}, {}]
+
+    @contextlib.contextmanager
+    def turn(which: int) -> Iterator[BundleTurn]:
+        with _said(f"under bundle {bundles[which].name}"), session_to_phone(daemon) as session:
+            ran, facts = _checked(built, side, "", session)
+            about[which] = {**facts, "bundle": asdict(bundles[which])}
+            with on_phone("loading the reference kernel"):
+                loaded = load_kernel(session.raw, kernel)
+
+            def reading() -> float:
+                with on_phone("timing the reference kernel"):
+                    return loaded.seconds()
+
+            yield timer_of(ran.machine, ran.device), reading
+
+    daemon.progress(f"timing under {bundles[0].name} and {bundles[1].name} in turns")
+    turns = BundleTurns(bundles, daemon.use_bundle, turn)
+    pairs, certificate = _timed(turns.timer(0), turns.timer(1), task, daemon)
+    blocks = [taken[1:] for taken in turns.blocks]  # the first found out how many runs make a sample
+    raw = {name: [block.to_wire() for block in taken] for name, taken in zip("ab", blocks, strict=True)}
+    certificate["raw"] = daemon.put_artifact(json.dumps(raw).encode())
+    certificate["notes"].append(BLOCKS)
+    samples_a, samples_b = ([sample for block in taken for sample in block.samples_s] for taken in blocks)
+    return _report(pairs, certificate, (about[0], about[1]), (samples_a, samples_b))
+
+
+def _timed(a: Timer, b: Timer, task: CompareTask, daemon: WorkerChannel) -> tuple[PairedSamples, dict[str, Any]]:
+    """The pairs, and their certificate but for `raw`."""
+    before = daemon.conditions()
+    started_at = datetime.now(UTC)
+    pairs = time_pairs(a, b, measure_s=task.spec.measure_s, min_effect=task.spec.min_effect, shuffled=not task.bundles)
+    seconds = (datetime.now(UTC) - started_at).total_seconds()
+    conditions = Conditions(before, (), daemon.conditions())
+    compared = compare(pairs.a_s, pairs.b_s, min_effect=task.spec.min_effect, conditions=conditions)
+    return replace(pairs, comparison=compared), {
+        "conditions": plain({"before": asdict(conditions.before), "after": asdict(conditions.after)}),
+        "unknown": list(conditions.unknown()),
+        "notes": [VIRTUAL] if task.virtual else [],
+        "started_at": started_at.isoformat(),
+        "seconds": seconds,
+    }
+
+
+def _report(
+    pairs: PairedSamples,
+    certificate: Mapping[str, Any],
+    about: tuple[Mapping[str, Any], Mapping[str, Any]],
+    samples_s: tuple[Sequence[float], Sequence[float]],
+) -> dict[str, Any]:
+    return {
+        "comparison": plain(pairs.comparison.to_wire()),
+        "a": {**about[0], "latency": latency_ms(summarise(samples_s[0])), "number": pairs.number_a},
+        "b": {**about[1], "latency": latency_ms(summarise(samples_s[1])), "number": pairs.number_b},
+        "certificate": dict(certificate),
+    }
+
+
+def sides_of(task: CompareTask) -> tuple[ModelTask[Any], ModelTask[Any]]:
+    """The two builds a task names."""
+    a, b = task.spec.builds()
+    sides = ((a, task.target), (b, task.target_b))
+    first, second = (ModelTask(spec=spec, target=target, cache=task.cache) for spec, target in sides)
+    return first, second
+
+
+def _checked(
+    built: Build,
+    task: ModelTask[Any],
+    side: str,
+    session: PhoneSession,
+    report: Callable[[str], None] = lambda _: None,
+) -> tuple[FirstRun, dict[str, Any]]:
+    ran = first_run(built, session, report, side=side)
+    return ran, {**built.judged(ran.outputs), **built.about(), **about_build(built, task)}
+
+
+@contextlib.contextmanager
+def _said(side: str) -> Iterator[None]:
+    """Which of the two an error is about."""
+    try:
+        yield
+    except FarmError as error:
+        error.args = (f"{side}: {error.message}",)
+        raise

@@ -1,0 +1,399 @@
+"""What executors of all kinds share: the daemon's parts, work on leased phones, what measuring asks of a phone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from farm.adb.client import AdbClient
+from farm.bundle.model import Bundle
+from farm.common.errors import FarmError, ProtocolError
+from farm.common.events import EventLog
+from farm.common.field_errors import SHA256_FORM
+from farm.control.artifacts import ArtifactFolder
+from farm.devices.fleet import Fleet
+from farm.devices.identity.targets import target_on
+from farm.devices.quiesce import QuiesceController
+from farm.devices.quiesce_policy import Level, QuiesceConfig, describe, not_quiet
+from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_verb, text_field
+from farm.jobs.executor import AttemptContext
+from farm.jobs.poison import PoisonLedger
+from farm.jobs.supervisor import Supervisor
+from farm.leasing.leases import Leasing
+from farm.model.device import DeviceView, Life
+from farm.model.identity import DeviceIdentity
+from farm.store.artifacts import RecordSets
+
+WORKER = "worker"  # source of what workers say
+MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it refused
+MAX_LOOKED = 1_000_000  # artifacts of one attempt
+MAX_ARTIFACTS = 10_000  # asked about at once
+# A broken session is followed by a check within 2 s. A worker asks, and hears of a busy daemon after 15 s.
+LOOK_S = 10.0
+# What a phone goes through whose session broke while its RPC server lives and its link holds. A lost link leads over
+# PROVISIONING or further, a server that died over STARTING: there it may have been anything.
+_THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerServices:
+    """What it takes to answer workers."""
+
+    leasing: Leasing
+    gate: Callable[[], tuple[str, int]]  # where workers on this host reach the TVM server
+    poison: PoisonLedger
+    kills: CrashClassifier
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHost:
+    """What one attempt's worker may ask for: sessions under its lease, and reports."""
+
+    context: AttemptContext
+    parts: WorkerServices
+    # What this attempt has asked about, with the kills that it reported: it may report nothing else.
+    looked: dict[str, int] = field(default_factory=dict, kw_only=True)
+
+    async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - it has one
+        """A way to the lease's phone, good for one session."""
+        return self.offer(self.context.lease.id)
+
+    def offer(self, lease: str) -> SessionOffer:
+        """A way to that lease's phone, good for one session."""
+        host, port = self.parts.gate()
+        return SessionOffer(host, port, self.parts.leasing.new_match_key(lease, single_use=True))
+
+    async def abort_session(self, reason: str, lease: str) -> None:  # noqa: ARG002 - it has one
+        """Have the session cut and the phone looked at."""
+        self.parts.leasing.abort(self.context.lease.id, reason)
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is known of artifacts that kill."""
+        match verb:
+            case "poison.look":
+                artifacts = _artifacts(fields)
+                if len(self.looked) + len(artifacts) <= MAX_LOOKED:
+                    for artifact in artifacts:
+                        self.looked.setdefault(artifact, 0)
+                return {"poisoned": sorted(self.parts.poison.refused(artifacts, self.context.job.user))}
+            case "poison.report":
+                artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
+                kills = fields.get("kills", 1)
+                if not isinstance(kills, int) or isinstance(kills, bool) or not 1 <= kills <= MAX_KILLS:
+                    raise ProtocolError(f"a worker reports 1 to {MAX_KILLS} kills")
+                if device not in self.devices():
+                    raise ProtocolError(f"{device} is no phone of this attempt")
+                await self._told(artifact, device, what, kills)
+                return {}
+            case "poison.suspect":
+                artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
+                lease = self.context.lease
+                killed = await self.parts.kills.killed(lease.id, lease.device)
+                if killed:
+                    await self._told(artifact, lease.device, what, 1)
+                return {"killed": killed}
+        raise no_verb(verb)
+
+    def devices(self) -> Collection[str]:
+        """The phones that the attempt has had."""
+        return (self.context.lease.device,)
+
+    async def _told(self, artifact: str, device: str, what: str, kills: int) -> None:
+        if artifact not in self.looked:
+            raise ProtocolError("a worker reports only artifacts that it has asked about")
+        if self.looked[artifact] + kills > MAX_KILLS:
+            raise ProtocolError(f"an attempt reports at most {MAX_KILLS} kills by one artifact")
+        self.looked[artifact] += kills
+        job = self.context.job
+        await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
+
+    def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
+        """Told to those who watch, and kept."""
+        self.context.progress(step, **fields)
+        self.context.log(step, source=WORKER)
+
+    def logged(self, text: str, level: str) -> None:
+        """Kept."""
+        self.context.log(text, level, source=WORKER)
+
+    def yield_wanted(self) -> bool:
+        """Whether others wait for the phone."""
+        return self.context.yield_wanted()
+
+
+class PhoneWork:
+    """Runs attempts' workers on the phones they have leased."""
+
+    def __init__(self, parts: WorkerServices, workers: Supervisor, toolchain_of: Callable[[DeviceView], str]) -> None:
+        """`toolchain_of`: the one that a phone's bundle is paired with."""
+        self.parts = parts
+        self._workers = workers
+        self._toolchain_of = toolchain_of
+
+    async def run(
+        self,
+        context: AttemptContext,
+        worker: str,
+        payload: Mapping[str, Any],
+        host: AttemptHost | None = None,
+        *,
+        limit_s: float | None = None,
+    ) -> dict[str, Any]:
+        """The report of a worker (the module whose `main` runs), with what is known of its phone.
+
+        `host`: who answers the worker, if it may ask for more than others. `limit_s`: of the worker; None: its job's.
+
+        Raises:
+            FarmError: what the worker reported, or what became of it.
+        """
+        toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
+        task = Task(context.attempt.id, context.attempt.fence, worker, payload, timeout_s)
+        report = await self._workers.run(toolchain, task, host or LeaseHost(context, self.parts))
+        return {**report, **self._about(context.view, toolchain)}
+
+    def target(self, context: AttemptContext, text: str) -> Any:
+        """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.
+
+        Raises:
+            UserError: as `farm.devices.identity.targets.target_on`.
+        """
+        identity = context.view.identity
+        return target_on(text, identity.targets if identity else {}, context.view.name)
+
+    def cache(self, context: AttemptContext) -> str:
+        """Where the worker keeps compiled libraries and reference outputs."""
+        return str(self._workers.cache_folder(self._toolchain_of(context.view)))
+
+    def _about(self, view: DeviceView, toolchain: str) -> dict[str, Any]:
+        return {
+            **about_phone(view),
+            "bundle": view.bundle,
+            "toolchain": toolchain,
+            "versions": dict(self._workers.versions(toolchain)),
+            "temperature_c": view.temperature_c,
+        }
+
+
+def _artifacts(fields: Mapping[str, Any]) -> list[str]:
+    given = fields.get("artifacts")
+    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(map(_is_hash, given)):
+        raise ProtocolError(f"the worker's 'artifacts' is no list of at most {MAX_ARTIFACTS} hashes")
+    return given
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(SHA256_FORM, value) is not None
+
+
+def about_phone(view: DeviceView) -> dict[str, Any]:
+    """Which phone it was, as every result says it."""
+    identity = view.identity
+    return {
+        "device": view.name,
+        "soc": (identity.soc.model or identity.soc.name) if identity else "",  # as `farm status` has it
+        "gpu": identity.gpu.model if identity else "",
+        "identity": _identity(identity),
+    }
+
+
+def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
+    """Everything but the raw properties."""
+    if identity is None:
+        return {}
+    facts = asdict(identity)
+    del facts["raw"]
+    return facts
+
+
+class CrashClassifier:
+    """Tells a killed process from a lost phone."""
+
+    def __init__(self, leases: Leasing, devices: Fleet, look_s: float = LOOK_S) -> None:
+        self._leases = leases
+        self._devices = devices
+        self._look_s = look_s
+
+    async def killed(self, lease_id: str, device: str) -> bool:
+        """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept."""
+        changed, lost = asyncio.Event(), False
+
+        def look(view: DeviceView) -> None:
+            nonlocal lost
+            if view.name == device:
+                lost = lost or view.life not in _THERE
+                changed.set()
+
+        def life() -> Life:
+            return next((view.life for view in self._devices.views() if view.name == device), Life.GONE)
+
+        unsubscribe = self._devices.subscribe(look)
+        try:
+            async with asyncio.timeout(self._look_s):
+                if not await self._leases.ended_by_phone(lease_id):
+                    return False
+                while not lost and (now := life()) is not Life.READY and now in _THERE:
+                    changed.clear()
+                    await changed.wait()
+                return not lost and life() is Life.READY
+        except TimeoutError:
+            return False
+        finally:
+            unsubscribe()
+
+
+# Reads a phone by its serial: fields of farm.measure.conditions.PhoneCondition, None for an unknown one.
+# Raises FarmError when the phone does not answer.
+ReadConditions = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringHost(LeaseHost):
+    """What the worker of a measurement may ask for besides."""
+
+    look: ReadConditions
+    quiet: DeviceQuiescer
+
+    async def open_session(self, lease: str) -> SessionOffer:
+        """A way to the lease's phone, which is quiet by then: not before, as compiling for it may take minutes."""
+        await self.quiet.begin()
+        return await LeaseHost.open_session(self, lease)
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`conditions`: the phone's, as far as they can be read. A phone that is silent is for others to notice."""
+        if verb != "conditions":
+            return await LeaseHost.serve(self, verb, fields)
+        try:
+            return await self.look(self.context.view.serial)
+        except FarmError as error:
+            self.context.log(f"the phone's condition is not known: {error.message}", "warning")
+            return {}
+
+
+def epoch_of(view: DeviceView) -> str:
+    """The identity epoch a phone is in: its build fingerprint, which every system update changes."""
+    return view.identity.fingerprint if view.identity else ""
+
+
+async def measured(
+    work: PhoneWork, context: AttemptContext, worker: str, payload: Mapping[str, Any], host: MeasuringHost
+) -> Mapping[str, Any]:
+    """The report of a worker that measures, with the phone in its certificate.
+
+    Raises:
+        FarmError: as `PhoneWork.run`.
+    """
+    try:
+        report = {**await work.run(context, worker, payload, host), "target": payload["spec"]["target"]}
+    finally:
+        await host.quiet.end()
+    phone = {name: report[name] for name in ("device", "soc", "gpu", "bundle", "toolchain")}
+    tvm = report["versions"].get("apache-tvm", "")
+    certificate = {**report["certificate"], **phone, "tvm": tvm, "epoch": epoch_of(context.view)}
+    certificate |= {"quiesce": host.quiet.to_wire(), "notes": [*certificate.get("notes", ()), *host.quiet.notes()]}
+    return {**report, "certificate": certificate}
+
+
+def quiet_lease(parts: QuiesceParts, context: AttemptContext) -> DeviceQuiescer:
+    """Of the attempt's only phone."""
+    return DeviceQuiescer(parts, context, context.lease.id, context.lease.device)
+
+
+def is_virtual(view: DeviceView) -> bool:
+    """Whether the phone is one."""
+    return view.identity is not None and view.identity.virtual
+
+
+@dataclass(slots=True)
+class QuiesceParts:
+    """What it takes. `config` may be exchanged: leases that have begun keep what they began with."""
+
+    phones: QuiesceController
+    leases: Leasing
+    config: QuiesceConfig
+
+
+class DeviceQuiescer:
+    """One lease's phone. `begin` any number of times, `end` once, whatever happened.
+
+    Until `end` has worked, the lease is one whose phone must be cleaned and checked: however it ends (its phone lost,
+    taken away, the daemon killed), the life cycle changes the phone back before anybody gets it.
+    """
+
+    def __init__(self, parts: QuiesceParts, context: AttemptContext, lease: str, device: str) -> None:
+        asked = getattr(context.spec, "quiesce", None)
+        self._parts = parts
+        self._context = context
+        self._lease = lease
+        self._device = device
+        self._asked = asked is not None
+        self._config = parts.config
+        self._level = parts.config.of(context.spec.kind, asked)
+        self._begun = False
+        self._cut = False  # cancelled while it was begun: the phone may get it after an end
+        self._told = not_quiet("")
+        self._changed = False
+
+    async def begin(self) -> None:
+        """Make the phone quiet, if it is not yet. What a phone refuses is noted, and measured without."""
+        if self._begun or self._level is Level.OFF:
+            return
+        if not self._parts.leases.changed_phone(self._lease, changed=True):
+            return
+        self._begun = self._cut = True
+        try:
+            quiet = await self._parts.phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
+        except FarmError as error:
+            self._context.log(f"{self._device} is measured as it is: {error.message}", "warning")
+            self._told = not_quiet(error.message)
+        else:
+            self._told, self._changed = quiet.to_wire(), quiet.changed
+        self._cut = False
+
+    async def end(self) -> None:
+        """Change the phone back, if this lease still has it."""
+        leases, begun, self._begun = self._parts.leases, self._begun, False
+        if not begun or self._cut or not leases.changed_phone(self._lease, changed=True):
+            return
+        try:
+            restored = await self._parts.phones.end(self._device, self._lease)
+        except FarmError as error:
+            self._context.log(f"{self._device} is cleaned and checked: {error.message}", "warning")
+        else:
+            leases.changed_phone(self._lease, changed=False)
+            if self._changed and not restored.restored and not restored.left:
+                self._told = not_quiet("it changed itself back, or was rebooted, while it measured")
+
+    def to_wire(self) -> Mapping[str, Any]:
+        """What was in force, for the certificate."""
+        return self._told
+
+    def notes(self) -> list[str]:
+        """What people should read beside the number: all of it, if the job asked for a level; pinned clocks anyway."""
+        notes = [describe(self._told)] if self._asked else []
+        if pinned := self._told["pinned"]:
+            notes.append(f"clocks pinned at their highest: {', '.join(pinned)}; heat still lowers them")
+        return notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorParts:
+    """Parts of the daemon; each executor takes what it needs."""
+
+    work: PhoneWork  # runs workers on leased phones
+    leasing: Leasing
+    fleet: Fleet
+    client: AdbClient  # of the real adb server
+    gate: Callable[[], tuple[str, int]]  # where TVM sessions are opened
+    events: EventLog
+    quiescing: QuiesceParts
+    read_conditions: ReadConditions
+    nominals: Callable[[str, str], dict[str, float]]  # seconds of reference kernels, of a device in an identity epoch
+    bundle: Callable[[str], Bundle]  # by name or hash, in a thread; UnknownBundleError: there is none
+    record_sets: RecordSets
+    artifacts: ArtifactFolder
+    # The user of a loopback connection, as jobs name them; "" for root and the service user, who may use every lease.
+    user_of: Callable[[socket.socket], Awaitable[str]]

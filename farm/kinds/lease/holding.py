@@ -1,0 +1,182 @@
+"""A phone held by a command: waited for, used, and given back, whatever ends the command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from farm.cli import work
+from farm.cli.output import print_note, when
+from farm.client import AsyncClient, AsyncLease
+from farm.client.lease import HeldPhone
+from farm.common.errors import ExitCode, FarmError
+
+T = TypeVar("T")
+
+NOT_FOUND, NOT_EXECUTABLE, SIGNALLED = 127, 126, 128  # exit codes as shells give them
+END_LIMIT_S = 10.0  # for a command whose lease has ended: then it is killed
+
+
+def acquire(
+    on: str, seconds: float, note: str, priority: int, wait: str | None, *, tuning: bool, quiet: bool
+) -> AsyncLease:
+    """A phone, for `seconds` from its grant; a client that gives up waiting leaves no job."""
+    limit_s = work.wait_s(wait)
+
+    async def acquired() -> AsyncLease:
+        async with AsyncClient(on_notice=print_note) as farm:
+            return await _acquire(farm, on, seconds, note, priority, limit_s, tuning=tuning, quiet=quiet)
+
+    return _to_its_end(acquired())
+
+
+def run(on: str, seconds: float, note: str, priority: int, wait: str | None, command: list[str]) -> int:
+    """Run a command that has a phone; returns its exit code."""
+    limit_s = work.wait_s(wait)
+    if shutil.which(command[0]) is None and not Path(command[0]).exists():  # before a phone is waited for
+        print_note(f"error: {command[0]}: command not found")
+        return NOT_FOUND
+
+    async def ran() -> int:
+        async with AsyncClient(on_notice=print_note) as farm:
+            held = await _acquire(farm, on, seconds, note, priority, limit_s, quiet=False)
+            print_note(until(held))
+            try:
+                return await _run(held, command)
+            finally:
+                await _give_back(held)
+
+    return _to_its_end(ran())
+
+
+def environment_of(held: HeldPhone) -> dict[str, str]:
+    """What lets adb and TVM find the phone.
+
+    ADB_SERVER_SOCKET names the same place as ANDROID_ADB_SERVER_PORT: with a host in it, adb never starts a server of
+    its own there once the lease is over (docs/leases.md).
+    """
+    return {
+        "ANDROID_ADB_SERVER_PORT": str(held.adb_port),
+        "ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{held.adb_port}",
+        "ANDROID_SERIAL": held.serial,
+        "TVM_TRACKER_HOST": held.tvm_host,
+        "TVM_TRACKER_PORT": str(held.tvm_port),
+        "TVM_TRACKER_KEY": held.tvm_key,
+        "FARM_LEASE": held.lease,
+        "FARM_DEVICE": held.device,
+    }
+
+
+def until(held: HeldPhone) -> str:
+    """Whose the phone is, and how long."""
+    return f"{held.device} is yours until {when(held.expires_at)} (lease {held.lease})"
+
+
+async def _acquire(
+    farm: AsyncClient,
+    on: str,
+    seconds: float,
+    note: str,
+    priority: int,
+    limit_s: float | None,
+    *,
+    tuning: bool = False,
+    quiet: bool,
+) -> AsyncLease:
+    """Wait for the phone; why there is none yet goes to stderr."""
+    on_wait = None if quiet else lambda reason: print_note(f"waits: {reason}")
+    try:
+        return await farm.acquire(
+            on=on, seconds=seconds, note=note, tuning=tuning, priority=priority, on_wait=on_wait, wait_s=limit_s
+        )
+    except asyncio.CancelledError:
+        print_note("cancelled 1 job")
+        raise
+
+
+def _to_its_end(main: Coroutine[Any, Any, T]) -> T:
+    """Its result. Ctrl-C, `kill` and a closed terminal end it in order, so that no lease is left that nobody knows."""
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        with _on_signals(lambda _: task.cancel(), signal.SIGTERM, signal.SIGHUP):
+            return await main
+
+    try:
+        return asyncio.run(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+async def _run(held: AsyncLease, command: list[str]) -> int:
+    """The command's exit code, as a shell would give it."""
+
+    def pass_on(number: signal.Signals) -> None:
+        if number is not signal.SIGINT:  # the terminal's Ctrl-C reaches the command by itself
+            process.send_signal(number)
+
+    with _on_signals(pass_on, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        try:
+            # At once: the loop cannot handle a signal before it knows the process that it is for.
+            process = subprocess.Popen(command, env={**os.environ, **environment_of(held)})  # noqa: ASYNC220
+        except OSError as error:
+            print_note(f"error: {command[0]}: {error.strerror}")
+            return NOT_EXECUTABLE
+        lease = asyncio.ensure_future(_over(held, command[0]))
+        child = asyncio.ensure_future(asyncio.to_thread(process.wait))
+        try:
+            await asyncio.wait((lease, child), return_when=asyncio.FIRST_COMPLETED)
+            if not child.done() and lease.result():
+                print_note(f"the lease on {held.device} has ended: {command[0]} is ended too")
+                process.terminate()
+                await asyncio.wait((child,), timeout=END_LIMIT_S)
+                if not child.done():
+                    process.kill()
+            code = await child
+        finally:
+            lease.cancel()
+            await asyncio.gather(lease, return_exceptions=True)
+    return code if code >= 0 else SIGNALLED - code
+
+
+async def _over(held: AsyncLease, command: str) -> bool:
+    """Whether the lease is over; False: that cannot be known any more."""
+    try:
+        await held.ended()
+    except FarmError as error:
+        print_note(f"{error.message}; {command} goes on, though its phone may be lost")
+        return False
+    return True
+
+
+async def _give_back(held: AsyncLease) -> None:
+    """The command has its own exit code, whatever becomes of this."""
+    try:
+        await held.release()
+    except FarmError as error:
+        print_note(f"{held.device} is not given back: {error.message}; its lease ends when its time is over")
+
+
+@contextmanager
+def _on_signals(handle: Callable[[signal.Signals], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Let the loop handle signals; one that is ignored (nohup) stays so."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, lambda came, _: loop.call_soon_threadsafe(handle, signal.Signals(came)))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

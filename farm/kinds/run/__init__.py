@@ -1,0 +1,1 @@
+"""Kind `run`: run a model once and keep its outputs."""

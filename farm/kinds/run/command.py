@@ -1,0 +1,161 @@
+"""`farm run MODEL.onnx --on SELECTOR`: a model's outputs from a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli import complete, work
+from farm.cli.connection import JsonFlag
+from farm.cli.local import cache_folder, scratch_folder, with_tvm
+from farm.cli.output import print_json, print_line, print_note, print_table, write_file
+from farm.cli.spec_options import spec_options
+from farm.common.errors import UserError
+from farm.common.files import check_writable, checked_file
+from farm.common.selector import HOST
+from farm.kinds.run.spec import RunSpec
+
+if TYPE_CHECKING:
+    from farm.client import Client
+    from farm.client.model import Outcome
+    from farm.kinds.run.outcome import RunOutcome
+
+
+@spec_options(RunSpec)
+def run(
+    model: Annotated[Path, typer.Argument(help="A model file, or a package (.farm.tar).")],
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Which phones: label=value[,...] or an alias. `host`: this machine, without a daemon.",
+            autocompletion=complete.selectors,
+        ),
+    ],
+    fields: dict[str, Any],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The .npz to write; several phones: NAME.DEVICE.npz.")
+    ] = None,
+    wait: work.Wait = None,
+    detach: work.Detach = False,
+    json: JsonFlag = False,
+) -> None:
+    """Compile a model, run it once on a phone or on this machine, print or keep its outputs. Ctrl-C cancels.
+
+    Exit code 1 when the phone failed, 2 for a bad model or input, 3 when no phone matches.
+    """
+    checked_file(model)
+    if output is not None and fields["devices"] == 1:
+        check_writable(output)
+    elif output is not None and not output.parent.is_dir():
+        raise UserError(f"cannot write {output}: there is no folder {output.parent}", hint="make it first")
+    if output is not None and output.suffix != ".npz":
+        raise UserError(f"{output}: outputs are written as .npz", hint=f"--output {output.with_suffix('.npz')}")
+    if output is not None and (detach or fields["hold"]):
+        raise UserError("nobody waits for the outputs to write", hint="leave out --output, or --detach and --hold")
+    if fields["labels"] is not None and not fields["top_k"]:
+        raise UserError("--labels are for --top-k", hint="add --top-k 5")
+    if on == HOST:
+        work.refuse_queue_options(fields | {"detach": detach, "wait": wait})
+        files = {**{name: fields[name] for name in ("inputs", "labels", "records")}, "outputs": output}
+        compiled = {name: fields[name] for name in ("target", "precision", "shapes", "dtypes", "fill", "top_k")}
+        _run_here(model, compiled, files, json=json)
+        return
+    with work.client() as farm:
+        spec = farm.run_spec(model, on=on, **fields)
+        _, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)
+        written = dict(_written(farm, outcomes, output)) if output is not None else {}
+
+    def show(outcomes: Sequence[Outcome]) -> None:
+        print_outcomes(outcomes)
+        for file in written.values():
+            print_note(f"wrote {file}")
+
+    document = {"spec": spec.to_wire()}
+    work.finish(outcomes, document, json=json, show=show, more=lambda each: {"file": written.get(each.job.id)})
+
+
+def _run_here(model: Path, options: dict[str, Any], files: Mapping[str, Path | None], *, json: bool) -> None:
+    with scratch_folder() as scratch:
+        outputs = Path(scratch) / "outputs.npz"
+        paths = {name: str(path) if path is not None else None for name, path in files.items()}
+        request = {
+            **options, **paths, "model": str(model), "outputs": str(outputs), "cache": str(cache_folder()),
+            "target": None if options["target"] == "cpu" else options["target"],
+        }  # fmt: skip
+        result = with_tvm("run", f"running {model.name} on this machine", request, Path(scratch))
+        wanted = files["outputs"]
+        if wanted is not None:
+            write_file(wanted, outputs.read_bytes())
+    if json:
+        print_json({"ok": True, "results": [{**result, "device": HOST, "file": paths["outputs"]}]})
+        return
+    print_results([{**result, "device": HOST}])
+    error = result["max_abs_error"]
+    by = result["numerics"]["reference"]
+    print_note(
+        f"numbers checked against {by}, max error {error:.1e}" if error is not None else result["numerics"]["note"]
+    )
+    for note in result["notes"]:
+        print_note(f"tuning records: {note}")
+    if wanted is not None:
+        print_note(f"wrote {wanted}")
+
+
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Each output, or its largest elements when they were asked for; failures on stderr."""
+    print_results([work.outcome_json(each) for each in outcomes if each.ok])
+    work.print_failures(outcomes)
+
+
+def print_results(results: Sequence[Mapping[str, Any]]) -> None:
+    """Each output of runs that are done, or its largest elements when they were asked for; with their `device`."""
+    ranked = [row for each in results for row in _ranked(each)]
+    if ranked:
+        print_table(("DEVICE", "OUTPUT", "RANK", "VALUE", "INDEX", "LABEL"), ranked)
+    elif results:
+        print_table(
+            ("DEVICE", "OUTPUT", "SHAPE", "TYPE", "MIN", "MAX", "MEAN"),
+            (
+                (
+                    each["device"], array["name"], " x ".join(map(str, array["shape"])) or "scalar", array["dtype"],
+                    *(_number(array.get(name)) for name in ("min", "max", "mean")),
+                )
+                for each in results
+                for array in each["arrays"]
+            ),
+        )  # fmt: skip
+        for each in results:
+            for array in each["arrays"]:
+                if array.get("values") is not None:
+                    print_line(f"{each['device']} {array['name']}: {' '.join(map(_number, array['values']))}")
+    filled = {(name, each["fill"]) for each in results for name in each.get("filled", ())}
+    for name, fill in sorted(filled):
+        print_note(f"input {name!r} filled: {fill}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def _ranked(result: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    for name, rows in (result.get("top_k") or {}).items():
+        for rank, row in enumerate(rows, 1):
+            yield result["device"], name, rank, f"{row['value']:.6g}", row["index"], row.get("label") or "-"
+
+
+def _written(farm: Client, outcomes: Iterable[Outcome], output: Path) -> Iterator[tuple[str, str]]:
+    """Write each job's outputs; yields job and file."""
+    done = [each for each in outcomes if each.ok]
+    for each in done:
+        file = output if len(done) == 1 else output.with_name(f"{output.stem}.{each.device}{output.suffix}")
+        farm.get_file(each.file, file)
+        yield each.job.id, str(file)
+
+
+def print_job(outcome: RunOutcome, _kept: Mapping[str, Any] | None) -> None:
+    """What came of one run, for `farm job show`."""
+    print_results([work.outcome_json(outcome)])
+    print_line(f"outputs: farm job output {outcome.job.id} -o FILE.npz")

@@ -1,0 +1,34 @@
+"""Jobs of kind `run`: a model runs once on a phone, and its outputs are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from farm.jobs.executor import AttemptContext, Executor
+from farm.jobs.specs import ModelTask
+from farm.kinds.execution import ExecutorParts
+from farm.kinds.run.spec import RunSpec
+
+WORKER = "farm.kinds.run.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class RunExecutor(Executor):
+    """Runs attempts of kind run."""
+
+    parts: ExecutorParts
+
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
+        """The worker's report with what is known of the phone; arrays are in artifacts it names.
+
+        Raises:
+            UserError: the model, its inputs or its labels cannot be used, or the phone has no such target.
+            PhoneError: the phone failed, or computed wrong numbers.
+            HostError: the worker died.
+        """
+        spec, work = context.spec, self.parts.work
+        assert isinstance(spec, RunSpec)
+        task = ModelTask(spec=spec, target=work.target(context, spec.target), cache=work.cache(context))
+        return {**await work.run(context, WORKER, task.to_wire()), "target": spec.target}

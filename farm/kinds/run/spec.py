@@ -1,0 +1,32 @@
+"""The spec of a run: its fields with bounds and help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from farm.common.limits import MAX_TOP_K
+from farm.jobs.specs import ArtifactOf, BadSpecError, Help, ModelSpec, Sha256, Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec(ModelSpec):
+    """Compile a model, run it once, keep its outputs and, if asked, each output's largest elements."""
+
+    kind: ClassVar[str] = "run"
+
+    inputs: Annotated[
+        Sha256 | None, ArtifactOf("arrays"), Help(".npz with one array per model input.", flag="--input")
+    ] = None
+    fill: Annotated[
+        Literal["random", "zeros", "ones"], Help("Of inputs that --input does not give; random is seeded.")
+    ] = "random"
+    top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K), Help("Print each output's largest elements.")] = 0
+    labels: Annotated[Sha256 | None, ArtifactOf("labels"), Help("Class names for --top-k, one per line.")] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would be found out only with a phone in hand."""
+        if self.labels and not self.top_k:
+            raise BadSpecError("labels are for the largest elements, and top_k is 0", hint="give top_k too, say 5")

@@ -1,0 +1,42 @@
+"""The run worker: compile, upload, run once, check the numbers, keep the outputs. `main` runs in the zygote's fork."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.jobs.specs import ModelTask, task_from_wire
+from farm.kinds.run.spec import RunSpec
+from farm.worker.daemon import WorkerChannel
+from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
+from farm.worker.session import first_run, prepare, session_to_phone
+
+OUTPUTS = Path("outputs.npz")  # in the attempt's own folder
+
+
+def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+    """Run one model once on one phone.
+
+    Raises:
+        ModelError: the model, its inputs or its labels cannot be used, or TVM compiles the model wrongly.
+        PhoneError: the phone failed, or computed wrong numbers.
+    """
+    task = task_from_wire(ModelTask[RunSpec], payload)
+    labels = read_labels(daemon.artifact(task.spec.labels)) if task.spec.labels else ()
+    built = prepare(task, daemon, inputs=task.spec.inputs, fill=task.spec.fill)
+    if labels:  # before the phone is touched
+        check_labels(labels, built.outputs)
+    daemon.progress("opening a session")
+    with session_to_phone(daemon) as session:
+        ran = first_run(built, session, daemon.progress)
+        numerics = built.judged(ran.outputs)
+    daemon.progress("keeping the outputs")
+    save_arrays(OUTPUTS, built.output_names, ran.outputs)
+    return {
+        **numerics,
+        **built.about(),
+        **output_fields(built, ran.outputs, task.spec.fill, task.spec.top_k, labels),
+        "outputs": daemon.put_artifact(OUTPUTS),
+        "timings": ran.timings,
+    }

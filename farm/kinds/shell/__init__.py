@@ -1,0 +1,1 @@
+"""Kind `shell`: run a line in the shells of phones."""

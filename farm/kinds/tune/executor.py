@@ -1,0 +1,204 @@
+"""Jobs of kind `tune`: one worker searches schedules on a pool of phones and keeps what it finds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from farm.common.errors import FarmError, Fault, ProtocolError
+from farm.common.field_errors import SHA256_FORM
+from farm.control.artifacts import ArtifactFolder
+from farm.jobs.attempt import SessionOffer, YieldedError, text_field
+from farm.jobs.executor import AttemptContext, Executor
+from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
+from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, QuiesceParts, epoch_of
+from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
+from farm.leasing.model import NoSuchLeaseError
+from farm.store.artifacts import BadSetError, RecordSets, check_set
+
+WORKER = "farm.kinds.tune.worker"
+SALVAGE = "farm.kinds.tune.salvage"
+SALVAGE_S = 15.0  # less than a stopped attempt is waited for
+END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
+END_SHARE = 0.25  # of a short attempt
+MAX_NAME_CHARS = 255  # of a model
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingHost(LeaseHost):
+    """What a worker may ask for that keeps records."""
+
+    keeper: RecordSets
+    artifacts: ArtifactFolder
+    kept: list[int] = field(default_factory=list, kw_only=True)  # versions that this attempt has kept
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`records.keep`."""
+        if verb != "records.keep":
+            return await LeaseHost.serve(self, verb, fields)
+        found = _records(fields)
+        await asyncio.to_thread(self.artifacts.path, found["artifact"])
+        job = self.context.job
+        self.kept.append(await self.keeper.keep(**found, user=job.user, job=job.id))
+        return {"version": self.kept[-1]}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolHost(KeepingHost):
+    """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
+
+    pool: Pool
+    quieting: QuiesceParts
+    quiet: dict[str, DeviceQuiescer] = field(default_factory=dict, kw_only=True)  # by lease
+
+    async def open_session(self, lease: str) -> SessionOffer:
+        """A way to one phone of the pool, good for one session. It is made quiet first, where that is configured.
+
+        Nobody here changes it back: a phone that leaves the pool quiet is cleaned and checked.
+
+        Raises:
+            NotInPoolError: it has left the pool.
+        """
+        device = self.pool.check(lease)
+        if lease not in self.quiet:
+            self.quiet[lease] = DeviceQuiescer(self.quieting, self.context, lease, device)
+        await self.quiet[lease].begin()
+        try:
+            return self.offer(lease)
+        except NoSuchLeaseError as error:  # taken away in this very moment
+            raise not_in_pool(lease) from error
+
+    async def abort_session(self, reason: str, lease: str) -> None:
+        """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""
+        try:
+            self.pool.check(lease)
+        except NotInPoolError:
+            return
+        self.parts.leasing.abort(lease, reason)
+
+    def devices(self) -> Collection[str]:
+        """The phones that the pool has had."""
+        return self.pool.had
+
+    async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Verbs about the pool."""
+        match verb:
+            case "pool":
+                return self.pool.state()
+            case "pool.give_back":
+                self.pool.give_back(text_field(fields, "lease"))
+                return {}
+            case "pool.search":
+                if not isinstance(on := fields.get("on"), bool):
+                    raise ProtocolError("the worker does not say whether it searches")
+                self.pool.search(on=on)
+                return {}
+        return await KeepingHost.serve(self, verb, fields)
+
+    def yield_wanted(self) -> bool:
+        """Whether the attempt as a whole should end: others lack its worker place. Single phones are the pool's."""
+        return self.pool.end_wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class TuneExecutor(Executor):
+    """Runs attempts of kind `tune`."""
+
+    parts: ExecutorParts
+
+    async def run(self, context: AttemptContext) -> Mapping[str, Any]:
+        """The worker's report, with what is known of the phones.
+
+        What a search that ends the job had measured by then is kept as its end would have been.
+
+        Raises:
+            UserError: the model cannot be used, or the phone has no such target.
+            HostError: the worker died.
+        """
+        spec, pool, parts = context.spec, context.pool, self.parts
+        assert isinstance(spec, TuneSpec)
+        assert pool is not None
+        host = PoolHost(context, parts.work.parts, parts.record_sets, parts.artifacts, pool, parts.quiescing)
+        try:
+            task = await self._task(context, spec)
+            report = await self.parts.work.run(context, WORKER, task.to_wire(), host)
+        except (FarmError, asyncio.CancelledError) as error:
+            if not host.kept and ends_job(context, error):
+                await self._salvage(context, host)
+            raise
+        return {**report, "target": spec.target, "devices": list(pool.had)}
+
+    async def _task(self, context: AttemptContext, spec: TuneSpec) -> TuneTask:
+        view = context.view
+        return TuneTask(
+            spec=spec,
+            target=self.parts.work.target(context, spec.target),
+            cache=self.parts.work.cache(context),
+            job=context.job.id,
+            search_s=search_s(spec.timeout_s),
+            nominals=await asyncio.to_thread(self.parts.nominals, view.name, epoch_of(view)),
+        )
+
+    async def keep_left(self, context: AttemptContext) -> None:
+        """Keep what the attempts of a job measured that ends while it waits for the next one."""
+        parts = self.parts
+        await self._salvage(context, KeepingHost(context, parts.work.parts, parts.record_sets, parts.artifacts))
+
+    async def _salvage(self, context: AttemptContext, host: KeepingHost) -> None:
+        spec = context.spec
+        assert isinstance(spec, TuneSpec)
+        try:
+            cache = self.parts.work.cache(context)
+            task = SalvageTask(job=context.job.id, name=spec.name, cache=cache, prior=spec.prior)
+            await self.parts.work.run(context, SALVAGE, asdict(task), host, limit_s=SALVAGE_S)
+        except FarmError as error:
+            context.log(f"what was measured could not be kept: {error.message}", "warning")
+
+
+def ends_job(context: AttemptContext, error: BaseException) -> bool:
+    """Whether the job ends with an attempt that ended so; else another one goes on from its records."""
+    if isinstance(error, YieldedError):
+        return False
+    if not isinstance(error, FarmError):  # cancelled
+        return context.over()
+    tries = context.job.attempts + 1 - context.job.uncounted
+    return error.fault is Fault.USER or tries >= context.job.max_attempts
+
+
+def search_s(timeout_s: float) -> float:
+    """How long a search may last whose attempt is ended after `timeout_s`."""
+    return timeout_s - min(END_S, END_SHARE * timeout_s)
+
+
+def _sha256(fields: Mapping[str, Any], name: str) -> str:
+    value = text_field(fields, name)
+    if re.fullmatch(SHA256_FORM, value) is None:
+        raise ProtocolError(f"the worker's {name!r} is no SHA-256")
+    return value
+
+
+def _records(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked fields of `records.keep`."""
+    count, best = fields.get("records"), fields.get("best")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ProtocolError("the worker's 'records' is no number of records")
+    if not isinstance(best, Mapping):
+        raise ProtocolError("the worker's 'best' is no object")
+    try:
+        check_set(fields.get("target"), best)
+    except BadSetError as error:
+        raise ProtocolError(f"the worker's records: {error.message}") from error
+    name = text_field(fields, "name")
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise ProtocolError(f"the worker's 'name' has {len(name)} characters; 1 to {MAX_NAME_CHARS} are kept")
+    return {
+        "model": _sha256(fields, "model"),
+        "name": name,
+        "target": fields.get("target"),
+        "artifact": _sha256(fields, "artifact"),
+        "records": count,
+        "best": dict(best),
+    }

@@ -1,0 +1,68 @@
+"""The spec of a tuning: its fields with bounds and help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
+from farm.jobs.specs import ArtifactOf, Help, ModelSpec, ModelTask, QuiesceLevel, Seconds, Sha256, Whole
+from farm.model.requests import LeaseClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneSpec(ModelSpec):
+    """Search for fast schedules of a model's operators with `devices` identical phones at once; keep the records."""
+
+    kind: ClassVar[str] = "tune"
+    lease_class: ClassVar[LeaseClass] = LeaseClass.TUNE
+    pooled: ClassVar[bool] = True
+    packages: ClassVar[bool] = False
+
+    # Candidates measured in all, those of earlier attempts too.
+    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS), Help("Candidates to measure.")] = DEFAULT_TRIALS
+    devices: Annotated[
+        Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"],
+        Help("How many identical phones at once; all: as many as there are.", form="devices"),
+    ] = 1
+    early_stop: Annotated[
+        Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None,
+        Help("End after so many trials without a better estimate."),
+    ] = None
+    timeout_s: Annotated[
+        Seconds,
+        Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S),
+        Help("For all of it, the end included: 30m, 8h.", form="timeout"),
+    ] = MAX_TIMEOUT_S
+    prior: Annotated[
+        Sha256 | None,
+        ArtifactOf("records", kept=True),
+        Help("Records to begin with: a set's number, a model's name, a folder or .tar.", form="text"),
+    ] = None
+    cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.")] = "xgb"
+    seed: Annotated[Whole, Field(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
+    candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600), Help("Seconds for one candidate on a phone.")] = 10.0
+    quiesce: Annotated[QuiesceLevel | None, Help("How quiet to make the phone: off, gentle, full.", form="level")] = (
+        None  # as configured
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneTask(ModelTask[TuneSpec]):
+    """What its worker gets. `nominals` are the first phone's."""
+
+    spec: TuneSpec  # declared again: pydantic does not look up the parameter of a base class
+    job: str  # whose records and progress these are
+    search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SalvageTask:
+    """Keep what a tune job that comes to no end of its own has measured."""
+
+    job: str
+    name: str  # of the model
+    cache: str  # as of a ModelTask
+    prior: str | None  # artifact

@@ -1,0 +1,209 @@
+"""The tune worker: search schedules on a pool of phones, keep the records, say what they are worth.
+
+`main` runs in the zygote's fork. Everything that an attempt finds is in a folder that outlives it: a worker or a daemon
+that is killed costs the candidates that were under way. At the end of a tuning that has only so much time, what does
+not fit is left out, and the rest is a result.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from farm.common.errors import FarmError
+from farm.compiler.build import SMALL_BYTES, make_package
+from farm.compiler.record_files import BadRecordsError, packed, read_records
+from farm.compiler.records import RecordSet
+from farm.jobs.attempt import YieldedError
+from farm.jobs.specs import task_from_wire
+from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, prepared, searched, summary
+from farm.kinds.tune.spec import TuneTask
+from farm.tuning.builder import BuildServerProcess, forked_server
+from farm.tuning.search import SearchOptions
+from farm.worker.daemon import WorkerChannel
+
+SHORT_S = 3600.0  # a run so long ends in time without knowing what a build takes here
+END_PART = 0.25  # of what is not for the search: for what is under way, and again for TVM's own schedules
+MARGIN_S = 4.0  # before the attempt's own limit: the result must be out by then
+BUILDS = 3.0  # times what the build without tuning took: the tuned one has more code, and both are started on a phone
+LEAST_PART = 0.25  # of the time is for the search, however slow this host compiles
+ASK_S = 10.0  # between two questions whether others lack this worker's place
+
+_forked: list[BuildServerProcess] = []
+
+
+def early() -> None:
+    """Fork what builds candidates: TVM is imported already, and there are no threads yet."""
+    _forked.append(forked_server())
+
+
+def forked() -> BuildServerProcess | None:
+    """What `early` forked; once."""
+    return _forked.pop() if _forked else None
+
+
+def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+    """Tune one model.
+
+    Raises:
+        ModelError: it cannot be used, or there is nothing to tune in it.
+        BadRecordsError: the prior is no set of records.
+        PhoneError: the tuned build failed on a phone; its records are kept.
+        YieldedError: others lack only this worker's place; another attempt goes on from the records.
+    """
+    task = task_from_wire(TuneTask, payload)
+    until_s = time.monotonic() + task.spec.timeout_s - MARGIN_S
+    plan = _plan(task, daemon)
+    ready = prepared(plan, daemon)
+    if task.spec.timeout_s < SHORT_S:  # then it matters what the end will take here; the build is needed anyhow
+        began_s = time.monotonic()
+        built(plan, None, daemon)
+        now_s = time.monotonic()
+        limit_s = search_limit_s(task.search_s, until_s - now_s, now_s - began_s)
+        plan = replace(plan, options=replace(plan.options, search_s=limit_s))
+    daemon.search(on=True)
+    records, found = searched(plan, ready, daemon, daemon, yielding(daemon), server=forked())
+    daemon.search(on=False)
+    kept = _kept(records, ready.model.key, task, daemon)
+
+    def end(report: dict[str, Any], note: Callable[[str], None]) -> None:
+        reporter = Ending(daemon, note, until_s)
+        tuned, untuned = builds(plan, ready, records, reporter)
+        reporter.progress("packing")
+        source = plan.data if len(plan.data) <= SMALL_BYTES else None
+        package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.spec.target, source=source)
+        report["package"] = daemon.put_artifact(package)
+        report.update(compared(tuned, untuned, daemon, found["search_s"], reporter))
+
+    report = within(until_s - time.monotonic(), end)
+    return {**found, **report, "records": kept}
+
+
+def _plan(task: TuneTask, daemon: WorkerChannel) -> TuningPlan:
+    return TuningPlan(
+        data=daemon.artifact(task.spec.model),
+        name=task.spec.name,
+        target=task.target,
+        target_name=task.spec.target,
+        precision=task.spec.precision,
+        shapes=task.spec.shapes,
+        dtypes=task.spec.dtypes,
+        cache=Path(task.cache),
+        job=task.job,
+        options=SearchOptions(
+            trials=task.spec.trials,
+            early_stop=task.spec.early_stop,
+            search_s=task.search_s,
+            end_s=END_PART * (task.spec.timeout_s - task.search_s),
+            cost_model=task.spec.cost_model,
+            seed=task.spec.seed,
+        ),
+        candidate_timeout_s=task.spec.candidate_timeout_s,
+        prior=_prior(task, daemon),
+        nominals=task.nominals,
+    )
+
+
+def _kept(records: RecordSet, model: str, task: TuneTask, daemon: WorkerChannel) -> dict[str, Any]:
+    """Keep the records of the model of that key; returns where."""
+    daemon.progress("keeping the records")
+    artifact, count, name = daemon.put_artifact(packed(records)), len(records.records), task.spec.name
+    version = daemon.keep_records(
+        model=model, name=name, target=task.target, artifact=artifact, records=count, best=summary(records)
+    )
+    daemon.log(f"kept {count} records as version {version} of {name}")
+    return {"artifact": artifact, "version": version, "records": count, "name": name}
+
+
+def yielding(daemon: WorkerChannel, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+    """Asks now and then whether the attempt should end; raises YieldedError when it should."""
+    asked_s = clock()
+
+    def look() -> None:
+        nonlocal asked_s
+        if clock() - asked_s >= ASK_S:
+            asked_s = clock()
+            if daemon.yield_wanted():
+                raise YieldedError("others wait for a worker place")
+
+    return look
+
+
+def _prior(task: TuneTask, daemon: WorkerChannel) -> RecordSet | None:
+    if task.spec.prior is None:
+        return None
+    try:
+        found = read_records(daemon.artifact(task.spec.prior), "the prior")
+    except BadRecordsError as error:
+        raise BadRecordsError(f"--prior: {error.message}", hint=error.hint, evidence=error.evidence) from error
+    for line in found.problems("the prior"):
+        daemon.log(line, "warning")
+    return found.set
+
+
+Part = Callable[[dict[str, Any], Callable[[str], None]], None]
+
+
+def search_limit_s(search_s: float, left_s: float, build_s: float) -> float:
+    """How long a search may take.
+
+    Args:
+        search_s: as planned without knowing this host.
+        left_s: until the result must be out.
+        build_s: that the build without tuning took here.
+    """
+    return min(search_s, max(LEAST_PART * left_s, left_s - BUILDS * build_s - COMPARE_S[0]))
+
+
+def within(limit_s: float, part: Part) -> dict[str, Any]:
+    """What `part` has put into its dict after `limit_s`, with `left_out`: the step it was at; "" when it is done.
+
+    TVM cannot be interrupted, so it goes on in a thread whose result is dropped; the process ends soon.
+
+    Raises:
+        Exception: what `part` raised in time.
+    """
+    found: dict[str, Any] = {}
+    steps = ["the end"]
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            part(found, steps.append)
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asked
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="tuning: end", daemon=True)
+    thread.start()
+    thread.join(max(0.0, limit_s))
+    late = thread.is_alive()
+    if raised:
+        raise raised[0]
+    return {**dict(found), "left_out": steps[-1] if late else ""}
+
+
+class Ending:
+    """A Reporter that notes each step, and raises once the end was cut."""
+
+    def __init__(self, reporter: Any, note: Callable[[str], None], until_s: float) -> None:
+        """`until_s`: monotonic."""
+        self._reporter, self._note, self._until_s = reporter, note, until_s
+
+    def progress(self, step: str, **facts: Any) -> None:
+        """What comes next."""
+        self._check()
+        self._note(step)
+        self._reporter.progress(step, **facts)
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Keep a line."""
+        self._check()
+        self._reporter.log(text, level)
+
+    def _check(self) -> None:
+        if time.monotonic() >= self._until_s:
+            raise FarmError("the end of the tuning came too late")

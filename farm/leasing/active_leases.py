@@ -1,0 +1,322 @@
+"""Delivered leases: what devices, sessions and operators do to them, until their end is written.
+
+From here on nothing depends on the allocator's decisions; it only gets an event when a device is free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+
+from farm.common.errors import FarmError, HostError, PhoneError
+from farm.common.events import EventLog
+from farm.devices.fleet import Fleet
+from farm.leasing.allocator.events import AllocatorEvent, LeaseEnded, LeaseExtended
+from farm.leasing.allocator.state import RETURNING
+from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError, TooHotError
+from farm.leasing.sessions import TURN_S, ActiveLease, LeaseSessions
+from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
+from farm.model.device import DeviceView, Heat, Life
+from farm.model.requests import Lease
+from farm.model.sessions import MatchKeyBusyError
+from farm.store.leases import LeaseTable
+
+
+class ActiveLeases:
+    """Every delivered lease, and the leases of checks."""
+
+    def __init__(
+        self,
+        devices: Fleet,
+        events: EventLog,
+        session_prefix: str,
+        table: LeaseTable,
+        writes: LeaseWriteQueue,
+        policy: LeasePolicy,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        apply: Callable[[AllocatorEvent], None],
+    ) -> None:
+        """Start empty; `apply` passes an event to the allocator."""
+        self._loop = asyncio.get_running_loop()
+        self._devices = devices
+        self._events = events
+        self._table = table
+        self._writes = writes
+        self._policy = policy
+        self._clock = clock
+        self._wall = wall
+        self._apply = apply
+        self.leases: dict[str, ActiveLease] = {}
+        self.by_device: dict[str, ActiveLease] = {}
+        self._checks: dict[str, ActiveLease] = {}
+        self.sessions = LeaseSessions(devices, events, session_prefix, self._session_over)
+
+    def current(self, lease_id: str) -> ActiveLease:
+        """The lease, as long as its holder may use it.
+
+        Raises:
+            NoSuchLeaseError: it has ended, or is about to.
+        """
+        active = self.leases.get(lease_id)
+        if active is None or active.ending:
+            raise no_lease(lease_id)
+        return active
+
+    def deliver(self, lease: Lease, granted_at: datetime) -> ActiveLease:
+        """A lease is stored: its holder may use it from now on."""
+        active = ActiveLease(lease, granted_at)
+        if lease.request.longest_s is not None:
+            active.ends_s = lease.granted_at + lease.request.longest_s
+        self.leases[lease.id] = self.by_device[lease.device] = active
+        return active
+
+    def use_policy(self, policy: LeasePolicy) -> None:
+        """Wait by this from now on; what waits already keeps its time."""
+        self._policy = policy
+
+    def restore(self, lease: Lease) -> ActiveLease:
+        """A lease of the time before a restart; its device is awaited for `policy.recovery_s`."""
+        now, left_s = self._clock(), lease.request.longest_s
+        active = self.deliver(lease, self._wall() - timedelta(seconds=now - lease.granted_at))
+        active.ends_s = None if left_s is None else now + left_s
+        active.awaiting_device = True
+        self._await(active)
+        return active
+
+    def _await(self, active: ActiveLease) -> None:
+        """Give its phone `policy.recovery_s` to come back; as long as a session is open on it, it is there."""
+        active.timer = self._loop.call_later(self._policy.recovery_s, self._awaited_long, active)
+
+    def _awaited_long(self, active: ActiveLease) -> None:
+        if active.session is not None and not active.session.waits:
+            self._await(active)
+            return
+        reason = f"{active.lease.device} did not come back within {self._policy.recovery_s:g} s of the farm's restart"
+        self.revoke(active, PhoneLostError(reason), reason)
+
+    def check(self, lease: Lease) -> ActiveLease:
+        """The lease of a check of a device; it ends the previous check."""
+        self._end_check(lease.device, "a new check began")
+        active = self._checks[lease.device] = ActiveLease(lease, self._wall(), internal=True)
+        return active
+
+    def give_back_unused(self, active: ActiveLease) -> None:
+        """A stock client's lease ends with its session, or soon when it opens none."""
+        unused_s = self._policy.unused_s
+        active.ends_with_session = True
+        active.timer = self._loop.call_later(unused_s, self.release, active, f"not used within {unused_s:g} s")
+
+    def release(self, active: ActiveLease, reason: str) -> None:
+        """The holder gives it back: an open session is cut first."""
+        if active.ending:
+            return
+        if active.session is None:
+            self._end(active, reason)
+        else:
+            active.ending = reason
+            active.session.cut(reason)
+
+    def revoke(self, active: ActiveLease, why: FarmError, reason: str) -> None:
+        """The lease is taken from its holder, who gets `why`."""
+        if active.ending:
+            return
+        active.taken.set_result(why)
+        if not active.internal:
+            kind, subject, data = lease_event("lease.revoked", active.lease, reason=reason)
+            self._events.publish(kind, subject, **data)
+        self.release(active, reason)
+
+    async def extend(self, active: ActiveLease, longest_s: float) -> datetime:
+        """Another end, `longest_s` from now; returns it once it is stored.
+
+        Raises:
+            NoSuchLeaseError: the lease has ended meanwhile, or the store refuses.
+        """
+        lease, ends_s = active.lease, self._clock() + longest_s
+        expires_at = self._wall() + timedelta(seconds=longest_s)
+        stored: asyncio.Future[bool] = self._loop.create_future()
+
+        def done(changed: bool) -> None:
+            lasts = changed and not active.ending
+            if lasts:
+                active.ends_s = ends_s
+                self._apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
+            if not stored.done():
+                stored.set_result(lasts)
+
+        write = partial(self._table.extend, lease.id, expires_at)
+        event = lease_event("lease.extended", lease, expires_at=expires_at.isoformat())
+        self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
+        if not await stored:
+            raise no_lease(lease.id)
+        return expires_at
+
+    async def lend(self, lease_id: str) -> str:
+        """See `Leasing.lend`."""
+        if (session := self.current(lease_id).session) is not None:
+            try:
+                async with asyncio.timeout(TURN_S):
+                    await session.over.wait()
+            except TimeoutError as error:
+                raise MatchKeyBusyError(f"session {session.id} is open under this lease") from error
+        active = self.current(lease_id)
+        active.lent = True
+        return active.lease.device
+
+    def clock_jumped(self) -> None:
+        """The wall clock was set: what is written of ends that are planned by the other clock follows it."""
+        for active in tuple(self.leases.values()):
+            expires_at = self.expires_at(active)
+            if expires_at is not None and not active.ending:
+                self._writes.add(
+                    active.lease.device, LeaseWrite(partial(self._table.extend, active.lease.id, expires_at), None)
+                )
+
+    def device_changed(self, view: DeviceView) -> None:
+        """A device has changed: do what that makes of its holder's lease."""
+        if view.life is not Life.CHECKING:
+            self._end_check(view.name, f"the check is over: {view.life}")
+        active = self.by_device.get(view.name)
+        if active is None or active.ending:
+            return
+        self._report_heat(active, view)
+        if view.too_hot:
+            active.dirty = True  # nothing of its holder's may go on heating it
+            message = f"{view.name} is dangerously hot: {view.too_hot}"
+            self.revoke(active, TooHotError(message, hint="let it cool, and look at its battery"), message)
+            return
+        lost = PhoneLostError.of(view)
+        reason = lost.message
+        match lease_condition(
+            view.life, awaiting_device=active.awaiting_device, ends_with_session=active.ends_with_session
+        ):
+            case LeaseCondition.USABLE:
+                if active.awaiting_device or not active.ends_with_session:
+                    active.stop_timer()
+                active.awaiting_device = False
+            case LeaseCondition.RECOVERING:
+                if active.session is not None and not active.session.waits:
+                    active.session.cut(reason)
+                if active.timer is None:
+                    active.timer = self._loop.call_later(self._policy.recovery_s, self.revoke, active, lost, reason)
+            case LeaseCondition.LOST:
+                self.revoke(active, lost, reason)
+            case LeaseCondition.AWAITING_DEVICE:
+                pass
+
+    def _report_heat(self, active: ActiveLease, view: DeviceView) -> None:
+        """A phone above a hard limit stays with its holder, who is notified why it is slow."""
+        hot = view.heat is not Heat.OK
+        if hot and not active.reported_hot:
+            why = view.closed.get(active.lease.request.lease_class)
+            reason = why.reason if why is not None else "it is too warm"
+            kind, subject, data = lease_event("lease.hot", active.lease, job=active.lease.request.job, reason=reason)
+            self._events.publish(kind, subject, **data)
+        active.reported_hot = hot
+
+    def stop(self, reason: str) -> None:
+        """End every lease but people's, and those whose session the gate carries on: they go on after the restart."""
+        for active in (*self.leases.values(), *self._checks.values()):
+            if active.left:
+                active.stop_timer()
+                self.sessions.drop_keys(active)
+                continue
+            if not active.lease.request.personal:
+                self.revoke(active, HostError(reason), reason)
+                continue
+            active.stop_timer()
+            self.sessions.drop_keys(active)
+            if active.session is not None:
+                active.session.cut(reason)
+
+    # --- status ---------------------------------------------------------------------------------------------------
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Every holder, by device name."""
+        return tuple(self._holder(active) for _, active in sorted(self.by_device.items()))
+
+    def holder(self, device: str) -> Holder | None:
+        """Who has the device; None: nobody."""
+        active = self.by_device.get(device)
+        return None if active is None else self._holder(active)
+
+    def expires_at(self, active: ActiveLease) -> datetime | None:
+        """When it is given back at the latest, by today's wall clock; None: nobody knows."""
+        return None if active.ends_s is None else self._wall() + timedelta(seconds=active.ends_s - self._clock())
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _session_over(self, active: ActiveLease) -> None:
+        if active.ending or active.ends_with_session:
+            self._end(active, active.ending or "its session ended")
+
+    def _end_check(self, device: str, reason: str) -> None:
+        active = self._checks.get(device)
+        if active is not None:
+            self.revoke(active, PhoneError(reason), reason)
+
+    def _end(self, active: ActiveLease, reason: str) -> None:
+        """The lease is over and no session is open under it."""
+        active.ending = reason
+        self.sessions.drop_keys(active)
+        active.stop_timer()
+        lease, device = active.lease, active.lease.device
+        if active.internal:
+            if self._checks.get(device) is active:
+                del self._checks[device]
+            return
+        del self.leases[lease.id], self.by_device[device]
+        # Before the device is free: the next holder must not get it as it is.
+        if active.lent:
+            self._devices.own_bundle(device)
+        if active.dirty or active.changed or lease.request.traces:
+            self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
+        self._writes.end(self._table, lease, active.granted_at, self._clock(), reason)
+        self._apply(LeaseEnded(device))
+
+    def _holder(self, active: ActiveLease) -> Holder:
+        session = active.session
+        return Holder(
+            active.lease,
+            self._clock() - active.lease.granted_at,
+            session.id if session else "",
+            str(session.peer) if session else "",
+            self.expires_at(active),
+        )
+
+
+def no_lease(target: str) -> NoSuchLeaseError:
+    """The error for a lease or device that nobody holds."""
+    return NoSuchLeaseError(
+        f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
+    )
+
+
+class LeaseCondition(StrEnum):
+    """The condition of a lease after a change of its phone."""
+
+    USABLE = "usable"  # the phone can be used
+    AWAITING_DEVICE = "awaiting-device"  # not seen again since the farm's restart: its time limit goes on
+    RECOVERING = "recovering"  # its session is over, but its holder keeps the phone for a while: it may recover
+    LOST = "lost"  # it is taken from its holder
+
+
+def lease_condition(life: Life, *, awaiting_device: bool, ends_with_session: bool) -> LeaseCondition:
+    """The condition of a lease.
+
+    Args:
+        life: of its phone, now.
+        awaiting_device: the lease was restored and its phone has not been ready since; adb finds phones one by one.
+        ends_with_session: a stock client's, which has nothing but its session.
+    """
+    if life is Life.READY:
+        return LeaseCondition.USABLE
+    if awaiting_device and life is not Life.QUARANTINED:
+        return LeaseCondition.AWAITING_DEVICE
+    if life in RETURNING and not ends_with_session:
+        return LeaseCondition.RECOVERING
+    return LeaseCondition.LOST

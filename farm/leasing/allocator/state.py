@@ -1,0 +1,383 @@
+"""What the allocator knows, kept consistent: devices, who holds them, who waits, shares, reservations, places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+from math import inf
+
+from farm.leasing.allocator.events import AllocatorPolicy, Holding
+from farm.leasing.allocator.reservations import Reservations
+from farm.leasing.allocator.shares import UsageLedger
+from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, RequestLine, RequestLines
+from farm.model.device import DeviceView, Life, Service
+from farm.model.requests import LeaseClass, LeaseRequest
+
+# A device on its way back to READY by itself: in service, only not now.
+RETURNING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCool:
+    """A device that is kept from others so that it cools for one line (farm.leasing.allocator.yields)."""
+
+    line: RequestLine
+    until_s: float
+
+    @property
+    def whose(self) -> str:
+        """For people: "bob's bench"."""
+        return f"{self.line.user or 'somebody'}'s {self.line.group.meaning.lease_class.value}"
+
+
+class AllocatorState:
+    """Everything the decisions are made from. It decides nothing itself."""
+
+    def __init__(self, policy: AllocatorPolicy) -> None:
+        self.policy = policy
+        self.now_s = 0.0
+        self.paused = ""
+        self.index = DeviceIndex()
+        self.lines = RequestLines(policy.starved_s)
+        self.ledger = UsageLedger(policy.usage_half_life_s, policy.held_counts_s)
+        self.reservations = Reservations(policy.reservation_guard_s)
+        self.held: dict[str, Holding] = {}
+        self.free: set[str] = set()  # leasable and not held
+        self._cleaned_for: dict[str, tuple[str, float]] = {}  # devices on their way back from a lease: user, its end
+        self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
+        self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
+        self.kept: dict[str, KeptCool] = {}  # by device
+        self.quiet: set[str] = set()  # devices whose holders need a quiet hub
+        self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as anybody knows where they are plugged in
+        self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
+        self._holders: set[str] = set()  # request ids
+        self._workers = 0
+        self.places: dict[str, Holding] = {}  # worker places that outlast their leases, by who keeps them
+
+    # --- requests and leases --------------------------------------------------------------------------------------
+
+    def request_came(self, request_id: str, request: LeaseRequest) -> QueuedRequest:
+        """A request waits from now on.
+
+        Raises:
+            ValueError: it came before.
+        """
+        if request_id in self.lines.waiting or request_id in self._holders:
+            raise ValueError(f"request {request_id} came twice")
+        group = self.index.came(Meaning.of(request))
+        return self.lines.join(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
+
+    def request_left(self, request_id: str) -> None:
+        """A request waits no more."""
+        waiting = self.lines.waiting.get(request_id)
+        if waiting is not None:
+            self.lines.leave(waiting)
+            self.index.left(waiting.line.group)
+
+    def served(self, waiting: QueuedRequest) -> None:
+        """A waiting request gets a device, whichever: `place` follows."""
+        self.lines.served(waiting, self.now_s)
+        self.index.left(waiting.line.group)
+        self._count(waiting.id, waiting.request)
+
+    def place(self, waiting: QueuedRequest, device: str) -> None:
+        """A request that was served has this device."""
+        self._hold(device, waiting.id, waiting.request)
+
+    def restore(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        """A lease of the time before goes on.
+
+        Raises:
+            ValueError: the device is held.
+        """
+        if device in self.held:
+            raise ValueError(f"{device} is held by request {self.held[device].request_id}")
+        self._count(request_id, request)
+        self._hold(device, request_id, request)
+
+    def extend(self, device: str, longest_s: float | None) -> None:
+        """The lease on the device ends so long after now at the latest."""
+        holding = self.held.get(device)
+        if holding is not None:
+            self.held[device] = replace(holding, ends_s=None if longest_s is None else self.now_s + longest_s)
+
+    def keep_place(self, device: str, place: str) -> None:
+        """The worker place of the device's holder, if it has one, is apart from its lease now.
+
+        Raises:
+            ValueError: there is such a place.
+        """
+        if place in self.places:
+            raise ValueError(f"the worker place {place} is kept already")
+        holding = self.held.get(device)
+        if holding is not None and holding.request.worker:
+            self.held[device] = replace(holding, request=replace(holding.request, worker=False))
+            self.places[place] = replace(holding, asked="")
+
+    def free_place(self, place: str) -> None:
+        """Nobody needs this place any more. Harmless when nobody did."""
+        if place in self.places:
+            del self.places[place]
+            self._workers -= 1
+
+    def end(self, device: str) -> Holding | None:
+        """The lease on the device is over."""
+        holding = self.held.pop(device, None)
+        if holding is None:
+            return None
+        self.quiet.discard(device)
+        self._holders.discard(holding.request_id)
+        self._workers -= holding.request.worker
+        self.ledger.give_back(holding.request.user, self.now_s)
+        view = self.index.views.get(device)
+        if view is not None and view.life in RETURNING:
+            self._cleaned_for[device] = holding.request.user, self.now_s
+            self.ledger.begin_cleaning(holding.request.user, self.now_s)
+        self._look_whether_free(device)
+        return holding
+
+    def end_long_cleanings(self) -> None:
+        """Nobody is charged for more than `policy.cleaning_counts_s` after a lease. The oldest stand first."""
+        over = takewhile(self._cleaned_long, tuple(self._cleaned_for))
+        for device in over:
+            self._end_cleaning(device)
+
+    def _cleaned_long(self, device: str) -> bool:
+        return self.now_s - self._cleaned_for[device][1] > self.policy.cleaning_counts_s
+
+    def _end_cleaning(self, device: str) -> None:
+        user, since_s = self._cleaned_for.pop(device, ("", 0.0))
+        if user:
+            self.ledger.end_cleaning(user, min(self.now_s, since_s + self.policy.cleaning_counts_s), self.now_s)
+
+    # --- devices --------------------------------------------------------------------------------------------------
+
+    def device_changed(self, view: DeviceView) -> None:
+        """A device appeared, or anything about it is different."""
+        self._note_place(view.name, view)
+        self.index.device_changed(view)
+        self.reservations.device_changed(view)
+        self._note_closed(view.name, view)
+        if view.life not in RETURNING:
+            self._end_cleaning(view.name)
+        self._look_whether_free(view.name)
+
+    def device_forgotten(self, name: str) -> None:
+        """A device is no part of the farm any more."""
+        self._note_place(name, None)
+        self.index.device_forgotten(name)
+        self.reservations.device_forgotten(name)
+        self._note_closed(name, None)
+        self._end_cleaning(name)
+        self._look_whether_free(name)
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def spare_places(self) -> int:
+        """How many more workers may run."""
+        return max(0, self.policy.workers - self._workers)
+
+    @property
+    def places_full(self) -> bool:
+        """Whether every worker place is taken."""
+        return self._workers >= self.policy.workers
+
+    @property
+    def quiet_matters(self) -> bool:
+        """Whether somebody has or waits for a quiet hub."""
+        return bool(self.quiet or self.index.quiet_waiting)
+
+    def servable(self, groups: set[Group], *, places: int = 0) -> set[Group]:
+        """Those of `groups` that need no worker place, or for which there is one, were `places` more to come free."""
+        if self._workers - places < self.policy.workers:
+            return groups
+        return {group for group in groups if not group.meaning.worker}
+
+    def overlooked(self, most: int) -> int:
+        """How many requests of the `most` lines that wait longest could have an idle device; 0 unless there is a bug.
+
+        Looks at the devices anew, so that it does not repeat what may be wrong in `free`.
+        """
+        idle = {name for name, view in self.index.views.items() if view.leasable and name not in self.held}
+        if self.paused or not idle:
+            return 0
+        return sum(len(line.queue) for line in islice(self.lines.longest_first, most) if self._could_have(line, idle))
+
+    def _could_have(self, line: RequestLine, idle: set[str]) -> bool:
+        if not self.ledger.may_hold_more(line.user) or not self.servable({line.group}):
+            return False
+        suiting = self.suiting(line.group, idle)
+        return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(line, suiting))
+
+    def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
+        """Those of `devices` that suit the group, are open to its class, and on a quiet hub if it needs one."""
+        suiting = group.devices & devices
+        if closed := self.closed[group.meaning.lease_class]:
+            suiting -= closed
+        if group.meaning.quiet_hub:
+            suiting = {device for device in suiting if not self.leased_beside(device)}
+        return suiting
+
+    def leased_beside(self, device: str) -> list[str]:
+        """Other devices on the same hub that somebody has, sorted."""
+        return sorted(self._beside(device) & self.held.keys())
+
+    def quiet_beside(self, device: str, user: str) -> list[str]:
+        """Other devices on the same hub whose holders, not `user`, need it quiet, sorted."""
+        beside = self._beside(device) & self.quiet if self.quiet else ()
+        return sorted(other for other in beside if self.held[other].request.user != user)
+
+    def starves(self, line: RequestLine) -> bool:
+        """Whether the line goes before all that do not."""
+        return self.lines.starves(line, self.now_s)
+
+    def kept_from(self, device: str, meaning: Meaning, line: RequestLine | None) -> KeptCool | None:
+        """For whom a device is kept cool, and so from this line; `line` is None for a request that would begin one."""
+        kept = self.kept.get(device)
+        if kept is None or kept.line is line or not self.starves(kept.line):
+            return None
+        if meaning.personal and meaning.lease_class is not LeaseClass.TUNE:
+            return None
+        longer = line is not None and line.turn < kept.line.turn and self.starves(line)
+        return None if longer else kept
+
+    def soon(self, device: str) -> bool:
+        """Whether the device is in service and nobody has it who keeps it as long as they like."""
+        if device in self.free:
+            return True
+        view, holding = self.index.views.get(device), self.held.get(device)
+        if view is None or not view.adopted or view.life is not Life.READY or view.service is not Service.IN:
+            return False
+        return holding is None or holding.request.lease_class is LeaseClass.TUNE
+
+    def opens_at_s(self, device: str, lease_class: LeaseClass) -> float:
+        """About when a device opens to a class that it is closed to, if nobody works on it; inf: nobody can say."""
+        opens_in_s = self.index.views[device].closed[lease_class].opens_in_s
+        return inf if opens_in_s is None else self.closed_at_s[device] + opens_in_s
+
+    def waiting_groups(self, devices: set[str]) -> set[Group]:
+        """Groups with waiting requests that any of the devices suits and is open to."""
+        groups = self.index.waiting_groups(devices)
+        if not any(self.closed.values()) and not self.index.quiet_waiting:
+            return groups
+        return {group for group in groups if self.suiting(group, devices)}
+
+    def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[RequestLine]:
+        """RequestLines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
+
+        `ending` names a held one of the devices, and the order is as if its lease had ended.
+        """
+        holder = self.held[ending].request.user if ending else None
+        may_hold_more = self.ledger.may_hold_more
+        open_to = self._open_to(devices) if self.reservations else None
+
+        def may(user: str) -> bool:
+            return (open_to is None or user in open_to) and may_hold_more(user, without=user == holder)
+
+        def turns(users: Mapping[str, object], now_s: float) -> Mapping[str, float]:
+            found = self.ledger.turns(users, now_s)
+            if holder in found:
+                found[holder] = self.ledger.turn(holder, now_s, without=1)
+            return found
+
+        return self.lines.in_order(groups, self.now_s, self.ledger.turns if holder is None else turns, may)
+
+    def allowed(self, waiting: QueuedRequest, devices: set[str]) -> set[str]:
+        """Those of `devices` that no reservation, quiet hub or claim keeps from this request."""
+        if self.kept or self.quiet:
+            line, meaning = waiting.line, waiting.line.group.meaning
+            devices = {
+                device
+                for device in devices
+                if not self.kept_from(device, meaning, line) and not self.quiet_beside(device, line.user)
+            }
+        return self.unreserved(waiting, devices)
+
+    def unreserved(self, waiting: QueuedRequest, devices: set[str]) -> set[str]:
+        """Those of `devices` that no reservation keeps from this request."""
+        if not self.reservations:
+            return devices
+        room_s, user, now_s = self.reservations.room_s, waiting.line.user, self.now_s
+        return {device for device in devices if room_s(device, user, now_s) >= waiting.lasts_s}
+
+    def worth_trying(self, line: RequestLine, devices: set[str]) -> Iterator[QueuedRequest]:
+        """Requests of the line that may have one of `devices`: the first one, then each that may have more of them."""
+        if not self.reservations:
+            yield line.first
+            return
+        rooms_s = [self.reservations.room_s(device, line.user, self.now_s) for device in devices]
+        most_s, least_s = max(rooms_s, default=-1.0), min(rooms_s, default=-1.0)
+        if line.lasts_s > most_s:
+            return
+        shortest_s = inf
+        for waiting in line.queue.values():
+            if waiting.lasts_s <= most_s and waiting.lasts_s < shortest_s:
+                yield waiting
+                shortest_s = waiting.lasts_s
+                if shortest_s <= least_s:
+                    return
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _open_to(self, devices: set[str]) -> set[str] | None:
+        """The users for whom any of the devices is not reserved to others now; None: everybody."""
+        users: set[str] = set()
+        for device in devices:
+            only_for = self.reservations.only_for(device, self.now_s)
+            if only_for is None:
+                return None
+            users |= only_for
+        return users
+
+    def _count(self, request_id: str, request: LeaseRequest) -> None:
+        self._holders.add(request_id)
+        self._workers += request.worker
+        self.ledger.take(request.user, self.now_s)
+
+    def _hold(self, device: str, request_id: str, request: LeaseRequest) -> None:
+        self._end_cleaning(device)
+        ends_s = None if request.longest_s is None else self.now_s + request.longest_s
+        self.held[device] = Holding(request_id, request, self.now_s, ends_s)
+        self.free.discard(device)
+        if request.quiet_hub:
+            self.quiet.add(device)
+
+    def _note_place(self, name: str, view: DeviceView | None) -> None:
+        before = self.index.views.get(name)
+        was, now = (None if each is None else each.place for each in (before, view))
+        if was == now:
+            return
+        if was is not None:
+            self.on_hub[was.hub].discard(name)
+        if now is not None:
+            self.on_hub.setdefault(now.hub, set()).add(name)
+
+    def _beside(self, device: str) -> set[str]:
+        view = self.index.views.get(device)
+        return set() if view is None or view.place is None else self.on_hub[view.place.hub] - {device}
+
+    def _note_closed(self, name: str, view: DeviceView | None) -> None:
+        for lease_class in LeaseClass:
+            closed = None if view is None else view.closed.get(lease_class)
+            for names, there in (
+                (self.closed[lease_class], closed is not None),
+                (self.warm[lease_class], closed is not None and closed.heat),
+            ):
+                if there:
+                    names.add(name)
+                else:
+                    names.discard(name)
+        if view is not None and view.closed:
+            self.closed_at_s[name] = self.now_s
+        else:
+            self.closed_at_s.pop(name, None)
+
+    def _look_whether_free(self, name: str) -> None:
+        view = self.index.views.get(name)
+        if view is not None and view.leasable and name not in self.held:
+            self.free.add(name)
+        else:
+            self.free.discard(name)

@@ -1,0 +1,41 @@
+"""What the configuration says of leases and users: `[lease]`, `[quota]`, `[user.NAME]`, `[gates]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from farm.common.limits import MAX_PRIORITY
+from farm.model.requests import LeaseClass
+
+Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    """How long the TVM server waits for clients."""
+
+    unused_s: Wait = 5.0  # a granted key that nobody dials
+    idle_s: Wait = 600.0  # a session without a byte
+
+
+@dataclass(frozen=True, slots=True)
+class UserConfig:
+    """What one user may have at once, and how much they count; `[quota]` is for everybody who has no table."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
+        1.0  # share of device-seconds beside other users of the same priority
+    )
+    devices: Annotated[int, Field(ge=0)] = 0  # phones held at once, sessions and jobs together; 0: no limit
+    jobs: Annotated[int, Field(ge=0)] = 100_000  # jobs not ended yet
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 5  # highest they may ask for (0 .. 10)
+
+
+@dataclass(frozen=True, slots=True)
+class GatesConfig:
+    """What requests of stock TVM clients are for: key -> class of lease; interactive where nothing is said."""
+
+    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # key = "interactive", "bench" or "tune"

@@ -1,0 +1,165 @@
+"""Writes of leasing on their way to the store: grants, extensions and ends, in order per device.
+
+No caller waits: `done` is called once an entry is committed, `refused` once the store has refused it. A refused entry
+is given up, and the device's next entry follows. While the store cannot write, entries stay queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from farm.common.events import Event, EventDraft, EventLog
+from farm.model.requests import Lease
+from farm.store.database import WriteRetrier
+from farm.store.leases import LeaseRecord, LeaseTable
+
+FLUSH_LIMIT_S = 5.0  # a stopping daemon's last entries: a commit takes milliseconds, or the disk is full for long
+
+log = logging.getLogger(__name__)
+
+
+def lease_event(kind: str, lease: Lease, **data: object) -> EventDraft:
+    """An event about a lease, with the fields that all of them have."""
+    request = lease.request
+    return kind, lease.id, {**_facts(lease.device, request.user, request.key, lease.fence), **data}
+
+
+def released_event(lease: LeaseRecord, reason: str, held_s: float) -> EventDraft:
+    """The event that ends every lease."""
+    facts = _facts(lease.device, lease.user, lease.key, lease.fence)
+    return "lease.released", lease.id, {**facts, "reason": reason, "held_s": round(held_s, 3)}
+
+
+def _facts(device: str, user: str, key: str, fence: int) -> dict[str, object]:
+    return {"device": device, "user": user, "key": key, "fence": fence}
+
+
+def record_of(lease: Lease, granted_at: datetime) -> LeaseRecord:
+    """A lease as the store keeps it."""
+    request = lease.request
+    longest_s = request.longest_s
+    return LeaseRecord(
+        id=lease.id,
+        device=lease.device,
+        user=request.user,
+        source=request.source,
+        job=request.job,
+        lease_class=request.lease_class,
+        selector=str(request.selector),
+        key=request.key,
+        fence=lease.fence,
+        granted_at=granted_at,
+        expires_at=None if longest_s is None else granted_at + timedelta(seconds=longest_s),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class LeaseWrite:
+    """One change that must be stored, and the event that reports it, if any."""
+
+    write: Callable[[Sequence[Event]], Awaitable[object]]
+    event: EventDraft | None
+    done: Callable[[Any], None] = lambda _: None  # called with what `write` returned
+    refused: Callable[[], None] = lambda: None  # called when the store will never have it
+    writing: bool = False
+    dropped: bool = False
+
+
+class LeaseWriteQueue:
+    """Entries on their way to the store. One task per device that has any."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events = events
+        self._lines: dict[str, deque[LeaseWrite]] = {}  # by device
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: set[str] = set()  # devices whose last entry was refused
+        self._retrier = WriteRetrier()
+
+    def add(self, device: str, entry: LeaseWrite) -> None:
+        """Write `entry` after what was added for this device before."""
+        line = self._lines.get(device)
+        if line is not None:
+            line.append(entry)
+            return
+        line = self._lines[device] = deque((entry,))
+        task = self._loop.create_task(self._write(device, line), name=f"leases of {device}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self, table: LeaseTable, lease: Lease, granted_at: datetime, now_s: float, reason: str) -> None:
+        """Write the end of `lease`, at `now_s` of the clock that it was granted by.
+
+        What is kept is how long it was held: a wall clock that was set in between makes no use of a phone.
+        """
+        held_s = max(0.0, now_s - lease.granted_at)
+        ended_at = granted_at + timedelta(seconds=held_s)
+
+        def write(events: Sequence[Event]) -> Awaitable[bool]:
+            return table.end(lease.id, ended_at=ended_at, reason=reason, held_s=held_s, events=events)
+
+        self.add(lease.device, LeaseWrite(write, released_event(record_of(lease, granted_at), reason, held_s)))
+
+    def drop(self, entry: LeaseWrite) -> bool:
+        """Take an entry back; False when it is being written or has been."""
+        if not entry.writing:
+            entry.dropped = True
+        return entry.dropped
+
+    def store_problem(self, failing: bool) -> None:
+        """The store cannot write, or can again."""
+        self._retrier.on_store_problem(failing)
+
+    async def flush(self) -> None:
+        """Wait until everything is written, FLUSH_LIMIT_S at most; what is left is given up."""
+        deadline = self._loop.time() + FLUSH_LIMIT_S
+        while self._tasks and (left := deadline - self._loop.time()) > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=left)  # an entry's end may add another
+        unwritten = tuple(self._tasks)
+        for task in unwritten:
+            task.cancel()
+        if unwritten:
+            log.error("leases of %d devices could not be written; the next start ends them", len(unwritten))
+        await asyncio.gather(*unwritten, return_exceptions=True)
+
+    async def _write(self, device: str, line: deque[LeaseWrite]) -> None:
+        while line:
+            try:
+                await self._settle(device, line[0])
+            except Exception:
+                log.exception("what follows a written lease of %s failed", device)
+            line.popleft()
+        del self._lines[device]
+
+    async def _settle(self, device: str, entry: LeaseWrite) -> None:
+        """Write an entry, unless it was taken back by then, and call its owner back."""
+        try:
+            value = await self._retrier.write(partial(self._try, entry), f"leases of {device}")
+        except Exception as error:
+            # The first refusal is news, repeats are noise.
+            level = logging.DEBUG if device in self._refused else logging.ERROR
+            log.log(level, "a lease of %s cannot be written and is given up: %s", device, error, exc_info=error)
+            self._refused.add(device)
+            entry.refused()
+            return
+        if not entry.dropped:
+            self._refused.discard(device)
+            entry.done(value)
+
+    async def _try(self, entry: LeaseWrite) -> object:
+        """Write an entry once. Between two tries it may be taken back."""
+        if entry.dropped:
+            return None
+        entry.writing = True
+        try:
+            with self._events.drafted(*(() if entry.event is None else (entry.event,))) as drafts:
+                return await entry.write(drafts)
+        finally:
+            entry.writing = False

@@ -1,0 +1,1 @@
+"""Records that several subjects share: devices, health, jobs, leases, sessions, events. No behaviour but invariants."""

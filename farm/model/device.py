@@ -1,0 +1,163 @@
+"""A device's life as three facts (life, service, heat), its USB port, and the view others get of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from farm.model.health import Finding, Health
+from farm.model.identity import DeviceIdentity
+from farm.model.requests import LeaseClass
+
+# Buses, root ports and hubs in a row that Linux and USB know (drivers/usb/core/hcd.c: USB_MAXBUS; USB 3.2, 10.1).
+_MAX_BUS = 64  # macOS counts locations instead, `231-1`: no place on this host
+
+
+_PATH = re.compile(r"([1-9]\d{0,2})-([1-9]\d{0,2}(?:\.[1-9]\d{0,2}){0,5})")
+
+
+_NETWORK = re.compile(r":\d+$|\._adb[\w-]*\._tcp")
+
+
+@dataclass(frozen=True, slots=True)
+class UsbPlace:
+    """One port of one hub, as sysfs names it: hub "1-4", port 2, path "1-4.2". The root hub of bus 1 is "usb1"."""
+
+    hub: str
+    port: int
+    path: str
+
+
+def parse_place(text: str) -> UsbPlace | None:
+    """A USB path, `1-4.2` or `usb:1-4.2`; None for anything else (macOS's, libusb's old `336675328X`)."""
+    match = _PATH.fullmatch(text.removeprefix("usb:"))
+    if match is None or int(match[1]) > _MAX_BUS:
+        return None
+    path = match[0]
+    above, dot, port = path.rpartition(".")
+    return UsbPlace(above, int(port), path) if dot else UsbPlace(f"usb{match[1]}", int(match[2]), path)
+
+
+def is_network(serial: str) -> bool:
+    """Whether adb lists a phone by its address: HOST:PORT, or an mDNS name."""
+    return _NETWORK.search(serial) is not None
+
+
+def hubs_above(place: UsbPlace) -> tuple[str, ...]:
+    """Every hub between the device and the host, the nearest first; the last is the root hub."""
+    hubs = [place.hub]
+    while (above := parse_place(hubs[-1])) is not None:
+        hubs.append(above.hub)
+    return tuple(hubs)
+
+
+class Life(StrEnum):
+    """Where a device is on its way to users' hands; `farm.model.device.MEANING` says it in words."""
+
+    NEW = "new"
+    UNAUTHORIZED = "unauthorized"
+    OFFLINE = "offline"
+    IDENTIFYING = "identifying"
+    PROVISIONING = "provisioning"
+    STARTING = "starting"
+    CHECKING = "checking"
+    READY = "ready"
+    RECOVERING = "recovering"
+    QUARANTINED = "quarantined"
+    GONE = "gone"
+
+
+LIFE_EVENTS = frozenset(f"device.{life}" for life in Life)  # other events of a device move it nowhere
+
+
+class Service(StrEnum):
+    """What operators decided."""
+
+    IN = "in"
+    DRAINING = "draining"
+    MAINTENANCE = "maintenance"
+
+
+class Heat(StrEnum):
+    """What the thermal gate says."""
+
+    OK = "ok"
+    COOLING = "cooling"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why leases of a class do not get a device now."""
+
+    reason: str  # one line for a person, with the figure and the limit
+    opens_in_s: float | None = None  # about; None: nobody can say
+    heat: bool = True  # else it is about something that passes by itself
+
+    def __str__(self) -> str:
+        return self.reason if self.opens_in_s is None else f"{self.reason}; about {_roughly(self.opens_in_s)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device as leasing, the servers and people see it: one immutable snapshot."""
+
+    name: str  # unique in the farm; also a stock TVM key
+    serial: str  # as adb lists it
+    life: Life
+    service: Service = Service.IN
+    heat: Heat = Heat.OK
+    reason: str = ""  # why it is not ready, one line for a person
+    released: str = ""  # who or what ends its quarantine; "" it is in none
+    adopted: bool = False
+    pool: str = ""
+    identity: DeviceIdentity | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)  # normalised values
+    aliases: tuple[str, ...] = ()  # stock TVM keys it answers to
+    temperature_c: float | None = None
+    temperature_of: str = ""  # the sensor's name
+    battery_percent: int | None = None
+    bundle: str = ""  # hash of the bundle on it
+    since: datetime | None = None  # when `life` last changed
+    health: Health | None = None  # the latest probe
+    read_at: datetime | None = None  # when that was read, perhaps before the daemon's start
+    findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
+    checked: str = ""  # what the latest golden check said
+    place: UsbPlace | None = None  # where it is plugged in, if anybody knows
+    sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
+    closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
+    too_hot: str = ""  # why not even its holder may go on with it, for its heat
+
+    @property
+    def leasable(self) -> bool:
+        """Whether it could be handed out now to some class, were nobody holding it."""
+        return self.adopted and self.life is Life.READY and self.service is Service.IN and self.heat is Heat.OK
+
+    def serves(self, lease_class: LeaseClass) -> bool:
+        """Whether it could be handed out now to this class, were nobody holding it."""
+        return self.leasable and lease_class not in self.closed
+
+
+def _roughly(seconds: float) -> str:
+    """An estimate for a person, no finer than it deserves."""
+    return f"{max(1.0, seconds / 60):.0f} min" if seconds >= 90 else f"{10 * max(1, round(seconds / 10))} s"
+
+
+MEANING: Mapping[Life, str] = MappingProxyType(
+    {
+        Life.NEW: "listed and identified, but not adopted: nothing is written to it",
+        Life.UNAUTHORIZED: "waits for someone to accept the farm's adb key on its screen",
+        Life.OFFLINE: "listed by adb, but it cannot be talked to",
+        Life.IDENTIFYING: "read-only commands find out what it is",
+        Life.PROVISIONING: "the runtime bundle is being verified or pushed",
+        Life.STARTING: "its RPC server is being started or taken over",
+        Life.CHECKING: "golden kernels run; their results are compared",
+        Life.READY: "may be leased",
+        Life.RECOVERING: "something broke; it is being cleaned up or waits for the next attempt",
+        Life.QUARANTINED: "needs a person; the reason says why",
+        Life.GONE: "not listed by adb",
+    }
+)

@@ -1,0 +1,231 @@
+"""What one probe of a phone found out, as plain values: readings, findings, and faults that recovery acts on.
+
+Units are normalised, each reading names its source. Fields are None (or empty) where nothing is known with confidence:
+a figure that may be wrong is worse than none. What was read and not believed is in `Health.dropped` with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class SensorGroup(StrEnum):
+    """What part of a phone a temperature belongs to."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    SKIN = "skin"
+    BATTERY = "battery"
+    OTHER = "other"
+
+
+class ThrottleStatus(IntEnum):
+    """Android's thermal severity (android.os.PowerManager.THERMAL_STATUS_*)."""
+
+    NONE = 0
+    LIGHT = 1
+    MODERATE = 2
+    SEVERE = 3
+    CRITICAL = 4
+    EMERGENCY = 5
+    SHUTDOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """One believed temperature."""
+
+    sensor: str  # as the phone calls it: "skin-therm", "cpu-1-3-usr"
+    celsius: float
+    group: SensorGroup
+    source: str  # "thermalservice", "thermal_zone12", "battery", "kgsl"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """One reading that was not believed."""
+
+    source: str
+    sensor: str
+    raw: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Battery:
+    """The battery and the way it is charged."""
+
+    percent: int | None = None
+    celsius: float | None = None
+    voltage_mv: int | None = None
+    current_ma: float | None = None  # into the battery; negative while it drains
+    health: str = ""  # good | overheat | dead | over-voltage | failure | cold | "" (BatteryManager.BATTERY_HEALTH_*)
+    status: str = ""  # charging | discharging | not-charging | full | "" (BatteryManager.BATTERY_STATUS_*)
+    powered_by: tuple[str, ...] = ()  # of ac, usb, wireless, dock
+    cycles: int | None = None
+    full_uah: int | None = None  # what it holds when full, as its gauge learned
+    design_uah: int | None = None  # what it held when new
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """The GPU's clock as its driver tells it (kgsl of Adreno, devfreq of Mali)."""
+
+    clock_hz: int | None = None
+    min_hz: int | None = None  # what governor and thermal driver allow now
+    max_hz: int | None = None
+    hardware_max_hz: int | None = None
+    governor: str = ""
+    busy_percent: float | None = None
+    throttled: bool | None = None  # its driver lowered the highest power level for heat
+    power_level: int | None = None  # kgsl: 0 is the fastest
+    celsius: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReading:
+    """One cluster's clock (a cpufreq policy)."""
+
+    cores: tuple[int, ...]
+    khz: int | None = None
+    min_khz: int | None = None  # what is allowed now
+    max_khz: int | None = None
+    hardware_max_khz: int | None = None
+    governor: str = ""
+
+    @property
+    def span(self) -> str:
+        """Its cores in words: "0-3"."""
+        first, last = self.cores[0], self.cores[-1]
+        return f"{first}" if first == last else f"{first}-{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process on the phone (`ps -A -o`)."""
+
+    pid: int
+    ppid: int
+    pgid: int
+    state: str  # R S D T Z ...
+    cpu_percent: float | None
+    rss_bytes: int | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One probe."""
+
+    boot_id: str = ""
+    uptime_s: float | None = None
+    load_1min: float | None = None
+    battery: Battery = field(default_factory=Battery)
+    temperatures: tuple[Temperature, ...] = ()
+    throttle: ThrottleStatus | None = None  # the worst that the thermal service says, whatever its headline claims
+    throttled_by: str = ""  # the sensor that says so
+    gpu: GpuReading = field(default_factory=GpuReading)
+    cpu: tuple[ClusterReading, ...] = ()
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    data_total_bytes: int | None = None
+    data_free_bytes: int | None = None
+    busiest: tuple[ProcessReading, ...] = ()  # at most ten, the busiest first
+    server: tuple[ProcessReading, ...] = ()  # farm's supervisor, tvm_rpc and its sessions
+    gpu_faults: tuple[str, ...] = ()  # lines of the kernel log that tell of a GPU fault, newest last
+    # Sections of the probe that told nothing, or not all: not there, not readable, or the phone got stuck in them.
+    missing: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+
+
+KEPT_DAYS = 730  # of samples: a battery's life in a lab
+
+
+@dataclass(frozen=True, slots=True)
+class BatteryDay:
+    """What a battery was like on one day (UTC)."""
+
+    day: str  # 2026-11-22
+    percent_min: int | None = None
+    percent_max: int | None = None
+    celsius_max: float | None = None
+    cycles: int | None = None
+    full_uah: int | None = None  # what it holds, as its gauge learned
+    design_uah: int | None = None
+    health: str = ""  # the worst word of the day
+
+    @property
+    def capacity(self) -> float | None:
+        """What it holds of what it held when new, 0 to 1."""
+        return self.full_uah / self.design_uah if self.full_uah and self.design_uah else None
+
+
+class DeviceFault(StrEnum):
+    """What is wrong, as far as it decides what may help."""
+
+    SESSION = "session"  # a session ended in a way that leaves the phone in doubt
+    SERVER = "server"  # its RPC server died
+    START = "start"  # its RPC server does not start
+    CHECK = "check"  # golden kernels do not run
+    WRONG = "wrong"  # golden kernels give wrong numbers
+    STUCK = "stuck"  # a process survives SIGKILL
+    GPU = "gpu"  # its GPU driver reports faults
+    MUTE = "mute"  # adb lists it as usable, yet it answers no command
+    OFFLINE = "offline"  # adb lists it, its transport is dead
+    UNAUTHORIZED = "unauthorized"  # nobody has accepted the farm's key
+    STORAGE = "storage"  # its /data is full
+    HOT = "hot"  # its battery is too hot
+    BATTERY = "battery"  # its battery is worn out, swollen or reported bad
+    BUNDLE = "bundle"  # there is no bundle for it, or its bundle never worked on it
+    ORDER = "order"  # a person asked for it
+    BUG = "bug"  # farm itself failed
+
+
+class FindingKind(StrEnum):
+    """What may be wrong."""
+
+    DATA_FULL = "data-full"  # /data has no room for a runtime and a model
+    DATA_LOW = "data-low"  # /data is getting full
+    MEMORY_LOW = "memory-low"
+    STUCK_PROCESS = "stuck-process"  # one of farm's sits in a driver (state D): SIGKILL waits for the driver
+    ORPHAN = "orphan"  # a session's process goes on though nobody has the phone
+    ZOMBIE = "zombie"  # one of farm's ended and nobody took note
+    GPU_FAULT = "gpu-fault"
+    REBOOTED = "rebooted"  # the phone started anew, and adb did not notice
+    SERVER_GONE = "server-gone"  # no RPC server on a phone that is ready
+    BATTERY_HOT = "battery-hot"
+    BATTERY_COLD = "battery-cold"
+    BATTERY_BAD = "battery-bad"  # dead, failed or over its voltage, says the phone
+    BATTERY_SWOLLEN = "battery-swollen"  # signs of a cell that gases
+    BATTERY_WORN = "battery-worn"
+    GAUGE = "gauge"  # the battery's gauge says what cannot be
+    CLOCK_HELD = "clock-held"  # a clock is held far below its highest, and not for heat
+    FOREIGN_LOAD = "foreign-load"  # something that is not farm's keeps the phone busy
+
+
+# What makes numbers measured meanwhile doubtful.
+DISTURBING = frozenset(
+    {
+        FindingKind.FOREIGN_LOAD,
+        FindingKind.CLOCK_HELD,
+        FindingKind.ORPHAN,
+        FindingKind.MEMORY_LOW,
+        FindingKind.GPU_FAULT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a phone."""
+
+    kind: FindingKind
+    what: str  # one sentence with the figure and the limit
+    hint: str = ""
+    fault: DeviceFault | None = None  # what recovery should mend; None: people should know, that is all
+
+    @property
+    def act(self) -> bool:
+        """Whether recovery is wanted."""
+        return self.fault is not None

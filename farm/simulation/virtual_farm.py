@@ -1,0 +1,298 @@
+"""A whole farm without a phone: the daemon in a process of its own, a real adb server, virtual phones.
+
+Everything lives in a temporary folder, on loopback, on ports the kernel chose, and is gone when the context ends. The
+demo, the end-to-end tests and the benchmarks use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farm.common.errors import HostError, UserError
+from farm.common.events import EPOCH_SHIFT
+from farm.control.client import ControlClient
+from farm.model.device import LIFE_EVENTS
+
+if TYPE_CHECKING:
+    from farm.simulation.control import LabClient
+
+START_TIMEOUT_S = 60.0  # daemon up, on a loaded host
+READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked; a cold import of TVM alone may take 10 s
+STOP_TIMEOUT_S = 20.0  # the daemon ends sessions, workers and its adb server
+
+CONFIG = """\
+[[adopt]]
+match = "virtual=yes"
+pool = "virtual"
+[tvm]
+port = 0
+gate = "{gate}"
+[web]
+port = 0
+[adb]
+usb = false
+"""
+
+
+def _ignore(_: object) -> None:
+    return
+
+
+class DaemonProcess:
+    """`farm serve` in a process of its own; may be killed and started again on the same state."""
+
+    wrapper: tuple[str, ...] = ()  # a program before it, as a service manager has: it becomes another user, say
+
+    def __init__(self, folder: Path, config: str = "", *, gate: Path | str = "") -> None:
+        self.folder = folder
+        self.runtime = folder / "run"
+        self.log = folder / "daemon.log"
+        self.config = folder / "farm.toml"
+        self.config.write_text(CONFIG.replace("{gate}", str(gate)) + config, encoding="utf-8")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> ControlClient:
+        """Start it and wait until it answers; returns a client of it.
+
+        Raises:
+            HostError: it did not come up; evidence is the end of its log.
+        """
+        command = [*self.wrapper, sys.executable, "-m", "farm", "serve", "--die-with-parent"]
+        command += ["--config", str(self.config)]
+        command += ["--state-dir", str(self.folder / "state"), "--runtime-dir", str(self.runtime)]
+        with self.log.open("ab") as out:
+            process = self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        client = ControlClient(self.runtime / "control.sock")
+        try:
+            client.wait_until_up(START_TIMEOUT_S, alive=lambda: process.poll() is None)
+        except HostError as error:
+            client.close()
+            self.stop()
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
+            raise HostError("the daemon did not come up", hint="see the evidence", evidence=tail) from error
+        return client
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut or the OOM killer does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def wait(self) -> str:
+        """Return when it has ended: how, in words."""
+        code = 0 if self.process is None else self.process.wait()
+        return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+    def keep_ports(self, port: int, *, web_port: int) -> None:
+        """Let later starts take these ports in place of free ones."""
+        text = self.config.read_text(encoding="utf-8")
+        for each in (port, web_port):  # in CONFIG's order
+            text = text.replace("port = 0\n", f"port = {each}\n", 1) if each else text
+        self.config.write_text(text, encoding="utf-8")
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class VirtualFarm:
+    """A running daemon with virtual phones."""
+
+    def __init__(self, daemon: DaemonProcess, client: ControlClient, lab: LabClient, adb: Path) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.lab = lab
+        self.folder = daemon.folder
+        self.adb_path = adb
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's control socket."""
+        return self.client.path
+
+    def status(self) -> dict[str, Any]:
+        """The answer of `farm status`."""
+        return self.client.call("status")
+
+    def tracker(self) -> tuple[str, int]:
+        """Where stock TVM clients connect."""
+        tracker = self.status()["tracker"]
+        return tracker["host"], tracker["port"]
+
+    def events(self, since: int = 0, *, timeout_s: float = READY_TIMEOUT_S) -> Iterator[dict[str, Any]]:
+        """Events after `since` as they happen.
+
+        Raises:
+            TimeoutError: `timeout_s` has passed; says what the last event was.
+        """
+        event = None
+        with ControlClient(self.socket) as client:
+            try:
+                for event in client.stream("events", timeout_s, since=since):
+                    yield event
+            except TimeoutError as error:
+                raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}") from error
+
+    def wait_ready(self, count: int, on_step: Callable[[Mapping[str, Any]], None] = _ignore) -> None:
+        """Return when `count` phones are ready; `on_step` takes each `device.*` event.
+
+        Raises:
+            HostError: they did not become ready in time.
+        """
+        ready: set[str] = set()
+        # Events outlive the daemon, what they say of phones does not: only those of this run count.
+        began = self.status()["seq"] >> EPOCH_SHIFT << EPOCH_SHIFT
+        try:
+            for event in self.events(began):
+                if event["kind"].startswith("device."):
+                    on_step(event)
+                if event["kind"] in LIFE_EVENTS:
+                    (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
+                if len(ready) >= count:
+                    return
+        except TimeoutError as error:
+            raise HostError(f"only {len(ready)} of {count} phones became ready", evidence=str(error)) from error
+
+    def run(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a program that knows this farm: its adb server, its daemon."""
+        environment = {
+            **os.environ,
+            "ADB_SERVER_SOCKET": self.status()["adb"]["socket"],
+            "FARM_SOCKET": str(self.socket),
+        }
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+    def adb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the real adb against the farm's server."""
+        return self.run(str(self.adb_path), *arguments)
+
+    def farm(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """Run a `farm` command."""
+        return self.run(sys.executable, "-m", "farm", *arguments, timeout_s=timeout_s)
+
+
+def phones_of(profiles: Iterable[str]) -> dict[str, str]:
+    """A virtual phone's name in the lab for each profile, or profile+arm64 (docs/virtual-phone.md).
+
+    Raises:
+        UserError: there is no such profile.
+    """
+    from farm.simulation.profiles import ARM64_SUFFIX, ROOT_SUFFIX, choose, list_profiles
+
+    phones = {f"virtual-{number}": profile for number, profile in enumerate(profiles, 1)}
+    unknown = sorted({choose(text).profile for text in phones.values()} - set(list_profiles()))
+    if unknown:
+        raise UserError(
+            f"there is no profile {unknown[0]!r}",
+            hint=f"profiles: {', '.join(list_profiles())}; with {ARM64_SUFFIX} behind it the phone runs AArch64 code, "
+            f"with {ROOT_SUFFIX} its shell is root",
+        )
+    return phones
+
+
+def _on_hubs(lab: Path, config: str) -> str:
+    """What tells the daemon of the lab's hubs."""
+    power = f"[power]\nuhubctl = '{lab}/bin/uhubctl'\n" if "[power]" not in config else ""
+    return f"\n[usb]\nsysfs = '{lab}/usb'\n{power}"
+
+
+@contextlib.contextmanager
+def virtual_farm(
+    phones: Mapping[str, str],
+    *,
+    config: str = "",
+    gate: Path | str = "",
+    plugged: bool = True,
+    isolation: str = "",
+    places: Mapping[str, str] | None = None,
+    physics_speed: float | None = None,
+    tell: Callable[[str], None] = _ignore,
+) -> Iterator[VirtualFarm]:
+    """A daemon with virtual phones, plugged in and on their way to ready.
+
+    Args:
+        phones: name in the lab -> profile or profile+arm64 (`phones_of`).
+        config: further TOML for the daemon.
+        gate: `[tvm] gate`: the socket of a running `farm gate`, or "inside"; "": a gate that the daemon starts.
+        plugged: whether the phones are plugged in at once.
+        isolation: full, user or none (docs/virtual-phone.md); empty: the best this host allows.
+        places: name in the lab -> USB place, as in `1-4.2`. The daemon finds them in the lab's sysfs and switches their
+            ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
+        physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
+        tell: hears what is being done, a line at a time.
+
+    Raises:
+        UserError: there is no such isolation.
+        HostError: TVM is missing, or the daemon or the lab did not come up, or this host cannot have arm64 phones.
+    """
+    from farm.adb.program import find_adb
+    from farm.simulation.control import running_lab
+    from farm.simulation.namespaces import Isolation
+    from farm.simulation.runtime import is_launcher
+    from farm.simulation.usb_hubs import write_host_programs
+
+    if isolation and isolation not in set(Isolation):
+        raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
+        bundle, arm64 = _build(folder / "bundle", phones, tell)
+        if places:
+            write_host_programs(folder / "lab")  # the daemon looks for uhubctl as it starts
+        daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
+        client = stack.enter_context(_running(daemon, bundle, arm64, tell))
+        tell(f"booting {len(phones)} virtual phones ...")
+        lab = running_lab(
+            folder / "lab",
+            phones,
+            adb_socket=client.call("status")["adb"]["socket"],
+            isolation=isolation or None,
+            expose_python=is_launcher(bundle / "tvm_rpc"),
+            arm64=arm64,
+            plugged=plugged,
+            places=places,
+        )
+        farm = VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)
+        if physics_speed is not None:
+            farm.lab.fault("*", "physics", speed=physics_speed)
+        yield farm
+
+
+def _build(target: Path, phones: Mapping[str, str], tell: Callable[[str], None]) -> tuple[Path, Path | None]:
+    """The phones' runtime bundle in the folder `target`; and what arm64 phones need, if there are any."""
+    from farm.simulation.arm64 import arm64_folder
+    from farm.simulation.profiles import choose
+    from farm.simulation.runtime import build_bundle_folder
+
+    tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
+    bundle = build_bundle_folder(target)
+    return bundle, arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
+
+
+@contextlib.contextmanager
+def _running(
+    daemon: DaemonProcess, bundle: Path, arm64: Path | None, tell: Callable[[str], None]
+) -> Iterator[ControlClient]:
+    """Start the daemon with the bundles; stop it in the end."""
+    tell("starting the daemon ...")
+    try:
+        with contextlib.closing(daemon.start()) as client:
+            tell("checking the bundle and compiling its golden kernels ...")
+            client.call("bundle.add", folder=str(bundle), name="virtual")
+            if arm64 is not None:
+                client.call("bundle.add", folder=str(arm64 / "bundle"), name="virtual-arm64")
+            yield client
+    finally:
+        daemon.stop()

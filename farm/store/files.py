@@ -1,0 +1,137 @@
+"""Files beside the database: the lock of the state folder, and backups."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm.common.errors import HostError, UserError
+from farm.common.files import publish
+
+PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers go on
+HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ between a file and its copy
+CHUNK_BYTES = 1 << 20
+
+
+class StateFolderInUseError(HostError):
+    """Another daemon uses this state folder."""
+
+    code = "state_folder_in_use"
+
+
+class StateFolderLock:
+    """One daemon per state folder: held from construction to `close`; the kernel releases it with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StateFolderInUseError: another process has it; its pid is named.
+            HostError: the folder cannot be written.
+        """
+        path = folder / "lock"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise HostError(
+                f"cannot use the state folder {folder}: {error.strerror}",
+                hint="choose another with --state-dir, or run as the user that owns it",
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._file, 32).decode(errors="replace").strip()
+            os.close(self._file)
+            raise StateFolderInUseError(
+                f"another daemon (pid {holder or 'unknown'}) uses the state folder {folder}",
+                hint=f"stop it (kill {holder}), or start this one with another --state-dir and --runtime-dir",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let the next daemon in."""
+        os.close(self._file)
+
+
+def backup_name(path: Path, what: str = "") -> Path:
+    """The default path of a copy of the database; names sort by time."""
+    return path.with_name(f"{path.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{what and '-' + what}")
+
+
+def newest_backup(path: Path) -> Path | None:
+    """The newest copy that farm put beside the database."""
+    found = [each for each in path.parent.glob(f"{path.name}.backup-*") if not each.name.endswith(".part")]
+    return max(found, default=None)
+
+
+def copy_before(path: Path, what: str) -> tuple[Path, bool]:
+    """Copy an unused database aside; an identical older copy of the same name is enough.
+
+    Otherwise each start that is killed on the way would leave a copy.
+
+    Returns:
+        Where the copy is, and whether it was made now.
+
+    Raises:
+        UserError, HostError: as `copy_database`.
+    """
+    for part in path.parent.glob(f"{path.name}.backup-*-{what}.part*"):
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the log goes into the file, if there is room
+    for older in sorted(path.parent.glob(f"{path.name}.backup-*-{what}"), reverse=True):
+        with contextlib.suppress(OSError):
+            if _is_copy_of(older, path):
+                return older, False
+    copy = backup_name(path, what)
+    copy_database(path, copy)
+    return copy, True
+
+
+def _is_copy_of(copy: Path, path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    if (log.exists() and log.stat().st_size) or copy.stat().st_size != path.stat().st_size:
+        return False
+    with copy.open("rb") as one, path.open("rb") as other:
+        one.seek(HEADER_BYTES)
+        other.seek(HEADER_BYTES)
+        while chunk := one.read(CHUNK_BYTES):
+            if chunk != other.read(CHUNK_BYTES):
+                return False
+    return True
+
+
+def copy_database(path: Path, to: Path) -> None:
+    """Copy a database as it is at one moment, while others write to it.
+
+    Raises:
+        UserError: there is a file of that name, or the folder cannot be written.
+        HostError: the database cannot be read, or the disk is full.
+    """
+    if to.exists():
+        raise UserError(f"{to} exists already", hint="name a new file")
+    part = to.with_name(f"{to.name}.part")
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            contextlib.closing(sqlite3.connect(part)) as target,
+        ):
+            source.backup(target, pages=PAGES_AT_ONCE)
+            # A copy is one file, without a write-ahead log beside it.
+            target.execute("PRAGMA journal_mode = DELETE")
+        part.chmod(0o600)
+        publish(part, to)
+    except (sqlite3.Error, OSError) as error:
+        part.unlink(missing_ok=True)
+        if not to.parent.is_dir():
+            raise UserError(f"there is no folder {to.parent}", hint="name a file in an existing folder") from error
+        raise HostError(
+            f"cannot copy {path} to {to}: {error}", hint="is there room, and may farm write there?"
+        ) from error

@@ -1,0 +1,189 @@
+"""`farm store check|backup|prune`: the same for a served database, and for one whose state folder the caller locks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import text as sql
+from sqlalchemy.exc import DatabaseError
+
+from farm.common.errors import UserError
+from farm.store import schema
+from farm.store.database import size_of
+from farm.store.engine import sqlite_engine
+from farm.store.files import backup_name, copy_database
+from farm.store.leases import read_reservations
+from farm.store.opening import damaged, open_server, unusable, version_of
+from farm.store.retention import Pruned, Retention
+from farm.store.store import Store
+
+MOST_FINDINGS = 20  # one damaged page can break thousands of rows
+
+# Rules that no CHECK can express. Each counts the rows that break it.
+_RULES: Mapping[str, str] = {
+    "running jobs without a running attempt": (
+        "SELECT count(*) FROM job WHERE state = 'running' "
+        "AND NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.job = job.id AND attempt.ended_at IS NULL)"
+    ),
+    "running attempts whose lease has ended": (
+        "SELECT count(*) FROM attempt JOIN lease ON lease.id = attempt.lease "
+        "WHERE attempt.ended_at IS NULL AND attempt.pooled = 0 AND lease.ended_at IS NOT NULL"
+    ),
+    "running attempts of jobs that are not running": (
+        "SELECT count(*) FROM attempt JOIN job ON job.id = attempt.job "
+        "WHERE attempt.ended_at IS NULL AND job.state <> 'running'"
+    ),
+    "attempts under another lease's fence": (
+        "SELECT count(*) FROM attempt JOIN lease ON lease.id = attempt.lease WHERE lease.fence <> attempt.fence"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckReport:
+    """What a check found."""
+
+    findings: tuple[str, ...]  # one line each; empty: the database is sound
+    rows: Mapping[str, int]  # by table
+    size_bytes: int
+    oldest: datetime | None  # submission of the oldest job kept
+
+    def to_wire(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "ok": not self.findings,
+            "findings": list(self.findings),
+            "rows": dict(self.rows),
+            "size_bytes": self.size_bytes,
+            "oldest": self.oldest.isoformat() if self.oldest else None,
+        }
+
+
+def check(engine: Engine) -> StoreCheckReport:
+    """Look at everything: minutes for a database of many GB. For a thread; readers and the writer go on meanwhile."""
+    findings: list[str] = []
+    rows: dict[str, int] = {}
+    oldest = None
+    size_bytes = 0
+    with engine.connect() as connection:
+        try:
+            if connection.dialect.name == "sqlite":
+                findings += _of_sqlite(connection)
+            else:
+                connection.execute(sql("SET LOCAL statement_timeout = 0"))  # whole tables are counted
+            size_bytes = size_of(connection)
+            for table in schema.metadata.sorted_tables:
+                rows[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for rule, count in _RULES.items():
+                if broken := connection.execute(sql(count)).scalar_one():
+                    findings.append(f"{broken} {rule}")
+            findings += read_reservations(connection)[1]
+            first = select(schema.job.c.submitted_at).order_by(schema.job.c.seq).limit(1)
+            oldest = connection.execute(first).scalar_one_or_none()
+        except DatabaseError as error:
+            findings.append(str(error.orig))
+        except (ValueError, OverflowError) as error:
+            findings.append(f"a value cannot be read: {error}")
+    return StoreCheckReport(tuple(findings[:MOST_FINDINGS]), rows, size_bytes, oldest)
+
+
+def damage_of(engine: Engine, most_bytes: int) -> str:
+    """The first damage in the pages of a SQLite database, one line; "" for none, a larger database, or a server.
+
+    Seconds for a hundred MB. For a thread; readers and the writer go on meanwhile.
+    """
+    try:
+        with engine.connect() as connection:
+            if connection.dialect.name != "sqlite" or size_of(connection) > most_bytes:
+                return ""
+            found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
+    except DatabaseError as error:
+        found = str(error.orig)
+    return "" if found == "ok" else found
+
+
+def _of_sqlite(connection: Connection) -> list[str]:
+    lines = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_FINDINGS})").scalars().all()
+    findings = [] if lines == ["ok"] else [str(line) for line in lines]
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(MOST_FINDINGS)
+    return findings + [f"row {row[1]} of {row[0]} refers to a row of {row[2]} that is not there" for row in broken]
+
+
+DUMP_HINT = "pg_dump --format=custom --file=FILE DATABASE, and pg_restore to go back"
+
+
+class NoDatabaseError(UserError):
+    """There is no database yet."""
+
+    code = "no_database"
+
+
+def check_database(where: Path | str) -> StoreCheckReport:
+    """Look at everything in a database that no daemon serves.
+
+    Raises:
+        DatabaseUnusableError: it is so damaged that it cannot be opened, or it is of another farm release.
+    """
+    if isinstance(where, str):
+        server = open_server(where)
+        try:
+            return check(server.reading)
+        finally:
+            server.close()
+    engine = sqlite_engine(_there(where))
+    try:
+        with engine.connect() as connection:
+            version = version_of(connection, where)
+        if version != schema.SCHEMA_VERSION:
+            raise UserError(f"{where} is of an earlier farm release", hint="farm serve brings it up to date")
+        return check(engine)
+    except DatabaseError as error:
+        raise unusable(where, error) from error
+    except ValueError as error:
+        raise damaged(where, str(error)) from error
+    finally:
+        engine.dispose()
+
+
+def back_up(where: Path | str, to: Path | None) -> Path:
+    """Copy a database; returns where the copy is.
+
+    Raises:
+        UserError: it is on a server, there is none, or there is a file of that name.
+        HostError: it cannot be read, or there is no room.
+    """
+    if isinstance(where, str):
+        raise UserError("farm does not copy databases on a server", hint=DUMP_HINT)
+    to = to or backup_name(_there(where))
+    copy_database(where, to)
+    return to
+
+
+def prune_database(
+    where: Path | str, *, keep_days: float, max_mb: float, dry_run: bool, remove_logs: Callable[[Sequence[str]], None]
+) -> Pruned:
+    """Remove what is older than the configuration keeps."""
+    if isinstance(where, Path):
+        _there(where)
+    store = Store.open(where)
+
+    async def prune() -> Pruned:
+        retention = Retention(store.database, keep_days=keep_days, max_mb=max_mb, remove_logs=remove_logs)
+        return retention.would_prune() if dry_run else await retention.prune()
+
+    try:
+        return asyncio.run(prune())
+    finally:
+        store.close()
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise NoDatabaseError(f"there is no {path}", hint="farm serve makes it; --state-dir names another folder")
+    return path

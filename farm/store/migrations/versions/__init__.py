@@ -1,1 +1,0 @@
-"""One step each. A step never imports the schema: it means the tables of its own time."""

@@ -1,1 +1,0 @@
-"""Floor 5. The TVM door: RPC tracker and gate."""

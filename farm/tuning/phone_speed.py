@@ -1,0 +1,216 @@
+"""Whether the phones of a pool, alike on paper, are equally fast now. `SpeedJudge` reads the reference kernel.
+
+A phone's *factor* is how much slower it runs the reference kernel than the run's *nominal* time. What it measures is
+divided by that, so heat and lesser chips cost no good candidate its place. The nominal is found once and kept with the
+records: an attempt that goes on measures on the same scale.
+
+A phone that is too far from the pool as it is now is left out for a while: beyond some limit one number cannot stand
+for another chip's caches and clocks. Whether it is the nominal's phone, or came first, does not matter for that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+LIMIT = 0.15  # a phone further from the pool is too far
+EVERY_S = 60.0  # a phone warms up within minutes
+RECENT_S = 5 * EVERY_S  # older readings do not describe the pool as it is now
+READINGS = 5  # about 5 ms each; the least of them counts: disturbances only add time
+DOUBTS = 4  # so many times as many before a phone is left out
+SCALE_FILE = "scale.json"  # beside the records
+LEAST_S, MOST_S = 1e-9, 1e3  # of a kernel: all else is damage
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedOpinion:
+    """What a phone's results are worth.
+
+    Attributes:
+        factor: divide its seconds by this.
+        out: why it must not be used for some minutes; empty: it may.
+    """
+
+    factor: float = 1.0
+    out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What is known of one phone."""
+
+    seconds: float  # of the reference kernel, when it was last read
+    now: float  # its factor
+    read_s: float  # when, monotonic
+
+
+def level(others: Collection[float], own: float, nominal_s: float | None) -> float:
+    """How fast the pool's phones are now: what each is held against, seconds of the reference kernel.
+
+    It is one of the readings, so one phone at least is not too far off. Of three or more phones it is their median. Of
+    two, neither is known to be wrong: it is the one nearer to the nominal speed that such a phone has had before, or
+    else the faster one, as what goes wrong (heat, other work) makes phones slow.
+
+    Args:
+        others: recent readings of the other phones in use.
+        own: the reading of the phone in question.
+        nominal_s: of the farm's history; None: there is none.
+    """
+    readings = [*others, own]
+    if len(readings) == 2 and nominal_s is not None:
+        return min(readings, key=lambda seconds: abs(math.log(seconds / nominal_s)))
+    return median_low(readings)
+
+
+def opinion(device: str, factor: float, off: float, limit: float | None) -> SpeedOpinion:
+    """Whether a phone may be used now.
+
+    Args:
+        device: its name, for the words.
+        factor: its seconds over the nominal ones.
+        off: its seconds over the pool's.
+        limit: how far `off` may be from 1; None: as far as it likes.
+    """
+    if limit is None or abs(off - 1) <= limit:
+        return SpeedOpinion(factor)
+    how = "slower" if off > 1 else "faster"
+    return SpeedOpinion(
+        factor,
+        f"{device} runs the reference kernel {abs(off - 1):.0%} {how} than the pool does (at most {limit:.0%})",
+    )
+
+
+def read_nominal(folder: Path, kernel: str) -> float | None:
+    """The nominal seconds of the reference kernel that a folder's records were measured at; None: not known."""
+    try:
+        known = json.loads((folder / SCALE_FILE).read_text())
+        seconds = float(known["nominal_s"]) if known["kernel"] == kernel else math.nan
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return seconds if LEAST_S <= seconds <= MOST_S else None
+
+
+def write_nominal(folder: Path, kernel: str, nominal_s: float) -> None:
+    """Keep it with the records.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    new = folder / f".{SCALE_FILE}"
+    new.write_text(json.dumps({"kernel": kernel, "nominal_s": nominal_s}) + "\n")
+    new.replace(folder / SCALE_FILE)
+
+
+class SpeedJudge:
+    """Asked by the threads that serve the phones, each about its own."""
+
+    def __init__(
+        self,
+        load: Callable[[Any], Callable[[], float]],
+        *,
+        limit: float | None = LIMIT,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+        nominal_s: float | None = None,
+        history_s: float | None = None,
+        found: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """Know nothing of any phone yet.
+
+        Args:
+            load: puts the kernel into a raw `tvm.rpc` session; what it returns reads once, in seconds.
+            limit: how far a phone may be from the pool, relative; None: as far as it likes.
+            every_s: how long a reading is good for.
+            clock: monotonic.
+            nominal_s: the scale that this run's records are on already; None: there are none.
+            history_s: the kernel's nominal time on such a phone, of earlier benches; None: not known.
+            found: called with the nominal time when it is known.
+        """
+        self._load = load
+        self._limit = limit
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._nominal_s = nominal_s
+        self._history_s = history_s
+        self._found = found
+        self._loaded: dict[str, tuple[Any, Callable[[], float]]] = {}
+        self.scales: dict[str, Scale] = {}
+        self.left_out: dict[str, str] = {}  # for now
+
+    def check(self, device: str, session: Any, kind: str = "") -> SpeedOpinion:  # noqa: ARG002 - its kernel says what kind
+        """What `device` is worth now; measured when it joins and then from time to time, else remembered.
+
+        Args:
+            device: the phone's name.
+            session: an open `tvm.rpc.RPCSession` to it, which nothing else uses meanwhile.
+            kind: of device the candidate at hand is for ("cpu", "opencl"), "" while there is none; not used here.
+
+        Raises:
+            ValueError: the phone's clock gave no valid time.
+            Exception: what TVM raises when the session breaks.
+        """
+        known = self.scales.get(device)
+        if known is not None and self._clock() - known.read_s < self._every_s:
+            return SpeedOpinion(known.now, self.left_out.get(device, ""))
+        found = self._opinion(device, self._read_s(device, session, READINGS))
+        if found.out:
+            found = self._opinion(device, self._read_s(device, session, READINGS * DOUBTS))
+        return found
+
+    def _read_s(self, device: str, session: Any, readings: int) -> float:
+        known, read = self._loaded.get(device, (None, None))
+        if known is not session or read is None:
+            read = self._load(session)
+            # The reading of an earlier session is freed here: that session has ended, so nobody is asked for it.
+            self._loaded[device] = (session, read)
+        seconds = min(read() for _ in range(readings))
+        if not LEAST_S <= seconds <= MOST_S:  # as the nominal it would make every other phone's factor nonsense
+            raise ValueError(f"the phone's clock says that it took {seconds:g} s")
+        return seconds
+
+    def _opinion(self, device: str, seconds: float) -> SpeedOpinion:
+        now_s = self._clock()
+        with self._lock:
+            if self._nominal_s is None:
+                self._nominal_s = self._history_s or seconds
+                self._found(self._nominal_s)
+            others = [
+                each.seconds
+                for name, each in self.scales.items()
+                if name not in (device, *self.left_out) and now_s - each.read_s < RECENT_S
+            ]
+            factor = seconds / self._nominal_s
+            self.scales[device] = Scale(seconds, factor, now_s)
+            found = opinion(device, factor, seconds / level(others, seconds, self._history_s), self._limit)
+            self.left_out.pop(device, None)
+            if found.out:
+                self.left_out[device] = found.out
+            return found
+
+
+class SpeedJudges:
+    """A judge for each kind of device, for runs whose kind of device is known with their first candidate only."""
+
+    def __init__(self, judge_of: Callable[[str], SpeedJudge | None]) -> None:
+        """`judge_of`: makes the one for "cpu", "opencl" ..., once; None: phones are not judged for those."""
+        self._judge_of = judge_of
+        self._judges: dict[str, SpeedJudge | None] = {}
+        self._lock = threading.Lock()
+
+    def check(self, device: str, session: Any, kind: str) -> SpeedOpinion:
+        """As `SpeedJudge.check`; before there is a candidate, nothing is known of the phone."""
+        if not kind:
+            return SpeedOpinion()
+        with self._lock:
+            if kind not in self._judges:
+                self._judges[kind] = self._judge_of(kind)
+            judge = self._judges[kind]
+        return SpeedOpinion() if judge is None else judge.check(device, session)

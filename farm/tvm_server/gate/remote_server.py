@@ -1,0 +1,341 @@
+"""The daemon's side of a gate that is a process of its own: serves its tracker clients, and opens phones for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_fixed
+
+from farm import __version__
+from farm.common.errors import HostError, ProtocolError
+from farm.common.peers import peer_process
+from farm.model.sessions import OrphanedSession
+from farm.tvm_server.gate import messages as m
+from farm.tvm_server.gate.child import GateChild
+from farm.tvm_server.gate.link import GateLink, trusted
+from farm.tvm_server.gate.messages import Signal
+from farm.tvm_server.gate.sessions import STOPPING, AdoptingRoute, GateSessions
+from farm.tvm_server.server import TvmServer, TvmServerPolicy
+from farm.tvm_server.tracker import TrackerBackend
+
+START_WAIT_S = 20.0  # for a gate that is just being started
+REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another release
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
+HELLO_S = 10.0  # for all kept sessions
+SILENT_S = 10.0  # it sends something every second: one that hangs is given up
+STOP_S = 2.0  # for the ends of sessions that a stopping daemon cuts
+_RESTART = "systemctl restart farm-gate ends its sessions and starts the installed release"
+
+log = logging.getLogger(__name__)
+
+
+class GateUnreachableError(HostError):
+    """The gate does not answer."""
+
+    code = "no_gate"
+
+
+class GateRefusedError(HostError):
+    """The gate does not work for this daemon, or is none that it may work with."""
+
+    code = "gate_refused"
+
+
+ABSENT = retry_if_exception_type((GateUnreachableError, GateRefusedError))
+
+
+def _waited_long(state: RetryCallState) -> bool:
+    """Whether a starting daemon gives up: a gate may still begin, an earlier daemon of this farm may still end."""
+    error = state.outcome.exception() if state.outcome else None
+    limit_s = REFUSED_WAIT_S if isinstance(error, GateRefusedError) else START_WAIT_S
+    return (state.seconds_since_start or 0.0) >= limit_s
+
+
+class GateTvmServer(TvmServer):
+    """The TVM server over a gate process: the tracker is here, the port and the bytes of sessions are there."""
+
+    def __init__(
+        self,
+        gate: Path | GateChild,
+        farm: str,
+        backend: TrackerBackend,
+        route: AdoptingRoute,
+        policy: TvmServerPolicy | None = None,
+        on_lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            gate: its socket, or the daemon's own child, whose sessions end with this server.
+            farm: the same for every daemon of one state folder: another farm's sessions are not taken up.
+            backend: the farm's phones, for the tracker.
+            route: opens phones, and takes up sessions.
+            policy: what an operator may set.
+            on_lost: gets the reason why the gate is not there; "" when it is again.
+
+        Raises:
+            AdvertiseError: `policy.advertise` cannot be read.
+        """
+        super().__init__(backend, policy)
+        self._gate = gate
+        self._farm = farm
+        self._on_gate_lost = on_lost
+        self._problem = self._refused_users = ""
+        self._link: GateLink | None = None
+        self._welcome: m.Welcome | None = None
+        self._all_kept: asyncio.Future[None] | None = None
+        self._linked = False  # it has sent all kept sessions, and works for this daemon
+        self._sessions = GateSessions(route, self._send)
+        self._keeper: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+        self._heard_at = self._last_message_at = 0.0
+        self.left = 0  # sessions that go on after `stop`
+
+    @property
+    def host(self) -> str:
+        """The address that the gate's port is bound to; "" before the gate was ever there."""
+        return self._welcome.host if self._welcome is not None else ""
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to; 0 before the gate was ever there."""
+        return self._welcome.port if self._welcome is not None else 0
+
+    @property
+    def pid(self) -> int:
+        """The gate's; 0 while it is not there."""
+        return self._welcome.pid if self._welcome is not None and self._linked else 0
+
+    @property
+    def sessions(self) -> int:
+        """Sessions at the gate."""
+        return len(self._sessions)
+
+    @property
+    def problem(self) -> str:
+        """See `TvmServer.problem`."""
+        return self._problem or self._refused_users
+
+    @property
+    def heard_at(self) -> float:
+        """When a phone last sent bytes in an open session, in the loop's time; 0 never."""
+        return self._heard_at
+
+    @property
+    def orphans(self) -> tuple[OrphanedSession, ...]:
+        """Sessions that outlived an earlier daemon, until `begin`."""
+        return self._sessions.orphans
+
+    async def start(self) -> None:
+        """Find the gate and receive its kept sessions; no client is accepted before `begin`.
+
+        Raises:
+            GateUnreachableError: it is not there.
+            GateRefusedError: it does not work for this daemon, or is another user's.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._make_tracker()
+        pauses = wait_fixed(FIRST_PAUSE_S)
+        await AsyncRetrying(retry=ABSENT, stop=_waited_long, wait=pauses, reraise=True)(self._connect)
+        assert self._welcome is not None
+        log.info("the gate (pid %d) serves TVM clients on %s port %d", self._welcome.pid, self._welcome.host, self.port)
+
+    def begin(self) -> None:
+        """Adopt the kept sessions, or cut those without a lease; then accept clients."""
+        self._accept_clients()
+        self._keeper = self._loop.create_task(self._keep(), name="link to the gate")
+
+    async def stop(self) -> None:
+        """Serve no client any more. Sessions whose lease may go on without this daemon do; the others are cut."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self.tracker.close()
+        own = isinstance(self._gate, GateChild)
+        self.left = await self._sessions.leave(STOP_S if self._linked else 0.0, may_go_on=not own)
+        if self._link is not None:
+            self._link.close(flush=True)
+            self._link, self._linked = None, False
+        self._sessions.end_all(STOPPING)
+        if isinstance(self._gate, GateChild):
+            await asyncio.to_thread(self._gate.stop)
+
+    def use(self, policy: TvmServerPolicy) -> None:
+        """See `TvmServer.use`."""
+        super().use(policy)
+        self._send(m.IdleLimit(policy.gate.idle_s))
+
+    # --- the link -------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        if isinstance(self._gate, Path):
+            sock = await self._connected(self._gate)
+        else:
+            try:
+                sock = self._gate.connect()
+            except OSError as error:
+                raise GateUnreachableError(f"{self._gate} cannot be started: {error.strerror or error}") from error
+        self._all_kept = all_kept = self._loop.create_future()
+        self._link = link = GateLink(sock, m.FROM_GATE, self._on_message, self._on_lost)
+        link.send(m.DaemonHello(m.VERSION, __version__, self._farm, os.getpid(), self._policy.gate.idle_s))
+        try:
+            async with asyncio.timeout(HELLO_S):
+                await all_kept
+            if self._link is None:
+                raise GateUnreachableError(f"the gate at {self._gate} went again at once")
+            self._linked = True
+        except TimeoutError as error:
+            self._drop(link)
+            raise GateUnreachableError(f"the gate at {self._gate} takes connections and sends nothing") from error
+        except BaseException:
+            self._drop(link)
+            raise
+
+    async def _connected(self, path: Path) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
+        try:
+            await self._loop.sock_connect(sock, str(path))
+            pid, uid, _ = peer_process(sock)
+        except BaseException as error:
+            sock.close()
+            if not isinstance(error, OSError):
+                raise
+            raise GateUnreachableError(
+                f"there is no gate at {path}: {error.strerror or error}",
+                hint='systemctl status farm-gate; or [tvm] gate = "" for a gate that the daemon starts',
+            ) from error
+        if not trusted(uid):
+            sock.close()
+            raise GateRefusedError(
+                f"the gate at {path} runs as uid {uid} (pid {pid}), this daemon as uid {os.geteuid()}",
+                hint="both must run as the same user",
+            )
+        return sock
+
+    def _drop(self, link: GateLink) -> None:
+        link.close()
+        self._link = None
+        self._sessions.clear()
+
+    async def _keep(self) -> None:
+        """Reach the gate again when it has gone."""
+        while True:
+            self._gone.clear()
+            if self._linked:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._last_message_at + SILENT_S):
+                        await self._gone.wait()
+                if self._link is not None and self._loop.time() >= self._last_message_at + SILENT_S:
+                    self._link.close()
+                    self._on_lost(f"it has sent nothing for {SILENT_S:g} s")
+                continue
+            try:
+                await self._reach()
+                log.warning("the gate is back (port %d)", self.port)
+                self._set_problem("")
+                self._accept_clients()
+            except Exception:  # a mistake of ours must not leave the farm without its gate
+                log.exception("the gate is not reached")
+
+    async def _reach(self) -> None:
+        refused = ""
+
+        def note_refusal(state: RetryCallState) -> None:
+            nonlocal refused
+            error = state.outcome.exception() if state.outcome else None
+            if isinstance(error, GateRefusedError) and str(error) != refused:
+                refused = str(error)
+                log.warning("%s", refused)
+                self._set_problem(refused)
+
+        await asyncio.sleep(FIRST_PAUSE_S)  # a gate that takes every link and ends it at once
+        pauses = wait_exponential(FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
+        await AsyncRetrying(retry=ABSENT, wait=pauses, before_sleep=note_refusal)(self._connect)
+
+    def _accept_clients(self) -> None:
+        self._sessions.adopt_all()
+        self._send(m.Notice(Signal.DAEMON_READY))
+
+    def _on_lost(self, reason: str) -> None:
+        version = self._link.version if self._link is not None else None
+        self._link = None
+        if not self._linked:
+            self._sessions.clear()
+            if version not in (None, m.VERSION):
+                self._refused(f"it speaks version {version} of the gate's protocol, this daemon version {m.VERSION}")
+            elif self._all_kept is not None and not self._all_kept.done():
+                self._all_kept.set_exception(GateUnreachableError(f"the gate at {self._gate} has gone: {reason}"))
+            return
+        self._linked = False
+        problem = f"the gate is gone ({reason})"
+        log.error("%s: its sessions have ended, no client can connect until it is back", problem)
+        self._sessions.end_all(problem)
+        self._gone.set()
+        self._set_problem(problem)
+
+    def _set_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._on_gate_lost(problem)
+
+    def _refused(self, reason: str) -> None:
+        if self._all_kept is not None and not self._all_kept.done():
+            message = f"the gate at {self._gate} does not work for this daemon: {reason}"
+            self._all_kept.set_exception(GateRefusedError(message, hint=_RESTART))
+
+    def _send(self, message: m.Message, carried: socket.socket | None = None) -> None:
+        if self._link is not None:
+            self._link.send(message, carried)
+
+    # --- messages of the gate -------------------------------------------------------------------------------------
+
+    def _on_message(self, message: m.Message, carried: socket.socket | None) -> None:
+        self._last_message_at = self._loop.time()
+        match message:
+            case m.Welcome():
+                self._welcome = message
+            case m.Rejected(reason=reason):
+                self._refused(reason)
+            case m.KeptSession():
+                self._sessions.kept(message)
+            case m.Notice(Signal.ALL_KEPT):
+                if self._all_kept is not None and not self._all_kept.done():
+                    self._all_kept.set_result(None)
+            case m.ClientHandoff():
+                self._serve_handed_over(message, carried)
+            case m.OpenSession():
+                self._sessions.open(message)
+            case m.DialPhone():
+                self._sessions.dial(message)
+            case m.Notice(Signal.SESSION_OPENED, n):
+                self._sessions.opened(n)
+            case m.SessionEnded():
+                self._sessions.ended(message)
+            case m.ConnectionsRefused(problem=problem):
+                self._refused_users = problem
+            case m.PhoneHeard(ago_s=ago_s):
+                self._heard_at = self._loop.time() - ago_s
+
+    def _serve_handed_over(self, message: m.ClientHandoff, carried: socket.socket | None) -> None:
+        if carried is None:
+            log.error("a tracker client's descriptor was lost on its way: has the daemon too few?")
+            self._send(m.Notice(Signal.CLIENT_LEFT, message.n))
+            return
+        self._send(m.Notice(Signal.CLIENT_TAKEN, message.n))
+        carried.setblocking(False)
+
+        def closed() -> None:
+            self._send(m.Notice(Signal.CLIENT_LEFT, message.n))
+
+        try:
+            self.tracker.serve(carried, message.peer, m.unpack(message.first), closed)
+        except (OSError, ProtocolError) as error:  # it left on its way here
+            log.debug("a tracker client cannot be served: %s", error)
+            carried.close()
+            closed()

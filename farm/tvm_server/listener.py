@@ -1,0 +1,412 @@
+"""The TVM port: accepts connections, and tells the tracker's from the gate's by their first int32.
+
+`Acceptor` accepts for as long as the process lives, whatever happens to its descriptors. `Listener` names the user at
+the other end, bounds the connections of each user and of all, and hands a connection on once its first bytes are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from farm.common.errors import HostError
+from farm.common.limiter import Limiter
+from farm.common.peers import UserNames, address_of, owner_of
+from farm.model.sessions import Peer
+from farm.tvm_server.connection import Limits, quick_ack, set_options
+from farm.tvm_server.wire import SESSION_MAGIC, TRACKER_MAGIC
+
+ADDRESS_HINT = "[tvm] host must be an address of this host (`ip -br address`); 0.0.0.0 is all of them"
+BACKLOG = 4096  # connections the kernel keeps for us; Linux caps it at net.core.somaxconn (4096 by default)
+ACCEPTS_PER_WAKE = 64  # so that a flood of clients leaves the loop time for its other work
+FIRST_PAUSE_S = 0.05  # without descriptors: look again this soon, then twice as late ...
+LONGEST_PAUSE_S = 1.0  # ... up to this
+SHED_AFTER_S = 5.0  # clients wait this long for a descriptor before they are turned away
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_MAGIC = struct.Struct("<i")
+RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of the daemon: adb streams, the store, shells
+FEWEST_CONNECTIONS = 16  # even where that leaves nothing
+USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
+FEWEST_OF_USER = 16  # of one user, however few there are
+MOST_NAMED = 3  # users in a line for people
+FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
+
+# Takes over a connection: the socket, its peer, the bytes read so far, and the callback for its end.
+Takes = Callable[[socket.socket, Peer, bytes, Callable[[], None]], None]
+
+log = logging.getLogger(__name__)
+
+
+def user_limiter(total: int) -> Limiter[str]:
+    """Bounds what users share: connections, or places to wait."""
+    return Limiter.shared(total, USER_PARTS, at_least=FEWEST_OF_USER)
+
+
+def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
+    """The other end, with its address for a user; and the uid of a process of this host, which is known by that.
+
+    Raises:
+        OSError: the connection is already gone.
+    """
+    address, port = address_of(sock.getpeername())
+    owner = owner_of(sock)
+    return Peer(address, port, address), owner.uid if owner else None
+
+
+class PortTakenError(HostError):
+    """The port is taken."""
+
+    code = "port_taken"
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """A socket that listens on a TCP port; 0 lets the kernel choose.
+
+    Raises:
+        PortTakenError: somebody else listens there.
+        HostError: the address cannot be bound.
+    """
+    try:
+        family, kind, protocol, _, name = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=ADDRESS_HINT) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # "::" serves IPv4 clients too
+        listener.bind(name)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(
+                f"port {port} on {address} is taken",
+                hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
+            ) from error
+        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
+    return listener
+
+
+class DescriptorReserve:
+    """One descriptor kept so that a process without any can still turn a client away instead of leaving it hanging."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def shed(self, listener: socket.socket) -> bool:
+        """Accept one connection with the reserve and close it at once. False: nobody waits, or the reserve is lost."""
+        self.close()
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return False
+        else:
+            connection.close()
+            return True
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        """Take the descriptor back, if there is one to be had."""
+        if self._fd is None:
+            try:
+                self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._fd = None
+
+    def close(self) -> None:
+        """Give the descriptor up."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class Acceptor:
+    """One listening socket. `accepted` gets each connection, blocking as accept() made it, and owns it."""
+
+    def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
+        self._accepted = accepted
+        self._socket: socket.socket | None = None
+        self._reserve: DescriptorReserve | None = None
+        self._resume: asyncio.TimerHandle | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._exhausted_since: float | None = None
+        self._held = False
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `take`."""
+        return 0 if self._socket is None else int(self._socket.getsockname()[1])
+
+    def take(self, listener: socket.socket) -> None:
+        """Accept from a socket that listens already; it is ours from now on. Must be called on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self._reserve = DescriptorReserve()
+        listener.setblocking(False)
+        self._socket = listener
+        self._loop.add_reader(listener, self._accept)
+
+    def stop(self) -> None:
+        """Stop listening. Accepted connections are not touched."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._reserve is not None:
+            self._reserve.close()
+            self._reserve = None
+
+    def hold(self) -> None:
+        """Accept nobody until `release`: new connections wait in the kernel's queue."""
+        if not self._held and self._socket is not None:
+            self._held = True
+            self._loop.remove_reader(self._socket)
+
+    def release(self) -> None:
+        """End `hold`."""
+        if self._held and self._socket is not None:
+            self._held = False
+            if self._resume is None:
+                self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_WAKE):
+            if self._socket is None or self._held:
+                return
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause(error)
+                    return
+                # Lost while it queued (ECONNABORTED and the network errors of accept(2)): the next one.
+                log.debug("a queued connection was lost: %s", error)
+                continue
+            self._recovered()
+            self._accepted(connection)
+
+    def _pause(self, error: OSError) -> None:
+        """Stop looking for a while: the socket stays readable, and a loop that kept looking would spin."""
+        assert self._socket is not None
+        assert self._reserve is not None
+        now = self._loop.time()
+        if self._exhausted_since is None:
+            self._exhausted_since = now
+            log.error("no connection can be accepted: %s; trying again until one can", error.strerror)
+        elif now - self._exhausted_since >= SHED_AFTER_S:
+            while self._reserve.shed(self._socket):
+                pass
+        self._loop.remove_reader(self._socket)
+        self._resume = self._loop.call_later(self._pause_s, self._look_again)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _look_again(self) -> None:
+        self._resume = None
+        if self._socket is not None and not self._held:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _recovered(self) -> None:
+        if self._exhausted_since is not None:
+            log.warning("connections are accepted again after %.1f s", self._loop.time() - self._exhausted_since)
+            self._exhausted_since = None
+            self._pause_s = FIRST_PAUSE_S
+            assert self._reserve is not None
+            self._reserve.restore()
+
+
+class Listener:
+    """One listening port, and its connections until they are known."""
+
+    def __init__(
+        self, limits: Limits, *, tracker: Takes, session: Takes, on_problem: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`tracker` and `session` get what begins like one; they call back when it has ended.
+
+        `on_problem` gets `problem` whenever it changes.
+        """
+        self._limits = limits
+        self._tracker = tracker
+        self._session = session
+        self._acceptor = Acceptor(self._accepted)
+        self._names = UserNames()
+        self._nameless: dict[int, list[tuple[socket.socket, Peer]]] = {}  # by uid, while its name is asked for
+        self._naming: set[asyncio.Task[None]] = set()
+        self._sniffers: set[_Sniffer] = set()
+        self._limiter = user_limiter(limits.connections)  # connections that have not ended
+        self._on_problem = on_problem
+        self._greedy: dict[str, None] = {}  # users who asked for more than their share
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to; 0 before it listens."""
+        return self._acceptor.port
+
+    @property
+    def open(self) -> int:
+        """Connections that have not ended."""
+        return self._limiter.taken
+
+    @property
+    def problem(self) -> str:
+        """The users whose connections are closed because they have too many; "" while there are none."""
+        if not self._greedy:
+            return ""
+        users = ", ".join([*self._greedy][:MOST_NAMED]) + (" and others" if len(self._greedy) > MOST_NAMED else "")
+        return (
+            f"{users}: more than {self._limiter.per_key} connections at once to the TVM port; further ones are closed"
+        )
+
+    def start(self, address: str, port: int) -> None:
+        """Listen; port 0 lets the kernel choose.
+
+        Raises:
+            PortTakenError: somebody else listens there.
+            HostError: the address cannot be bound.
+        """
+        self.take(bind(address, port))
+
+    def take(self, listener: socket.socket) -> None:
+        """Accept from a socket that listens already."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Half of them, because a session needs a second one for its phone.
+        affordable = max(FEWEST_CONNECTIONS, (files - RESERVED_FILES) // 2)
+        self._limiter = user_limiter(min(self._limits.connections, affordable))
+        self._acceptor.take(listener)
+
+    def stop(self) -> None:
+        """Stop listening, and close the connections that are of no known kind yet."""
+        self._acceptor.stop()
+        for task in tuple(self._naming):
+            task.cancel()
+        for waiting in self._nameless.values():
+            for sock, _ in waiting:
+                sock.close()
+        self._nameless.clear()
+        for sniffer in tuple(self._sniffers):
+            sniffer.close()
+
+    def _accepted(self, sock: socket.socket) -> None:
+        try:
+            set_options(sock)
+            peer, uid = peer_of(sock)
+        except OSError:  # it left while it waited in the queue
+            sock.close()
+            return
+        if uid is None:
+            self._enter(sock, peer)
+        elif uid not in self._nameless and (name := self._names.known(uid)) is not None:
+            self._enter(sock, replace(peer, user=name))
+        else:
+            self._wait(sock, peer, uid)
+
+    def _wait(self, sock: socket.socket, peer: Peer, uid: int) -> None:
+        """Until the user's name is known; then in the order in which they came."""
+        if uid not in self._nameless:
+            self._nameless[uid] = []
+            task = asyncio.create_task(self._name(uid), name=f"name of uid {uid}")
+            self._naming.add(task)
+            task.add_done_callback(self._naming.discard)
+        if len(self._nameless[uid]) < self._limiter.per_key:
+            self._nameless[uid].append((sock, peer))
+        else:
+            sock.close()
+
+    async def _name(self, uid: int) -> None:
+        name = await self._names(uid)
+        for sock, peer in self._nameless.pop(uid):
+            self._enter(sock, replace(peer, user=name))
+
+    def _enter(self, sock: socket.socket, peer: Peer) -> None:
+        if not self._limiter.key_fits(peer.user):
+            sock.close()
+            if peer.user not in self._greedy:
+                self._greedy[peer.user] = None
+                log.warning("%s", self.problem)
+                self._on_problem(self.problem)
+            return
+        self._limiter.take(peer.user)
+        if not self._limiter.total_fits(peer.user):
+            self._acceptor.hold()
+        self._sniffers.add(_Sniffer(sock, peer, self._limits.handshake_s, self._sniffed))
+
+    def _sniffed(self, sniffer: _Sniffer, first: bytes) -> None:
+        """A connection's first bytes are known (fewer than four: it gave up)."""
+        self._sniffers.discard(sniffer)
+        closed = partial(self._closed, sniffer.peer.user)
+        magic = _MAGIC.unpack_from(first)[0] if len(first) >= _MAGIC.size else None
+        match magic:
+            case _ if magic == TRACKER_MAGIC:
+                self._tracker(sniffer.sock, sniffer.peer, first, closed)
+            case _ if magic == SESSION_MAGIC:
+                self._session(sniffer.sock, sniffer.peer, first, closed)
+            case _:
+                if magic is not None:
+                    log.info("%s is no TVM client: it began with %s", sniffer.peer, first[:8].hex(" "))
+                sniffer.sock.close()
+                closed()
+
+    def _closed(self, user: str) -> None:
+        self._limiter.give_back(user)
+        if user in self._greedy and self._limiter.key_fits(user):
+            del self._greedy[user]
+            self._on_problem(self.problem)
+        if self._limiter.total_fits(user):
+            self._acceptor.release()
+
+
+class _Sniffer:
+    """Reads a connection until its first int32 is there, for a limited time."""
+
+    def __init__(
+        self, sock: socket.socket, peer: Peer, limit_s: float, sniffed: Callable[[_Sniffer, bytes], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.sock = sock
+        self.peer = peer
+        self._first = b""
+        self._sniffed = sniffed
+        self._timer = self._loop.call_later(limit_s, self.close)
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._end(b"")
+
+    def _readable(self) -> None:
+        try:
+            data = self.sock.recv(FIRST_BYTES)
+            if data:
+                quick_ack(self.sock)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not data:
+            self.close()
+            return
+        self._first += data
+        if len(self._first) >= _MAGIC.size:
+            self._end(self._first)
+
+    def _end(self, first: bytes) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self.sock.fileno())
+        self._sniffed(self, first)

@@ -1,0 +1,297 @@
+"""The fleet wall, the page of a device with an operator's orders, and the runtime bundles on devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from farm.common.durations import format_duration
+from farm.devices.health.series import COARSE_S, FINE_S
+from farm.model.device import LIFE_EVENTS
+from farm.web.page import ask, done, form_of, render
+from farm.web.rendering import segment, tone
+
+router = APIRouter()
+SEARCHED = ("name", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
+WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the others
+MOST_HELD = 500  # leases whose jobs are looked up
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFilter:
+    """Which devices somebody wants to see; empty fields leave nothing out."""
+
+    pool: str = ""
+    state: str = ""
+    text: str = ""
+
+    def takes(self, device: Mapping[str, Any]) -> bool:
+        """Whether it is one of them."""
+        if self.pool and device["pool"] != self.pool:
+            return False
+        if self.state and state_group(device["state"]) != self.state:
+            return False
+        words = " ".join((*(str(device[name]) for name in SEARCHED), *device["aliases"])).lower()
+        return all(word in words for word in self.text.lower().split())
+
+
+def state_group(state: str) -> str:
+    """The word people filter by: `busy, draining` counts as busy."""
+    return state.partition(",")[0]
+
+
+def groups(devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """States with the number of devices in each, the most frequent first."""
+    return sorted(Counter(state_group(each["state"]) for each in devices).items(), key=lambda each: (-each[1], each[0]))
+
+
+def place_of(device: Mapping[str, Any]) -> tuple[int, str]:
+    """Where a device stands on the wall: what needs a person first."""
+    worst = tone(device["state"])
+    noticed = bool(device["findings"]) or not device["adopted"]
+    rank = WORST_FIRST.index(worst) if worst in WORST_FIRST else len(WORST_FIRST) + (not noticed)
+    return rank, device["name"]
+
+
+def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> str:
+    """How long a lease lasts yet: by its search's pace, else at most until it expires; "" when nobody knows."""
+    eta_s = (job.get("progress") or {}).get("eta_s")
+    if eta_s is not None:
+        return f"about {format_duration(eta_s)} left"
+    if lease["expires_at"] is None:
+        return ""
+    seconds = (datetime.fromisoformat(lease["expires_at"]) - now).total_seconds()
+    return f"at most {format_duration(max(0.0, seconds))} left"
+
+
+async def _work(request: Request) -> dict[str, dict[str, Any]]:
+    """What each leased device is busy with: its job and the time left."""
+    leases = (await ask(request, "lease.list"))["leases"]
+    ids = [lease["job"] for lease in leases if lease["job"]][:MOST_HELD]
+    listed = (await ask(request, "job.list", jobs=ids, limit=MOST_HELD))["jobs"] if ids else []
+    jobs, now = {row["id"]: row for row in listed}, datetime.now(UTC)
+    held = [(lease, jobs.get(lease["job"], {})) for lease in leases]
+    return {lease["device"]: {"job": job, "left": time_left(lease, job, now)} for lease, job in held}
+
+
+async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
+    status = await ask(request, "status")
+    trends = (await ask(request, "fleet.trends"))["celsius"]
+    devices = sorted(status["devices"], key=place_of)
+    return {
+        "wanted": wanted,
+        "work": await _work(request) if any(device["holder"] for device in devices) else {},
+        "devices": [device for device in devices if wanted.takes(device)],
+        "trends": trends,
+        "states": groups(devices),
+        "pools": sorted({device["pool"] for device in devices} - {""}),
+        "total": len(devices),
+        "problems": status["problems"],
+        "tracker": status["tracker"],
+    }
+
+
+Text = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/")
+async def wall(request: Request, pool: Text = "", state: Text = "", text: Text = "") -> Response:
+    """The page."""
+    return render(request, "fleet.html", **await _wall(request, DeviceFilter(pool, state, text)))
+
+
+@router.get("/fleet/wall")
+async def wall_part(request: Request, pool: Text = "", state: Text = "", text: Text = "") -> Response:
+    """What changes of it."""
+    return render(request, "fleet_wall.html", **await _wall(request, DeviceFilter(pool, state, text)))
+
+
+LOG_LINES = 60
+MOST_EVENTS = 200  # read, to show some of them
+LIFE_SHOWN = 25
+SESSIONS_SHOWN = 15
+UNSAID = frozenset({"serial", "device", "fence", "hint"})
+
+
+def sessions_of(events: Sequence[Mapping[str, Any]], *, held: bool) -> list[dict[str, Any]]:
+    """Sessions from their events, newest first. The newest is open if it has no end and somebody has the device."""
+    found: list[dict[str, Any]] = []
+    ended: set[str] = set()
+    for event in events:
+        data, kind = event["data"], event["kind"]
+        if kind == "session.ended":
+            ended.add(data["session"])
+            outcome = ": ".join(filter(None, (data["outcome"], data.get("detail", ""))))
+            found.append({**data, "at": event["at"], "outcome": outcome})
+        elif kind == "session.opened" and held and not found and data["session"] not in ended:
+            found.append(
+                {**data, "at": event["at"], "outcome": "open", "seconds": None, "bytes_up": 0, "bytes_down": 0}
+            )
+    return found[:SESSIONS_SHOWN]
+
+
+def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each column of readings in three figures: what scripts draw, as text."""
+    found = []
+    for column in columns:
+        known = [value for value in column["values"] if value is not None]
+        if known:
+            name = f"{column['quantity']} {column['name']}" if column["quantity"] != column["name"] else column["name"]
+            figures = {"latest": known[-1], "lowest": min(known), "highest": max(known)}
+            found.append({"name": name, "unit": column["unit"], **figures})
+    return found
+
+
+def data_of(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
+    """An event's data in one line, but for what the page says already: the texts `above`."""
+    return ", ".join(
+        f"{name} {'as above' if isinstance(value, str) and repeats(value, *above) else value}"
+        for name, value in event["data"].items()
+        if name not in UNSAID and value not in ("", None, [], {})
+    )
+
+
+def classes_of(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, bool, str]]:
+    """Classes of leases that are open, or closed for one reason, together: their names, whether open, the reason."""
+    alike: dict[tuple[bool, str], list[str]] = {}
+    for name, each in classes.items():
+        alike.setdefault((each["open"], "" if each["open"] else each["reason"]), []).append(name)
+    return [(", ".join(names), is_open, reason) for (is_open, reason), names in alike.items()]
+
+
+def repeats(text: str, *above: str) -> bool:
+    """Whether a text says no more than one that stands above it; "" says nothing."""
+    text = text.removeprefix("closed: ")
+    return not text or any(each and (text in each or each in text) for each in above)
+
+
+async def _now(request: Request, name: str) -> dict[str, Any]:
+    device = await ask(request, "device.show", device=name)
+    why = await ask(request, "explain", what="device", name=name)
+    readings = await ask(request, "device.readings", device=name, seconds=FINE_S)
+    subject, kept = device["name"], (why["device"]["quarantine"] or {}).get("reason", "")
+    log = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS))["events"]
+    steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, rooms=["device"]))["events"]
+    return {
+        "device": device,
+        "why": why["device"],
+        "classes": classes_of(why["device"]["classes"]),
+        "reason": "" if repeats(device["reason"], kept) else device["reason"],
+        "shown_above": lambda text: repeats(text, kept, device["reason"]),
+        "lines": why["lines"],
+        "readings": summary_of(readings["columns"]),
+        "log": [{**event, "data_line": data_of(event, (kept, device["reason"]))} for event in log[:LOG_LINES]],
+        "steps": [event for event in steps if event["kind"] in LIFE_EVENTS][:LIFE_SHOWN],
+        "sessions": sessions_of(log, held=bool(device["holder"])),
+    }
+
+
+@router.get("/devices/{name}")
+async def device_page(request: Request, name: str) -> Response:
+    """The page."""
+    return render(request, "device.html", **await _now(request, name))
+
+
+@router.get("/devices/{name}/now")
+async def device_part(request: Request, name: str) -> Response:
+    """What changes of it."""
+    return render(request, "device_now.html", **await _now(request, name))
+
+
+@router.get("/devices/{name}/readings")
+async def readings(
+    request: Request, name: str, seconds: Annotated[float, Query(gt=0, le=COARSE_S)] = FINE_S
+) -> Response:
+    """What the page's plots draw."""
+    return JSONResponse(dict(await ask(request, "device.readings", device=name, seconds=seconds)))
+
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+
+def _page_of(name: str) -> str:
+    return f"/devices/{segment(name)}"
+
+
+SERVICE_NOTICES = {"in": "is back in service", "draining": "is draining", "maintenance": "is in maintenance"}
+
+
+@router.post("/devices/{name}/service")
+async def set_service(request: Request, name: str) -> Response:
+    """Drain, maintain, release."""
+    answer = await ask(request, "device.service", device=name, service=(await form_of(request)).get("service", ""))
+    notice = f"{answer['name']} {SERVICE_NOTICES[answer['service']]}."
+    if answer["released"]:
+        notice += f" Its quarantine is over ({answer['quarantine']}); it is checked before anybody gets it."
+    elif answer["quarantine"]:
+        notice += f" It also stays in quarantine: {answer['quarantine']}."
+    if answer["holder"] and answer["service"] != "in":
+        notice += f" {answer['holder']} still has it; it is free when that lease ends."
+    return done(
+        request, " ".join((notice, *(f"Beware: {each}." for each in answer["still"]))), _page_of(answer["name"])
+    )
+
+
+@router.post("/devices/add")
+async def add(request: Request) -> Response:
+    """Add a network phone."""
+    answer = await ask(request, "device.add", address=(await form_of(request)).get("address", "").strip())
+    return done(request, f"{answer['address']} is added; it appears when adb has connected to it.", "/")
+
+
+@router.post("/devices/{name}/adopt")
+async def adopt(request: Request, name: str) -> Response:
+    """Let it into the farm."""
+    form = await form_of(request)
+    answer = await ask(
+        request, "device.adopt", device=name, pool=form.get("pool", ""), rename=form.get("rename", "").strip()
+    )
+    return done(request, f"{answer['name']} is adopted.", _page_of(answer["name"]))
+
+
+@router.post("/devices/{name}/quarantine")
+async def quarantine(request: Request, name: str) -> Response:
+    """Keep it away from users."""
+    form = await form_of(request)
+    answer = await ask(request, "device.quarantine", device=name, reason=form.get("reason", ""), force="force" in form)
+    ended = f" {answer['holder']} had it: that lease ends." if answer["holder"] else ""
+    return done(request, f"{answer['name']} is in quarantine: {answer['reason']}.{ended}", _page_of(answer["name"]))
+
+
+@router.post("/devices/{name}/reboot")
+async def reboot(request: Request, name: str) -> Response:
+    """Reboot it."""
+    answer = await ask(request, "device.reboot", device=name, force="force" in await form_of(request))
+    return done(request, f"{answer['name']} reboots.", _page_of(answer["name"]))
+
+
+@router.post("/devices/{name}/power-cycle")
+async def power_cycle(request: Request, name: str) -> Response:
+    """Cut its power for a moment."""
+    answer = await ask(request, "device.power_cycle", device=name, force="force" in await form_of(request))
+    beside = f" Also without power for a moment: {', '.join(answer['beside'])}." if answer["beside"] else ""
+    return done(request, f"The power of {answer['name']} is cut for a moment.{beside}", _page_of(answer["name"]))
+
+
+@router.get("/bundles")
+async def bundles(request: Request) -> Response:
+    """The page."""
+    found = (await ask(request, "bundle.list"))["bundles"]
+    devices = (await ask(request, "status"))["devices"]
+    on: dict[str, list[str]] = {}
+    for device in devices:
+        if device["bundle"]:
+            on.setdefault(device["bundle"], []).append(device["name"])
+    return render(
+        request,
+        "bundles.html",
+        bundles=found,
+        on=on,
+        toolchains=(await ask(request, "toolchain.list"))["toolchains"],
+    )

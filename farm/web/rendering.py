@@ -1,0 +1,225 @@
+"""How pages are rendered: the templates with their filters, and the page's own static files, read once into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from itertools import dropwhile
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from farm.common.durations import digits, format_duration
+from farm.control.callers import Role
+from farm.devices.health.series import LINE_EVERY_S
+from farm.kinds import KINDS
+from farm.measure.conditions import ratio_words
+
+SPARK_WIDTH, SPARK_HEIGHT = 96, 24
+SPARK_SPAN_C = 8.0  # at least so many degrees from bottom to top: noise is no mountain
+_TIME = Markup('<time datetime="{}">{} UTC</time>')
+_LINK = Markup('<a href="{}">{}</a>')
+_SPARK = Markup(
+    '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img">'
+    '<title>{}</title><polyline points="{}"/></svg>'
+)
+# One tone for each thing that people tell apart at a glance; the word stands beside the colour.
+TONES = {
+    "ready": "good",
+    "busy": "busy",
+    "cooling": "warm",
+    "quarantined": "bad",
+    "recovering": "warn",
+    "unauthorized": "warn",
+    "offline": "warn",
+    "gone": "off",
+    "draining": "hold",
+    "maintenance": "hold",
+}
+
+# Fields of verbs that the page's forms have by another name than their own.
+FIELDS = {
+    "device": "Phone",
+    "of_kind": "Kind",
+    "reason": "What is wrong with it",
+    "rename": "Name",
+}
+
+
+def field(name: str) -> str:
+    """A verb's field as people read it in a form."""
+    return FIELDS.get(name, name.replace("_", " ").capitalize())
+
+
+def tone(state: str) -> str:
+    """The colour class of a device's state."""
+    return TONES.get(state.partition(",")[0], "going")
+
+
+def celsius(value: float | None) -> str:
+    """A temperature."""
+    return "-" if value is None else f"{value:.1f} °C"
+
+
+def percent(value: int | None) -> str:
+    """A share."""
+    return "-" if value is None else f"{value} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes."""
+    if count is None:
+        return "-"
+    for unit, divisor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= divisor:
+            return f"{count / divisor:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time."""
+    return "-" if seconds is None else format_duration(seconds)
+
+
+def moment(at: str | datetime | None) -> Markup:
+    """A point in time as the browser's own clock shows it; UTC without scripts."""
+    if not at:
+        return Markup("-")
+    when = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return _TIME.format(when.isoformat(), f"{when:%Y-%m-%d %H:%M:%S}")
+
+
+def segment(text: str) -> str:
+    """Text as one segment of a path in a link."""
+    return quote(text, safe="")
+
+
+def coded(text: str) -> Markup:
+    """A sentence with what stands in `backticks` as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one without its other: no code
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+_COMMAND = re.compile(
+    r"`?\bfarm (?:(?P<list>device|job|lease|bundle|records) list\b"
+    r"|(?:device (?:adopt|release|reboot|power-cycle|show|drain|maintain)|explain device)"
+    r" (?P<device>(?!is\b)[\w.:-]*\w)"
+    r"|(?:job (?:show|cancel|resume|hold)|logs) (?P<job>[\w-]+-[0-9a-f]+))(?: --force)?(?=$|[;,.)`:]| (?!--))`?"
+)
+_LISTS = {"device": "/", "job": "/jobs", "lease": "/leases", "bundle": "/bundles", "records": "/records"}
+
+
+def linked(text: str) -> Markup:
+    """A sentence in which a command that the page can do, or show the answer of, leads to that page."""
+    parts, at = [], 0
+    for found in _COMMAND.finditer(text):
+        name = found["device"] or found["job"]
+        to = _LISTS[found["list"]] if found["list"] else f"/{'devices' if found['device'] else 'jobs'}/{segment(name)}"
+        words = found[0].strip("`").removeprefix("farm ")
+        parts += [escape(text[at : found.start()]), _LINK.format(to, words)]
+        at = found.end()
+    return Markup("").join([*parts, escape(text[at:])])
+
+
+def spark(values: Sequence[float | None]) -> Markup:
+    """A line of the latest temperatures, °C, oldest first, as wide as there are any; its title says their span."""
+    line = list(dropwhile(lambda value: value is None, values))
+    known = [value for value in line if value is not None]
+    points, title = "", "temperature over time: not known yet"
+    if len(known) > 1:
+        low, high = min(known), max(known)
+        title = f"temperature of the last {format_duration(len(line) * LINE_EVERY_S)}: {low:.1f} to {high:.1f} °C"
+        span, step = max(high - low, SPARK_SPAN_C), SPARK_WIDTH / (len(line) - 1)
+        bottom = (low + high - span) / 2
+        points = " ".join(
+            f"{number * step:.1f},{(SPARK_HEIGHT - 2) * (1 - (value - bottom) / span) + 1:.1f}"
+            for number, value in enumerate(line)
+            if value is not None
+        )
+    return _SPARK.format(SPARK_WIDTH, SPARK_HEIGHT, title, points)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "tone": tone,
+    "celsius": celsius,
+    "percent": percent,
+    "size": size,
+    "duration": duration,
+    "digits": digits,
+    "ratio": ratio_words,
+    "moment": moment,
+    "segment": segment,
+    "spark": spark,
+    "coded": coded,
+    "linked": linked,
+}
+
+
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "json": "application/json",
+    "LICENSE": "text/plain; charset=utf-8",
+}
+VERSION_CHARS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it is served."""
+
+    body: bytes
+    media_type: str
+    version: str  # start of its SHA-256: part of its address, so that browsers may keep it for ever
+
+
+def read_assets() -> Mapping[str, Asset]:
+    """Every file under farm/web/static by its path there. Blocking; about 200 kB."""
+    found: dict[str, Asset] = {}
+
+    def walk(folder: Traversable, path: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                walk(entry, f"{path}{entry.name}/")
+            elif (media_type := TYPES.get(entry.name.rpartition(".")[2])) is not None:
+                body = entry.read_bytes()
+                found[path + entry.name] = Asset(body, media_type, hashlib.sha256(body).hexdigest()[:VERSION_CHARS])
+
+    walk(files("farm.web") / "static", "")
+    return found
+
+
+def make_templates(assets: Mapping[str, Asset]) -> Environment:
+    """The templates; whatever is put into them is escaped."""
+    environment = Environment(
+        loader=ChoiceLoader((PackageLoader("farm.web"), FunctionLoader(_kind_template))),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters.update(FILTERS)
+
+    def static(path: str) -> str:
+        return f"/static/{assets[path].version}/{path}"
+
+    environment.globals["static"] = static
+    environment.globals["Role"] = Role
+    return environment
+
+
+def _kind_template(name: str) -> str | None:
+    """`kind/NAME`: the page.html of a kind of jobs; None: it has none."""
+    kind = KINDS.kinds.get(name.removeprefix("kind/"))
+    return kind.text("page.html") if kind is not None else None

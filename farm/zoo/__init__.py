@@ -1,1 +1,0 @@
-"""Networks for tests, benchmarks and the demo: built from seeds, without a download."""

@@ -1,0 +1,230 @@
+"""A fleet over virtual phones; only the golden kernels are replaced, by an RPC handshake with the phone's server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from farm.adb.client import AdbClient
+from farm.adb.watch import DeviceWatcher
+from farm.bundle.model import Bundle, BundleFile, Platform
+from farm.bundle.rollout_rules import RolloutConfig
+from farm.common.events import Event, EventLog
+from farm.devices.agent_work import GoldenCheckReport
+from farm.devices.fleet import Fleet, FleetConfig
+from farm.devices.identity.naming_rules import AdoptRule
+from farm.devices.server.rollouts import Rollouts
+from farm.model.device import DeviceView, Life
+from farm.simulation.control import LabClient
+from farm.store.devices import DeviceRecord
+from farm.store.store import Store
+from tests.adb_server import AdbServer
+from tests.support.needs import need
+
+RPC_MAGIC = 0xFF271
+LIMIT_S = 30.0
+ADOPT_ALL = (AdoptRule("virtual=yes", pool="lab"),)
+
+
+@dataclass
+class Shelf:
+    """A bundle library of one."""
+
+    bundle: Bundle | None
+    former: list[Bundle] = field(default_factory=list)
+
+    def list(self) -> Sequence[Bundle]:
+        return [*self.former, *([self.bundle] if self.bundle else [])]
+
+    def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
+        fits = self.bundle is not None and (abi, platform) == (self.bundle.abi, self.bundle.platform)
+        return self.bundle if fits else None
+
+
+@dataclass
+class HandshakeChecker:
+    """Opens a session with the server's secret; `verdicts` are given first."""
+
+    fleet: Fleet | None = None
+    verdicts: list[GoldenCheckReport | Exception] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+
+    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
+        assert self.fleet is not None
+        self.checked.append(device)
+        assert self.fleet.view(device).life is Life.CHECKING
+        if self.verdicts:
+            verdict = self.verdicts.pop(0)
+            if isinstance(verdict, Exception):
+                raise verdict
+            return verdict
+        code, close = await handshake(self.fleet, device)
+        close()
+        return GoldenCheckReport(code == RPC_MAGIC, f"handshake code {code:#x}", 0.0)
+
+
+async def handshake(fleet: Fleet, name: str) -> tuple[int, Callable[[], None]]:
+    """Open an RPC session; returns the server's code and what ends the session."""
+    sock, secret = await fleet.dial(name, 5.0)
+    loop = asyncio.get_running_loop()
+    key = f"client:{secret}".encode()
+    async with asyncio.timeout(5.0):
+        await loop.sock_sendall(sock, struct.pack("<ii", RPC_MAGIC, len(key)) + key)
+        code: int = struct.unpack("<i", await loop.sock_recv(sock, 4))[0]
+    return code, sock.close
+
+
+@dataclass
+class Rig:
+    """One farm's fleet with its phones."""
+
+    fleet: Fleet
+    client: AdbClient
+    checker: HandshakeChecker
+    shelf: Shelf
+    events: EventLog
+    store: Store
+    phones: LabClient
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until(self, life: Life, *, count: int = 1) -> DeviceView:
+        """Wait until `count` devices are in `life`; returns the first by name."""
+        return await self.until_view(lambda view: view.life is life, count=count)
+
+    async def until_view(self, fits: Callable[[DeviceView], bool], *, count: int = 1) -> DeviceView:
+        stop = self.fleet.subscribe(lambda _: self._changed.set())
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while len(found := [view for view in self.fleet.views() if fits(view)]) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pytest.fail(f"not in time; now: {[(view.name, view.life, view.reason) for view in self.fleet.views()]}")
+        finally:
+            stop()
+        return found[0]
+
+    def heard(self, since: int = 0) -> list[str]:
+        """Kinds of events after `since` about a device's life, without progress."""
+        kinds = [event.kind for event in self.events.since(since) if event.kind != "device.pushing"]
+        return [kind for kind in kinds if not kind.startswith("recovery.")]
+
+    def actions(self, since: int = 0) -> list[str]:
+        """Actions taken after `since`, each with its outcome behind it when it is over."""
+        return [
+            str(event.data["outcome" if event.kind == "recovery.ended" else "action"])
+            for event in self.events.since(since)
+            if event.kind.startswith("recovery.")
+        ]
+
+    def mark(self) -> int:
+        """The number of the last event."""
+        events: list[Event] = list(self.events.since())
+        return events[-1].seq if events else 0
+
+    async def shell(self, serial: str, command: str) -> str:
+        return (await self.client.shell(serial, command, timeout_s=10.0)).text
+
+    async def server_pid(self, serial: str) -> str:
+        return (await self.shell(serial, "sed -n s/^pid=//p /data/local/tmp/farm/run/state")).strip()
+
+    async def sessions(self, serial: str) -> set[str]:
+        """The processes that the server's sessions are, each with the tick it began at."""
+        folder = "/data/local/tmp/farm"
+        command = (
+            f". {folder}/bin/processes.sh; family $(sed -n s/^pid=//p {folder}/run/state);"
+            " for pid in $relatives; do stat_of $pid && echo $pid-$ticks; done"
+        )
+        return set((await self.shell(serial, command)).split())
+
+
+def make_bundle(folder: Path) -> Bundle:
+    files = tuple(
+        BundleFile(
+            path.name,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_size,
+            0o755 if path.name == "tvm_rpc" else 0o644,
+        )
+        for path in sorted(folder.iterdir())
+    )
+    name = hashlib.sha256(repr(files).encode()).hexdigest()
+    return Bundle("virtual", name, "x86_64", files, folder, "default", (), "0.27", False, platform=Platform.LINUX)
+
+
+@pytest.fixture(scope="session")
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The virtual phones' runtime, built once."""
+    from farm.simulation.namespaces import Isolation, detect_isolation
+    from farm.simulation.runtime import build_bundle_folder
+
+    if detect_isolation() is not Isolation.NONE:
+        need("g++")  # the Python server would need phones that show the host's Python
+    return build_bundle_folder(tmp_path_factory.mktemp("runtime") / "bundle")
+
+
+@pytest.fixture
+def bundle(runtime_folder: Path) -> Bundle:
+    return make_bundle(runtime_folder)
+
+
+StartRig = Callable[..., "asynccontextmanager[Rig]"]
+
+
+@pytest.fixture
+def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """`async with rig({"one": "oneplus-12"}) as r`: unplugged phones and a fleet that waits for them."""
+
+    @asynccontextmanager
+    async def start(
+        phones: dict[str, str] | None = None,
+        *,
+        rules: tuple[AdoptRule, ...] = ADOPT_ALL,
+        shelf: Shelf | None = None,
+        plugged: bool = True,
+        config: FleetConfig | None = None,
+        rollout: RolloutConfig | None = None,
+        phones_at: LabClient | None = None,
+        remembered: Callable[[str], Sequence[DeviceRecord]] = lambda _: (),
+        **options: object,
+    ) -> AsyncIterator[Rig]:
+        control = phones_at or await asyncio.to_thread(lab, phones or {"one": "oneplus-12"}, plugged=False, **options)
+        client = AdbClient(adb_server.socket)
+        events, store, checker = EventLog(), Store.open(tmp_path / "farm.db"), HandshakeChecker()
+        shelf = shelf or Shelf(bundle)
+        for record in remembered(control.phone("one").hardware_serial):
+            await store.devices.save(record)
+        config = config or FleetConfig(rules=rules)
+        watcher = DeviceWatcher(client)
+        fleet = Fleet(
+            client,
+            watcher,
+            Rollouts(shelf.for_abi, shelf.list, store.rollouts, events, rollout or RolloutConfig(soak_s=0.0)),
+            checker,
+            store.devices,
+            events,
+            config,
+            recoveries=store.recoveries,
+            batteries=store.batteries,
+        )
+        checker.fleet = fleet
+        running = asyncio.create_task(fleet.run())
+        made = Rig(fleet, client, checker, shelf, events, store, control)
+        try:
+            if plugged:
+                control.plug("*")
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            store.close()
+        assert running.cancelled(), running.exception()
+
+    return start

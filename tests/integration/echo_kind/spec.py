@@ -1,0 +1,21 @@
+"""What an echo is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from farm.jobs.specs import Help, JobSpec, Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EchoSpec(JobSpec):
+    """Give back a text."""
+
+    kind: ClassVar[str] = "echo"
+    worker: ClassVar[bool] = False
+
+    text: Annotated[str, Field(min_length=1, max_length=100), Help("The text.")]
+    times: Annotated[Whole, Field(ge=1, le=3), Help("How often.")] = 1

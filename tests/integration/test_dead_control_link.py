@@ -1,0 +1,43 @@
+"""A listener whose task has ended accepts no client and reports nothing: the daemon ends, to be started again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from farm.config import AdbConfig, ControlConfig, FarmConfig, TvmConfig, WebConfig
+from farm.daemon.daemon import Daemon
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "control socket worker.sock",
+        "control socket control.sock",
+        "control socket elsewhere",
+        "key check of the control socket",
+        "web",
+    ],
+)
+async def test_the_daemon_ends_with_an_error(tmp_path: Path, part: str) -> None:
+    config = FarmConfig(
+        state_dir=tmp_path / "state", runtime_dir=tmp_path / "run", adb=AdbConfig(manage=False), tvm=TvmConfig(port=0),
+        web=WebConfig(port=0), control=ControlConfig(listen="tcp://127.0.0.1:0"),
+    )  # fmt: skip
+    daemon = asyncio.create_task(Daemon(config, lambda: config).run())
+
+    def waits_for() -> asyncio.Future[object] | None:
+        """What the task of the listener waits for, once everything runs."""
+        tasks = {task.get_name(): task for task in asyncio.all_tasks()}
+        return getattr(tasks.get(part), "_fut_waiter", None) if "watchdog" in tasks else None
+
+    await until(lambda: daemon.done() or waits_for())
+    assert not daemon.done()
+    waited = waits_for()
+    assert waited is not None
+    waited.set_exception(OSError("the socket is gone"))
+    with pytest.raises(OSError, match="the socket is gone"):
+        await asyncio.wait_for(daemon, 30)

@@ -1,0 +1,99 @@
+"""A new runtime bundle reaches the phones one by one and in waves; a broken one takes no phone out of service."""
+
+import json
+import shutil
+
+import pytest
+
+from farm.common.errors import ExitCode
+from tests.support.whole_farm import Story, answer, refused, running_farm, until, until_ready
+
+QUICK = "[rollout]\nsoak_s = 0.2\nshare = 0.5\n"
+DIES = "#!/system/bin/sh\nexit 3\n"
+SCRIPT = 'abi = "x86_64"\nplatform = "linux-glibc"\n'
+
+
+def bundle(farm, folder, name, program=""):
+    """Add the farm's bundle under another name: the same with one more file, or with another `tvm_rpc`."""
+    shutil.copytree(farm.folder / "bundle", folder / name)
+    (folder / name / "build.txt").write_text(f"{name}\n")
+    if program:
+        (folder / name / "tvm_rpc").write_text(program)
+        (folder / name / "bundle.toml").write_text(SCRIPT)
+    return answer(farm.farm("bundle", "add", str(folder / name), "--name", name, "--json"))
+
+
+def listed(farm):
+    return {each["name"]: each for each in answer(farm.farm("bundle", "list", "--json"))["bundles"]}
+
+
+def phones(farm):
+    return {row["name"]: row for row in farm.status()["devices"]}
+
+
+@pytest.mark.timeout(240)
+def test_a_bundle_that_does_not_start_is_refused_and_no_phone_is_lost(tmp_path):
+    with running_farm("oneplus-12", "oneplus-12", "oneplus-12", config=QUICK) as farm:
+        good = listed(farm)["virtual"]
+        assert good["state"] == "current"
+        story = Story(farm)
+        assert bundle(farm, tmp_path, "broken", DIES)["state"] == "candidate"
+        farm.daemon.kill()
+        farm.daemon.start().close()
+        until(lambda: listed(farm)["broken"]["state"] == "refused")
+        until_ready(farm)
+        assert {row["bundle"] for row in phones(farm).values()} == {good["hash"]}
+        story.read()
+        kinds = [event["kind"] for event in story.events]
+        assert "device.quarantined" not in kinds
+        assert kinds.count("bundle.refused") == 1
+        assert kinds.count("bundle.failed") == 1  # the canary only
+        reason = listed(farm)["broken"]["reason"]
+        assert "exited with 3" in reason or "did not start" in reason
+        shown = farm.farm("bundle", "list").stdout
+        assert f"refused: {reason}" in shown
+        name = next(iter(phones(farm)))
+        assert reason in farm.farm("explain", "device", name).stdout
+        # A restart asks nothing of the phones again.
+        farm.daemon.kill()
+        farm.daemon.start().close()
+        until_ready(farm)
+        assert listed(farm)["broken"]["state"] == "refused"
+        assert farm.farm("bundle", "remove", "broken").returncode == 0
+        assert [*listed(farm)] == ["virtual"]
+
+
+@pytest.mark.timeout(240)
+def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
+    with running_farm("oneplus-12", "oneplus-12", "oneplus-12", "oneplus-12", config=QUICK) as farm:
+        story = Story(farm)
+        second = bundle(farm, tmp_path, "second")
+        story.until("bundle.current", hash=second["hash"])
+        until_ready(farm)
+        assert {row["bundle"] for row in phones(farm).values()} == {second["hash"]}
+        out, canary, waves = set(), "", False
+        for event in story.events:
+            name = event["subject"]
+            if event["kind"] == "bundle.canary":
+                canary = event["data"]["device"]
+            elif event["kind"] == "bundle.trying":
+                waves = True
+            elif event["kind"] == "device.provisioning":
+                out.add(name)
+                assert name == canary or waves
+            elif event["kind"] == "device.ready":
+                out.discard(name)
+            assert len(out) <= 2
+        states = {name: each["state"] for name, each in listed(farm).items()}
+        assert states == {"virtual": "kept", "second": "current"}
+
+        refused(farm.farm("bundle", "rollback", "virtual"), ExitCode.USAGE, "neither a candidate nor current")
+        refused(farm.farm("bundle", "promote", "second"), ExitCode.USAGE, "is current already")
+        done = json.loads(farm.farm("bundle", "rollback", "second", "--json").stdout)
+        assert done["state"] == "refused"
+        assert "rolled back by" in done["reason"]
+        until(lambda: {row["bundle"] for row in phones(farm).values()} == {listed(farm)["virtual"]["hash"]})
+        until_ready(farm)
+        assert answer(farm.farm("bundle", "promote", "second", "--json"))["state"] == "current"
+        until(lambda: {row["bundle"] for row in phones(farm).values()} == {second["hash"]})
+        until_ready(farm)

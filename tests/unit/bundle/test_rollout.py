@@ -1,0 +1,342 @@
+"""The rolling upgrade: which phone changes when, what a failure means; a restart or a removal loses nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.bundle.rollout_rules import (
+    RETRY_S,
+    Rollout,
+    RolloutConfig,
+    RolloutPhone,
+    added,
+    advance,
+    assigned,
+    named,
+    news,
+    progress,
+    promoted,
+    released,
+    rolled_back,
+    trial_failed,
+)
+from farm.common.errors import UserError
+
+OLD, NEW, NEWER = "old", "new", "newer"
+CONFIG = RolloutConfig(share=0.5, soak_s=10.0)
+
+
+class Lab:
+    """Phones that carry out what is decided, a step at a time."""
+
+    def __init__(self, count: int = 4, config: RolloutConfig = CONFIG) -> None:
+        self.config = config
+        self.now_s = 1000.0
+        self.stored = {OLD}
+        self.proven = {f"S{number}": OLD for number in range(count)}
+        self.phones = {
+            serial: RolloutPhone(serial, serial.lower(), OLD, 100.0, idle=True, reachable=True, counted=True)
+            for serial in self.proven
+        }
+        self.broken: set[tuple[str, str]] = set()  # serial, bundle
+        self.rollout = named(Rollout(), OLD, self.stored, [*self.proven.values()])
+        self.most_out = 0
+
+    def add(self, bundle: str) -> None:
+        self.stored.add(bundle)
+        self.rollout = named(added(self.rollout, bundle), bundle, self.stored, [*self.proven.values()])
+
+    def change(self, serial: str, **values: object) -> None:
+        self.phones[serial] = replace(self.phones[serial], **values)  # type: ignore[arg-type]
+
+    def step(self, seconds: float = 11.0) -> tuple[str, ...]:
+        """Time passes, then the next step is taken; phones provision what they are assigned at once."""
+        self.now_s += seconds
+        for serial, phone in self.phones.items():
+            if phone.ready_s is not None:
+                self.change(serial, ready_s=phone.ready_s + seconds)
+        before = self.rollout
+        self.rollout, exchange = advance(self.rollout, tuple(self.phones.values()), self.config, self.now_s)
+        if before.candidate and self.rollout.current == before.candidate:
+            self.proven |= {each: before.candidate for each, p in self.phones.items() if p.bundle == before.candidate}
+        self.most_out = max(self.most_out, len(exchange))
+        for serial in exchange:
+            self.provision(serial)
+        return exchange
+
+    def provision(self, serial: str) -> None:
+        bundle = assigned(self.rollout, serial, self.proven[serial])
+        if (serial, bundle) in self.broken:
+            self.rollout = trial_failed(self.rollout, serial, bundle, "it exits with 3", blamed=True, now_s=self.now_s)
+            bundle = assigned(self.rollout, serial, self.proven[serial])
+        if bundle != self.rollout.candidate:
+            self.proven[serial] = bundle
+        self.change(serial, bundle=bundle, ready_s=0.0)
+
+    def on(self) -> list[str]:
+        return [phone.bundle for phone in self.phones.values()]
+
+
+def test_the_first_bundle_goes_to_all_phones_at_once() -> None:
+    first = named(Rollout(), OLD, {OLD}, [])
+    assert (first.current, first.candidate) == (OLD, "")
+    assert assigned(first, "S1", "") == OLD
+    # Nothing is proven: another one replaces it, as does one that is named while the first is still being pushed.
+    second = named(first, NEW, {OLD, NEW}, [])
+    assert (second.current, second.candidate) == (NEW, "")
+
+
+def test_one_phone_tries_then_waves_of_the_share_then_it_is_current() -> None:
+    lab = Lab(6)
+    lab.add(NEW)
+    assert lab.rollout.candidate == NEW
+    assert lab.on() == [OLD] * 6
+    assert lab.step() == ("S0",)
+    assert lab.step(5.0) == ()  # not ready for long enough
+    assert lab.step(5.0) == ("S1", "S2", "S3")  # half of six
+    assert progress(lab.rollout, tuple(lab.phones.values())) == (1, 6)
+    assert lab.step() == ("S4", "S5")
+    lab.step()
+    assert (lab.rollout.current, lab.rollout.previous, lab.rollout.candidate) == (NEW, OLD, "")
+    assert lab.on() == [NEW] * 6
+    assert lab.step() == ()
+
+
+def test_a_bundle_that_fails_on_the_canary_is_refused_when_the_phone_is_well_with_its_old_one() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.broken = {(serial, NEW) for serial in lab.phones}
+    lab.step()
+    assert lab.on() == [OLD] * 4
+    assert lab.rollout.candidate == NEW
+    assert lab.step() == ()
+    assert lab.rollout.refused == {NEW: "on s0: it exits with 3"}
+    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.trials) == (OLD, "", {})
+    assert lab.step() == ()
+    # The library still names it; that changes nothing, nor does a restart.
+    again = named(lab.rollout, NEW, lab.stored, [OLD] * 4)
+    assert again == lab.rollout
+
+
+def test_a_phone_that_fails_with_its_old_bundle_too_is_no_verdict() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.broken = {("S0", NEW)}
+    lab.step()
+    lab.change("S0", ready_s=None, idle=False, reachable=False, counted=False)  # in quarantine
+    assert lab.step() == ("S1",)
+    assert lab.rollout.refused == {}
+    for _ in range(4):
+        lab.step()
+    assert lab.rollout.current == NEW
+
+
+def test_a_late_failure_takes_the_bundle_from_those_that_have_it() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.broken = {("S3", NEW)}
+    while NEW not in lab.rollout.refused:
+        lab.step()
+    assert lab.on() == [OLD, OLD, NEW, OLD]  # in waves, too
+    assert lab.step() == ("S2",)
+    assert lab.on() == [OLD] * 4
+    lab.step()
+    assert lab.rollout.trials == {}
+
+
+def test_a_failure_that_is_not_the_bundles_puts_the_phone_off() -> None:
+    lab = Lab(1)
+    lab.add(NEW)
+    lab.step()
+    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
+    lab.provision("S0")
+    assert lab.on() == [OLD]
+    assert lab.step(RETRY_S / 2) == ()
+    assert lab.rollout.refused == {}
+    assert lab.step(RETRY_S / 2) == ("S0",)
+    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
+    lab.provision("S0")
+    assert lab.step(RETRY_S) == ()  # longer each time
+    assert lab.step(RETRY_S) == ("S0",)
+
+
+def test_a_phone_that_leaves_meanwhile_is_tried_again_later() -> None:
+    lab = Lab(2)
+    lab.add(NEW)
+    lab.step()
+    lab.change("S0", ready_s=None, idle=False, reachable=False)
+    assert lab.step() == ("S1",)
+    lab.step()
+    assert lab.rollout.candidate == NEW  # S0 is away for a short time only, and is waited for
+    lab.change("S0", ready_s=0.0, idle=True, reachable=True, bundle=OLD)
+    assert lab.step() == ("S0",)
+    lab.step()
+    assert lab.rollout.current == NEW
+
+
+def test_a_leased_phone_is_left_alone() -> None:
+    lab = Lab(2)
+    for serial in lab.phones:
+        lab.change(serial, idle=False)
+    lab.add(NEW)
+    assert lab.step() == ()
+    lab.change("S1", idle=True)
+    assert lab.step() == ("S1",)
+
+
+def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one() -> None:
+    lab = Lab(2)
+    lab.add(NEW)
+    lab.change("S1", ready_s=None, idle=False, reachable=False, counted=False)
+    lab.step()
+    lab.step()
+    assert lab.rollout.current == NEW
+    lab.broken = {("S1", NEW)}
+    lab.change("S1", reachable=True, idle=True, counted=True)
+    lab.provision("S1")
+    assert lab.on() == [NEW, OLD]
+    assert lab.step() == ()
+    assert lab.rollout.current == NEW
+    assert lab.rollout.refused == {}
+    lab.broken = set()
+    lab.rollout = released(lab.rollout, "S1")
+    assert lab.step() == ("S1",)
+    assert lab.on() == [NEW, NEW]
+
+
+def test_adding_a_refused_bundle_again_gives_it_another_chance() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.broken = {("S0", NEW)}
+    lab.step()
+    lab.step()
+    assert NEW in lab.rollout.refused
+    lab.broken = set()
+    lab.add(NEW)
+    assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
+    assert lab.step() == ("S0",)
+
+
+def test_a_newer_candidate_replaces_the_one_before() -> None:
+    lab = Lab(2)
+    lab.add(NEW)
+    lab.step()
+    assert lab.on() == [NEW, OLD]
+    lab.add(NEWER)
+    assert lab.step() == ("S0",)
+    assert lab.on() == [NEWER, OLD]
+
+
+def test_the_current_bundle_named_again_ends_the_rollout() -> None:
+    lab = Lab(2)
+    lab.add(NEW)
+    lab.step()
+    lab.add(OLD)
+    assert lab.rollout.candidate == ""
+    assert lab.step() == ("S0",)
+    assert lab.on() == [OLD, OLD]
+
+
+def test_a_removed_bundle_is_forgotten() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.broken = {("S0", NEW)}
+    lab.step()
+    lab.step()
+    lab.rollout = named(lab.rollout, OLD, {OLD}, [OLD] * 4)
+    assert lab.rollout == Rollout(OLD, "", "", OLD)
+    gone = named(lab.rollout, "", set(), [OLD] * 4)
+    assert (gone.current, gone.candidate) == ("", "")
+
+
+def test_a_store_without_a_record_begins_with_what_most_phones_have_proven() -> None:
+    found = named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, "unknown"])
+    assert (found.current, found.candidate) == (OLD, NEW)
+    assert named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, NEW]).current == NEW
+
+
+def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.rollout = promoted(lab.rollout, NEW)
+    assert (lab.rollout.current, lab.rollout.previous, lab.rollout.candidate) == (NEW, OLD, "")
+    assert lab.step() == ("S0", "S1")
+    assert lab.step() == ("S2", "S3")
+    lab.rollout = rolled_back(lab.rollout, NEW, "rolled back by ann")
+    assert (lab.rollout.current, lab.rollout.refused) == (OLD, {NEW: "rolled back by ann"})
+    # The library still names it, and it is the last proven one of every phone.
+    assert named(lab.rollout, NEW, lab.stored, [NEW] * 4).current == OLD
+    lab.step()
+    lab.step()
+    assert lab.on() == [OLD] * 4
+    with pytest.raises(UserError, match="current already"):
+        promoted(lab.rollout, OLD)
+    with pytest.raises(UserError, match="neither a candidate nor current"):
+        rolled_back(lab.rollout, NEWER, "")
+    with pytest.raises(UserError, match="no bundle to go back to"):
+        rolled_back(lab.rollout, OLD, "")
+    lab.rollout = promoted(lab.rollout, NEW)
+    assert lab.rollout.refused == {}
+
+
+def test_a_candidate_is_withdrawn_by_rollback() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.step()
+    lab.rollout = rolled_back(lab.rollout, NEW, "rolled back by ann")
+    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.trials) == (OLD, "", {})
+    assert lab.step() == ("S0",)
+    assert lab.on() == [OLD] * 4
+
+
+def test_every_change_is_told_once() -> None:
+    lab = Lab(2)
+    told, before = [], lab.rollout
+    lab.add(NEW)
+    for _ in range(5):
+        told += [(kind, data.get("serial", "")) for kind, _, data in news(before, lab.rollout)]
+        before = lab.rollout
+        lab.step()
+    assert told == [
+        ("bundle.candidate", ""), ("bundle.canary", "S0"), ("bundle.trying", "S1"), ("bundle.current", "")
+    ]  # fmt: skip
+
+
+@given(
+    broken=st.sets(st.tuples(st.sampled_from([f"S{number}" for number in range(5)]), st.sampled_from([NEW, NEWER]))),
+    steps=st.lists(
+        st.sampled_from(["step", "add", "newer", "leave", "return", "lease", "end", "restart"]), max_size=40
+    ),
+    share=st.floats(min_value=0.05, max_value=1.0),
+)
+def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_nowhere(
+    broken: set[tuple[str, str]], steps: list[str], share: float
+) -> None:
+    lab = Lab(5, RolloutConfig(share=share, soak_s=10.0))
+    lab.broken = broken
+    for number, what in enumerate(steps):
+        serial = f"S{number % 5}"
+        if what in ("add", "newer"):
+            lab.add(NEW if what == "add" else NEWER)
+        elif what == "leave":
+            lab.change(serial, ready_s=None, idle=False, reachable=False)
+        elif what == "return":
+            lab.change(serial, reachable=True, idle=True)
+            lab.provision(serial)
+        elif what in ("lease", "end") and lab.phones[serial].ready_s is not None:
+            lab.change(serial, idle=what == "end")
+        elif what == "restart":
+            lab.rollout = named(lab.rollout, lab.rollout.wanted, lab.stored, [*lab.proven.values()])
+        lab.step()
+        assert lab.most_out <= max(1, int(share * 5))
+        for phone in lab.phones.values():
+            assert (phone.serial, phone.bundle) not in broken
+            assert lab.proven[phone.serial] in lab.stored
+        assert lab.rollout.current
+        assert lab.rollout.current not in lab.rollout.refused
+        assert lab.rollout.candidate not in lab.rollout.refused
+        assert not lab.rollout.candidate or lab.rollout.candidate != lab.rollout.current

@@ -1,0 +1,26 @@
+"""Commands that choose phones by --on take the phone of ANDROID_SERIAL when it is left out."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("options", "serial", "on"),
+    [((), "S1", "pixel"), (("--on", "android"), "S1", "android"), (("--on", "nord"), "S9", "nord")],
+)
+def test_the_phone_of_the_environment_is_leased_unless_on_is_given(daemon, typed, monkeypatch, options, serial, on):
+    monkeypatch.setenv("ANDROID_SERIAL", serial)
+    process = typed("shell", "--detach", *options, "--", "id")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, ""), out
+    assert [each["spec"]["on"] for each in daemon.submissions] == [on]
+
+
+@pytest.mark.parametrize(
+    ("serial", "code", "said"),
+    [("S9", 3, "error: ANDROID_SERIAL=S9: the farm has no such phone"), ("", 2, "error: missing option '--on'")],
+)
+def test_without_such_a_phone_nothing_is_submitted(daemon, typed, monkeypatch, serial, code, said):
+    monkeypatch.setenv("ANDROID_SERIAL", serial)
+    process = typed("shell", "--", "id")
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, said in err, daemon.submissions) == (code, True, []), err

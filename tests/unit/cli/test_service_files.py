@@ -1,0 +1,150 @@
+"""Which files the service consists of, what stands in them, and what is done about those that are there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from farm.cli.install_service import (
+    CONFIG,
+    SYSUSERS,
+    UNIT_FOLDER,
+    UNITS,
+    files,
+    hidden,
+    install_steps,
+    shipped,
+    uninstall_steps,
+    unwritable,
+)
+from farm.config import load
+from tests.support.needs import needs
+
+SERVICES = [unit for unit in UNITS if unit.endswith(".service")]
+
+
+def texts(python: str = "/opt/farm/bin/python", folders: tuple[str, ...] = ("/opt/farm", "/usr")) -> dict[str, str]:
+    return {path.rpartition("/")[2]: text for path, text in files(shipped(), python, folders).items()}
+
+
+def settings(unit: str, name: str) -> list[str]:
+    return [line.partition("=")[2] for line in unit.splitlines() if line.startswith(f"{name}=")]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_nothing_is_left_to_fill_in(unit: str) -> None:
+    assert not [word for word in texts()[unit].split() if word.startswith("@") and word.endswith("@")]
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_every_service_runs_this_interpreter_as_farm(unit: str) -> None:
+    text = texts()[unit]
+    (start,) = settings(text, "ExecStart")
+    assert start.startswith("/opt/farm/bin/python -m farm")
+    assert settings(text, "User") == ["farm"]
+    assert settings(text, "ProtectHome") == ["yes"]
+    assert settings(text, "BindReadOnlyPaths") == []
+
+
+def test_an_interpreter_at_home_is_let_in_and_nothing_else_of_home() -> None:
+    folders = ("/home/a b/100%/x:y", "/usr")
+    text = texts("/home/a b/100%/x:y/bin/python", folders)["farm.service"]
+    assert settings(text, "ProtectHome") == ["tmpfs"]
+    assert settings(text, "BindReadOnlyPaths") == ['"/home/a b/100%%/x\\:y"']
+    assert settings(text, "ExecStart")[0].startswith("/home/a\\x20b/100%%/x:y/bin/python -m farm serve")
+
+
+def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() -> None:
+    unit = texts()
+    assert settings(unit["farm.service"], "CapabilityBoundingSet") == ["CAP_SETUID CAP_SETGID"]
+    assert settings(unit["farm.service"], "AmbientCapabilities") == ["CAP_SETUID CAP_SETGID"]
+    for other in ("farm-adb.service", "farm-gate.service"):
+        assert settings(unit[other], "CapabilityBoundingSet") == [""]
+    assert "m farm farm-job" in unit["farm.conf"]  # without it, it could not share folders with its workers
+
+
+def test_a_restart_of_the_daemon_takes_neither_adb_nor_the_gate_along() -> None:
+    for unit in ("farm-adb.service", "farm-gate.service", "farm-gate.socket"):
+        for bond in ("PartOf", "BindsTo", "Requisite"):
+            assert settings(texts()[unit], bond) == []
+    daemon = texts()["farm.service"]
+    assert settings(daemon, "Requires") == []
+    assert settings(daemon, "Wants") == ["farm-adb.service farm-gate.socket"]
+
+
+def test_the_daemons_environment_is_configuration(tmp_path: Path) -> None:
+    words = " ".join(settings(texts()["farm.service"], "Environment")).split()
+    environ = {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("FARM_")}
+    config = load(_empty(tmp_path), environ=environ)
+    assert config.adb.service is True
+    assert config.web.read == "token"  # every user of the host reaches its port
+    assert f"-m farm.daemon.adb_service --socket {config.adb.socket} " in texts()["farm-adb.service"]
+    assert settings(texts()["farm-gate.socket"], "ListenSequentialPacket") == [config.tvm.gate]
+    assert settings(texts()["farm-gate.socket"], "ListenStream") == [f"{config.tvm.host}:{config.tvm.port}"]
+
+
+def _empty(tmp_path: Path) -> Path:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    return path
+
+
+def test_the_example_is_all_comments_and_every_line_of_it_may_be_uncommented(tmp_path: Path) -> None:
+    text = shipped()["farm.toml"]
+    assert tomllib.loads(text) == {}
+    lines = [
+        line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line for line in text.splitlines()
+    ]
+    path = tmp_path / "farm.toml"
+    path.write_text("\n".join(lines))
+    config = load(path, environ={})
+    assert (config.adopt[0].pool, config.quota.devices) == ("lab", 4)
+
+
+def test_what_is_done_about_files_that_are_there() -> None:
+    wanted = {"a": "1", "b": "1", "c": "1", CONFIG: "1"}
+    there = {"b": "1", "c": "old", CONFIG: "mine"}
+    steps = {step.path: step.doing for step in install_steps(wanted, there)}
+    assert steps == {"a": "write", "b": "unchanged", "c": "replace", CONFIG: "keep"}
+    assert [step.doing for step in install_steps({CONFIG: "1"}, {})] == ["write"]
+    removed = {step.path: step.doing for step in uninstall_steps(wanted, there)}
+    assert removed == {"b": "remove", "c": "remove", CONFIG: "keep"}
+    assert [step.doing for step in uninstall_steps({CONFIG: "1"}, {CONFIG: "1"})] == ["remove"]
+
+
+def test_a_service_does_not_run_from_where_everybody_writes() -> None:
+    assert hidden(("/opt/farm", "/tmp/venv", "/var/tmp/x")) == ("/tmp/venv", "/var/tmp/x")
+
+
+@pytest.mark.parametrize("path", ["/home/o'neil", '/opt/q"q', "/opt/back\\slash", "/opt/d$HOME", "/opt/a\nb"])
+def test_paths_that_a_unit_cannot_name(path: str) -> None:
+    assert unwritable(("/opt/farm", path)) == (path,)
+    assert unwritable(("/opt/semi;colon", "/home/a b/100%/x:y")) == ()
+
+
+@needs("systemd-analyze")
+@pytest.mark.parametrize("folder", ["/home/my user/farm env", "/home/100%/x", "/home/a:b/env", "/home/semi;colon/e"])
+def test_systemd_reads_paths_as_they_are(folder: str, tmp_path: Path) -> None:
+    """What it cannot read it names, but for the interpreter, which is not there."""
+    for name, text in texts(f"{folder}/bin/python", (folder,)).items():
+        if name in UNITS:
+            (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / "farm-gate.service")],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "farm-gate" in line]
+    assert said == [f"farm-gate.service: Command {folder}/bin/python is not executable: No such file or directory"]
+
+
+def test_paths_are_where_systemd_looks() -> None:
+    paths = set(files(shipped(), sys.executable, ()))
+    assert {SYSUSERS, CONFIG} < paths
+    assert {f"{UNIT_FOLDER}/{unit}" for unit in UNITS} < paths
+    assert not any(os.path.isabs(path) for path in paths)  # noqa: PTH117 (a text, no path yet)

@@ -1,0 +1,36 @@
+"""`--wait` with a duration and without."""
+
+import pytest
+
+from farm.cli.main import with_wait_values
+from farm.cli.work import wait_s
+from farm.common.durations import BadTimeError
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("submit a.toml --wait", "submit a.toml --wait="),
+        ("submit --wait a.toml", "submit --wait= a.toml"),
+        ("submit a.toml --wait --json", "submit a.toml --wait= --json"),
+        ("submit a.toml --wait 5m", "submit a.toml --wait 5m"),
+        ("submit a.toml --wait=5m", "submit a.toml --wait=5m"),
+        ("drain --wait -5", "drain --wait -5"),
+        ("lease run --on android prog --wait", "lease run --on android prog --wait"),
+        ("shell --on android -- prog --wait", "shell --on android -- prog --wait"),
+        ("", ""),
+    ],
+)
+def test_a_wait_without_a_duration_has_no_limit(line, read):
+    assert with_wait_values(line.split()) == read.split()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(None, None), ("", None), ("90", 90), ("1.5", 1.5), ("2m", 120)])
+def test_durations_and_seconds(text, seconds):
+    assert wait_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["-5", "soon", "1 fortnight"])
+def test_what_is_no_duration(text):
+    with pytest.raises(BadTimeError):
+        wait_s(text)

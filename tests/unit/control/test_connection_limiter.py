@@ -1,0 +1,105 @@
+"""Whose connections are ended, by events that libzmq's monitor might tell."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from farm.common.limiter import Limiter
+from farm.control.limits import OWNER_PART, ConnectionLimiter
+
+OPENED, ENDED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
+
+
+class Connections:
+    """Connections of a door, as pairs; whose each is."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, str | None] = {}
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.limiter = ConnectionLimiter("test", lambda connection: self.owners[connection.fileno()])
+        self.limiter._limiter = Limiter.shared(8, OWNER_PART)
+
+    def open(self, owner: str | None) -> int:
+        """The number of a new connection that the monitor tells of."""
+        here, there = socket.socketpair()
+        there.setblocking(False)
+        self.pairs.append((here, there))
+        self.owners[here.fileno()] = owner
+        self.limiter._on_event(OPENED, here.fileno())
+        return here.fileno()
+
+    def reads(self, number: int) -> bool:
+        """Whether a connection still reads what comes."""
+        there = next(there for here, there in self.pairs if here.fileno() == number)
+        try:
+            there.send(b"x")
+        except BrokenPipeError:
+            return False
+        return True
+
+
+@pytest.fixture
+def door() -> Iterator[Connections]:
+    door = Connections()
+    yield door
+    for pair in door.pairs:
+        for end in pair:
+            end.close()
+
+
+def test_what_is_beyond_an_owners_share_is_cut_and_others_come_in(door: Connections) -> None:
+    many = [door.open("ann") for _ in range(2 + 1)]
+    assert [door.reads(each) for each in many] == [True, True, False]
+    assert door.reads(door.open("bob"))
+    assert (door.limiter.cut, len(door.limiter)) == (1, 4)
+    assert "ann opens too many connections to control socket test" in door.limiter.problem
+    for each in many:
+        door.limiter._on_event(ENDED, each)
+    assert door.reads(door.open("ann"))
+
+
+def test_a_full_door_lets_nobody_in(door: Connections) -> None:
+    owners = [str(number // 2) for number in range(8)]
+    assert all(door.reads(door.open(owner)) for owner in owners)
+    assert not door.reads(door.open("late"))
+
+
+def test_the_connections_of_one_are_ended_and_no_others(door: Connections) -> None:
+    ann, silent, bob = door.open("10.0.0.1"), door.open("10.0.0.1"), door.open("10.0.0.2")
+    door.limiter.note_sender(ann, "ann")
+    door.limiter.note_sender(bob, "bob")
+    assert door.limiter.cut_connections("ann") == 1
+    assert [door.reads(each) for each in (ann, silent, bob)] == [False, True, True]
+
+
+def test_whoever_has_the_name_anew_is_not_ended_with_who_had_it(door: Connections) -> None:
+    old, new = door.open("10.0.0.1"), door.open("10.0.0.1")
+    door.limiter.note_sender(old, "ann")
+    leaving = door.limiter.mark_leaving("ann")
+    door.limiter.note_sender(new, "ann")
+    assert door.limiter.cut_connections(leaving) == 1
+    assert [door.reads(each) for each in (old, new)] == [False, True]
+
+
+@pytest.mark.parametrize("told", [OPENED, ENDED])
+def test_a_number_used_again_is_somebody_elses(door: Connections, told: int) -> None:
+    """A client in its handshake was shut down both ways, on which libzmq may abort."""
+    number = door.open("10.0.0.1")
+    door.limiter.note_sender(number, "ann")
+    door.limiter._on_event(told, number)
+    assert door.limiter.cut_connections("ann") == 0
+    assert door.reads(number)
+
+
+def test_what_is_none_of_the_door_is_left_alone(door: Connections) -> None:
+    number = door.open("10.0.0.1")
+    door.limiter.note_sender(number, "ann")
+    door.owners[number] = None  # used again before the monitor told so
+    assert door.limiter.cut_connections("ann") == 0
+    assert door.reads(number)
+    door.limiter.note_sender(1 << 20, "ann")  # no descriptor at all
+    assert door.limiter.cut_connections("ann") == 0

@@ -1,0 +1,109 @@
+"""The fields that verbs refuse, in one line: numbers and paths that nothing behind them could take."""
+
+from functools import wraps
+from types import SimpleNamespace
+
+import pytest
+
+from farm.common.errors import UserError
+from farm.common.limits import MAX_AFTER, MIN_TIME_S
+from farm.control.server import ControlCall
+from farm.control.verbs import MAX_COUNT, FieldError, handler
+from farm.control.verbs.bundle import ToolchainVerbs
+from farm.control.verbs.job import JobVerbs
+from farm.control.verbs.store import EventVerbs, StoreVerbs
+from farm.jobs.planning import resolve_after
+from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.kinds import KINDS
+
+HUGE = 10**30
+SHELL = {"kind": "shell", "on": "android", "command": "id"}
+
+
+async def read(verbs, method, /, **fields):
+    """The checked fields that the verb's method is called with."""
+
+    @wraps(getattr(verbs.__new__(verbs), method))
+    async def echo(**given):
+        given.pop("call", None)
+        return given
+
+    return await handler(echo)(SimpleNamespace(fields=fields, request=SimpleNamespace(kind="verb")))
+
+
+@pytest.mark.parametrize(
+    ("verbs", "name", "fields"),
+    [
+        (EventVerbs, "events", {"since": -1}),
+        (EventVerbs, "events", {"since": -HUGE}),
+        (EventVerbs, "events", {"since": HUGE}),
+        (JobVerbs, "watch", {"jobs": ["a"], "since": HUGE}),
+        (JobVerbs, "logs", {"job": "a", "after": HUGE}),
+        (JobVerbs, "logs", {"job": "a", "after": -1}),
+        (JobVerbs, "logs", {"job": "a", "number": HUGE}),
+        (StoreVerbs, "backup", {"path": "/tmp/\0x"}),
+        (StoreVerbs, "backup", {"path": "/tmp/\x1b[31m"}),
+        (StoreVerbs, "backup", {"path": "/tmp/\udcff"}),
+        (StoreVerbs, "backup", {"path": "/tmp/" + "a" * 256}),
+        (StoreVerbs, "backup", {"path": "/tmp/" + "ä" * 128}),
+        (StoreVerbs, "backup", {"path": "/a" * 3000}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/tmp/\0"}),
+        (ToolchainVerbs, "add", {"name": "x", "python": "/" + "a" * 5000}),
+    ],
+)
+async def test_what_nothing_can_take_is_refused_in_one_line(verbs, name, fields):
+    with pytest.raises(UserError) as caught:
+        await read(verbs, name, **fields)
+    assert "\n" not in str(caught.value)
+    assert caught.value.message.isprintable()
+
+
+async def test_what_is_possible_is_taken():
+    assert (await read(EventVerbs, "events", since=MAX_COUNT))["since"] == MAX_COUNT
+    assert (await read(JobVerbs, "logs", job="a", after=MAX_COUNT, number=1))["after"] == MAX_COUNT
+    assert await read(StoreVerbs, "backup") == {"path": ""}
+    path = "/tmp/" + "a" * 255 + "/b c ä"
+    assert await read(StoreVerbs, "backup", path=path) == {"path": path}
+
+
+async def test_missing_unknown_and_wrong_fields_are_named():
+    for fields, said in (
+        ({}, "verb: device is missing"),
+        ({"device": "x", "colour": "red"}, "verb: colour is not known here"),
+        ({"device": 5}, "verb: device must be a text (got 5)"),
+    ):
+        with pytest.raises(FieldError) as caught:
+            await handler(lend)(SimpleNamespace(fields=fields, request=SimpleNamespace(kind="verb")))
+        assert caught.value.message == said
+
+
+async def lend(call: ControlCall, device: str, *, pool: str = "") -> dict:
+    return {"device": device, "pool": pool, "kind": call.request.kind}
+
+
+async def test_a_parameter_of_that_type_gets_the_call_under_any_name():
+    async def verb(asked: ControlCall) -> dict:
+        return {"kind": asked.request.kind}
+
+    assert await handler(verb)(SimpleNamespace(fields={}, request=SimpleNamespace(kind="verb"))) == {"kind": "verb"}
+    call = SimpleNamespace(fields={"device": "a"}, request=SimpleNamespace(kind="lend"))
+    assert await handler(lend)(call) == {"device": "a", "pool": "", "kind": "lend"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"deadline_s": 1e-300}, {"timeout_s": 1e-300}, {"timeout_s": 0.09}, {"after": ["a"] * (MAX_AFTER + 1)}]
+)
+def test_a_spec_that_could_only_fail_or_hold_up_everybody(wrong):
+    with pytest.raises(BadSpecError):
+        spec_from_wire(KINDS, SHELL | wrong)
+    least = spec_from_wire(
+        KINDS, SHELL | {"deadline_s": MIN_TIME_S, "timeout_s": MIN_TIME_S, "after": ["a"] * MAX_AFTER}
+    )
+    assert least.deadline_s == least.timeout_s == MIN_TIME_S
+
+
+def test_each_name_that_a_submit_waits_for_is_looked_up_once():
+    looked_up = []
+    jobs = SimpleNamespace(get=lambda name: looked_up.append(name) or name, states=None, find=None)
+    assert resolve_after(jobs, ("a", "b", "a")) == ("a", "b")
+    assert looked_up == ["a", "b"]

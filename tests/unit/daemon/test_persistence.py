@@ -1,0 +1,28 @@
+"""What the daemon remembers is closed after everybody who still has something to tell."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from farm.config import load
+from farm.control.callers import Caller, Role
+from farm.daemon.persistence import open_persistence
+from farm.daemon.problems import Problems
+from farm.store.store import Store
+
+
+async def test_what_a_part_does_while_it_ends_is_in_the_audit_log(tmp_path: Path) -> None:
+    folders = {"state_dir": str(tmp_path), "runtime_dir": str(tmp_path / "run")}
+    config = load(None, environ={}, flags=folders)
+    async with contextlib.AsyncExitStack() as stack:
+        memory = open_persistence(config, stack, Problems(config))
+        # As dispatcher.stop is: begun later than the memory, so ended earlier. It ends the leases' adb.
+        stack.callback(
+            memory.audit.record_later, Caller("ann", Role.USER, "adb of lease-1"), "adb.shell", "pixel", "ok"
+        )
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        assert [(row.user, row.kind, row.subject) for row in store.audit.page()] == [("ann", "adb.shell", "pixel")]
+    finally:
+        store.close()

@@ -1,0 +1,83 @@
+"""Adoption rules and device names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.common.selector import SelectorError, normalise
+from farm.devices.identity.naming_rules import (
+    AdoptRule,
+    BadRuleError,
+    adopting_rule,
+    device_name,
+)
+from farm.model.identity import DeviceIdentity, Gpu, Soc
+
+POCO = DeviceIdentity(
+    vendor="Xiaomi", model="24069PC21I", market_name="POCO F6", soc=Soc("SM8635"), gpu=Gpu("adreno", "Adreno 735")
+)
+ONEPLUS = DeviceIdentity(vendor="OnePlus", model="PJD110", market_name="一加 12")
+REALME = DeviceIdentity(vendor="realme", model="RMX3560", market_name="真我GT NEO 3")
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    rules = [
+        AdoptRule("virtual=yes", "demo"),
+        AdoptRule("gpu=adreno-735", "Fast Ones", "{vendor}-{soc}"),
+        AdoptRule("android", "rest"),
+    ]
+    assert adopting_rule(rules, POCO, "S1") is rules[1]
+    assert device_name(POCO, "S1", set(), rules[1].name) == "xiaomi-sm8635"
+    assert adopting_rule(rules, ONEPLUS, "S2") is rules[2]
+
+
+def test_without_a_matching_rule_a_phone_is_left_alone() -> None:
+    assert adopting_rule((), POCO, "S1") is None
+    assert adopting_rule((AdoptRule("serial=s9"),), POCO, "S1") is None
+    assert adopting_rule((AdoptRule("serial=s1"),), POCO, "S1") is not None
+
+
+def test_names_are_unique_and_never_another_alias() -> None:
+    assert device_name(POCO, "S1", set()) == "poco-f6"
+    assert device_name(POCO, "S1", {"poco-f6"}) == "poco-f6-2"
+    assert device_name(DeviceIdentity(model="Android"), "S1", set()) == "android-2"
+    assert device_name(POCO, "S1", set(), "{gpu}") == "adreno-735-2"
+
+
+def test_a_name_that_cannot_be_spelt_falls_back() -> None:
+    assert device_name(ONEPLUS, "S1", set()) == "pjd110"
+    assert device_name(REALME, "S1", set()) == "rmx3560", "half of a market name is another phone's"
+    assert device_name(DeviceIdentity(), "127.0.0.1:5555", set()) == "127.0.0.1-5555"
+    assert device_name(None, "ABC", set()) == "abc"
+    assert device_name(None, "一", set()) == "phone"
+
+
+@pytest.mark.parametrize("name", ["{modle}", "{model!r}", "{model:>9}", "{", "{0}", "{model.x}"])
+def test_a_bad_template_is_refused_with_the_rule_named(name: str) -> None:
+    with pytest.raises(BadRuleError) as caught:
+        AdoptRule("android", name=name).check()
+    assert "'android'" in caught.value.message
+
+
+def test_a_misspelt_field_names_the_nearest() -> None:
+    with pytest.raises(BadRuleError) as caught:
+        AdoptRule("android", name="{modle}").check()
+    assert caught.value.hint == "nearest is {model}"
+
+
+def test_a_bad_selector_is_refused() -> None:
+    with pytest.raises(SelectorError):
+        AdoptRule("gpu=").check()
+
+
+texts = st.text(max_size=30)
+
+
+@given(texts, texts, texts, texts, st.sets(texts.map(normalise), max_size=5))
+def test_every_phone_gets_a_free_legal_name(model: str, market: str, vendor: str, serial: str, taken: set[str]) -> None:
+    name = device_name(DeviceIdentity(vendor=vendor, model=model, market_name=market), serial, taken)
+    assert name
+    assert normalise(name) == name
+    assert name not in taken

@@ -1,0 +1,75 @@
+import pytest
+
+from farm.common.errors import HostError, UserError
+from farm.common.selector import SelectorError
+from farm.devices.registry import Aliases
+from farm.model.device import DeviceView, Life
+
+
+class Fleet:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.told = {}
+
+    def views(self):
+        return (DeviceView("pixel", "S1", Life.READY, aliases=("android", "pixel", *self.told)),)
+
+    def set_aliases(self, aliases):
+        self.told = {name: str(selector) for name, selector in aliases.items()}
+
+
+class Book:
+    def __init__(self, kept=(), fails=False):
+        self.kept = dict(kept)
+        self.fails = fails
+
+    def all(self):
+        return dict(self.kept)
+
+    async def save(self, name, selector):
+        if self.fails:
+            raise HostError("the disk is full")
+        self.kept[name] = selector
+
+    async def forget(self, name):
+        return self.kept.pop(name, None) is not None
+
+
+async def test_a_kept_key_beats_a_configured_one():
+    fleet = Fleet()
+    aliases = Aliases(fleet, Book({"board": "soc=b"}), {"board": "soc=a", "Big One": "soc=c"})
+    assert fleet.told == {"board": "soc=b", "big-one": "soc=c"}
+    await aliases.remove("board")
+    assert fleet.told == {"board": "soc=a", "big-one": "soc=c"}
+
+
+async def test_a_key_is_kept_and_told():
+    fleet, book = Fleet(), Book()
+    assert await Aliases(fleet, book, {}).set("My Board", "soc=SM8650") == "my-board"
+    assert fleet.told == book.kept == {"my-board": "soc=sm8650"}
+
+
+@pytest.mark.parametrize("name", ["android", "Pixel", "!!!"])
+async def test_a_key_phones_have_by_themselves_is_refused(name):
+    fleet, book = Fleet(), Book()
+    with pytest.raises(UserError):
+        await Aliases(fleet, book, {}).set(name, "soc=sm8650")
+    assert fleet.told == book.kept == {}
+
+
+async def test_a_wrong_selector_is_refused():
+    with pytest.raises(SelectorError):
+        await Aliases(Fleet(), Book(), {}).set("board", "soc==")
+
+
+async def test_what_cannot_be_kept_is_taken_back():
+    fleet = Fleet()
+    with pytest.raises(HostError):
+        await Aliases(fleet, Book(fails=True), {"board": "soc=a"}).set("board", "soc=b")
+    assert fleet.told == {"board": "soc=a"}
+
+
+async def test_only_what_was_set_by_hand_can_be_removed():
+    with pytest.raises(UserError, match="was not set"):
+        await Aliases(Fleet(), Book(), {"board": "soc=a"}).remove("board")

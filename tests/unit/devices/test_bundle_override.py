@@ -1,0 +1,160 @@
+"""Who wants another bundle on a phone waits until it is ready with it, or hears why it is not; and falling back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.bundle.model import Bundle
+from farm.common.errors import NoSuchDeviceError
+from farm.devices.admin import BundleNotTakenError, BundleOverride
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.lifecycle import Lifecycle
+from farm.devices.lifecycle.recovery import RecoveryContext
+from farm.devices.lifecycle.state import LifecycleState
+from farm.model.device import Life
+from farm.model.health import DeviceFault
+
+B = Bundle("new", "2" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False)
+READY = LifecycleState(Life.READY, adopted=True, identified=True, generation=5, follow=4, bundle="1" * 64)
+
+
+class Phone:
+    """An agent whose work is answered by the test, and the board that shows it."""
+
+    serial, name = "S1", "unit"
+
+    def __init__(self) -> None:
+        self._life = Lifecycle(READY)
+        self.listening: list[Callable[[Any], None]] = []
+        self.lending = BundleOverride(self.find, self.subscribe)  # type: ignore[arg-type]
+
+    @property
+    def state(self) -> LifecycleState:
+        return self._life.state
+
+    def find(self, name: str) -> Phone:
+        if name != self.name:
+            raise NoSuchDeviceError(f"there is no device {name}")
+        return self
+
+    def subscribe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
+        self.listening.append(callback)
+        return lambda: self.listening.remove(callback)
+
+    def override_bundle(self, bundle: Bundle) -> None:
+        self.on_event(m.BundleWanted(bundle.hash))
+
+    def on_event(self, event: m.Event) -> None:
+        self._life.handle(event, 0.0)
+        for callback in self.listening:
+            callback(SimpleNamespace(serial=self.serial))
+
+
+@pytest.fixture
+async def phone() -> Phone:
+    return Phone()
+
+
+async def asked(phone: Phone) -> asyncio.Task[None]:
+    waiting = asyncio.create_task(phone.lending.use("unit", B))
+    await asyncio.sleep(0)
+    assert phone.state.bundle_override == B.hash
+    return waiting
+
+
+async def test_it_is_there_when_the_check_is_passed(phone: Phone) -> None:
+    waiting = await asked(phone)
+    phone.on_event(m.Provisioned(phone.state.generation, B.hash))
+    phone.on_event(m.ServerStarted(phone.state.generation))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    phone.on_event(m.CheckPassed(phone.state.generation))
+    await waiting
+    assert phone.listening == []
+    await phone.lending.use("unit", B)  # it is there already
+
+
+async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
+    waiting = await asked(phone)
+    phone.on_event(m.WorkFailed(phone.state.generation, "no space left"))
+    with pytest.raises(BundleNotTakenError, match="unit does not run with bundle new: no space left"):
+        await waiting
+    assert phone.listening == []
+
+
+async def test_who_waits_does_not_outlast_the_loan(phone: Phone) -> None:
+    waiting = await asked(phone)
+    phone.lending.give_back("unit")
+    with pytest.raises(BundleNotTakenError, match="it was given back meanwhile"):
+        await waiting
+
+
+async def test_another_bundle_ends_the_wait_for_this_one(phone: Phone) -> None:
+    waiting = await asked(phone)
+    phone.override_bundle(replace(B, hash="3" * 64))
+    with pytest.raises(BundleNotTakenError):
+        await waiting
+
+
+async def test_a_phone_that_is_gone_takes_none(phone: Phone) -> None:
+    phone.on_event(m.Unlisted())
+    with pytest.raises(BundleNotTakenError, match="not listed by adb"):
+        await phone.lending.use("unit", B)
+    with pytest.raises(NoSuchDeviceError):
+        await phone.lending.use("other", B)
+    phone.lending.give_back("forgotten")
+
+
+OLD, NEW = "1" * 64, "2" * 64
+NEW_ON_IT = RecoveryContext(fallback=OLD, on_trial=True)
+
+
+def getting_new(upto: Life) -> Lifecycle:
+    """A phone with a proven bundle that gets a candidate, as far as `upto`."""
+    life = Lifecycle(replace(READY, proven=OLD))
+    life.handle(m.CheckDue(), 100.0)
+    answers = (m.Provisioned, NEW), (m.ServerStarted,), (m.CheckPassed,)
+    for answer, *values in answers:
+        if life.state.life is upto:
+            break
+        life.handle(answer(life.state.generation, *values), 100.0, NEW_ON_IT)  # type: ignore[arg-type]
+    assert life.state.life is upto
+    return life
+
+
+@pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
+@pytest.mark.parametrize(("fault", "blamed"), [(DeviceFault.START, True), (DeviceFault.WRONG, True), (None, False)])
+def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
+    at: Life, fault: DeviceFault | None, blamed: bool
+) -> None:
+    life = getting_new(at)
+    told = life.handle(m.WorkFailed(life.state.generation, "it exits with 3", fault=fault), 101.0, NEW_ON_IT)
+    assert told[0] == m.ReportBundle("it exits with 3", blamed)
+    assert isinstance(told[1], m.Provision)
+    assert (life.state.life, life.state.proven, life.state.failures) == (Life.PROVISIONING, OLD, 0)
+    assert life.state.progress.tried == ()
+
+
+def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_on_the_phone() -> None:
+    life = getting_new(Life.READY)
+    assert life.state.proven == OLD
+    assert life.handle(m.BundleAccepted("3" * 64), 120.0) == ()
+    assert life.handle(m.BundleAccepted(NEW), 120.0) == (m.DropOldBundles(),)
+    assert life.state.proven == NEW
+
+
+def test_a_server_that_dies_twice_under_a_new_bundle_goes_back() -> None:
+    life = getting_new(Life.READY)
+    first = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 101.0, NEW_ON_IT)
+    assert [type(each) for each in first] == [m.StartServer]  # one death may be a user's doing
+    life.handle(m.ServerStarted(life.state.generation), 102.0, NEW_ON_IT)
+    life.handle(m.CheckPassed(life.state.generation), 103.0, NEW_ON_IT)
+    second = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 104.0, NEW_ON_IT)
+    assert second[0] == m.ReportBundle("it exited with 3", blamed=True)

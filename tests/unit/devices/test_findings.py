@@ -1,0 +1,159 @@
+"""What becomes of findings: news once, shown while they hold, given to recovery, and how quarantines end by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.common.events import EventLog
+from farm.devices.health.findings import Findings
+from farm.devices.health.health_rules import MISSES, HealthConfig, ModelHealth
+from farm.devices.lifecycle import messages as m
+from farm.devices.lifecycle.recovery import Quarantine, ReleaseRule
+from farm.devices.lifecycle.state import LifecycleState
+from farm.model.device import Life
+from farm.model.health import Battery, DeviceFault, FindingKind, Health
+
+WELL = Health(
+    boot_id="b", data_free_bytes=50 * 10**9, missing=("processes",), battery=Battery(percent=50, health="good")
+)
+FULL = replace(WELL, data_free_bytes=10**6)
+FAULT = "[ 1.000000] kgsl kgsl-3d0: GPU PAGE FAULT"
+
+
+class Bench:
+    """One phone that is probed by hand."""
+
+    def __init__(self, config: HealthConfig | None = None) -> None:
+        self.events = EventLog()
+        self.findings = Findings(config or HealthConfig(), self.events)
+        # Not a SimpleNamespace: findings are remembered by agent, weakly.
+        self.agent: Any = type("Agent", (), {})()
+        self.agent.name, self.agent.health_at, self.agent.used_at, self.agent.findings = "pixel", 0.0, 0.0, ()
+        self.agent.identity = SimpleNamespace(model="SM-A556B")
+        self.agent.state = LifecycleState(life=Life.READY, follow=4, ready_at=1.0)
+
+    def probe(
+        self, health: Health, *, held: bool = False, in_hands: bool = False
+    ) -> tuple[m.FaultFound | m.FaultCleared, ...]:
+        self.agent.health = health
+        self.agent.health_at += 10.0
+        return self.findings.take(self.agent, held=held, in_hands=in_hands)
+
+    @property
+    def told(self) -> list[tuple[str, object]]:
+        return [(event.kind, event.data["finding"]) for event in self.events.since()]
+
+    def quarantined(self, fault: DeviceFault, rule: ReleaseRule = ReleaseRule.WELL) -> None:
+        kept = Quarantine("why", fault=fault, rule=rule)
+        self.agent.state = replace(self.agent.state, life=Life.QUARANTINED, quarantine=kept)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_finding_is_told_once_and_given_to_recovery_with_every_probe(bench: Bench) -> None:
+    assert bench.probe(FULL) == ()
+    assert bench.agent.findings == ()
+    for _ in range(3):
+        (reported,) = bench.probe(FULL)
+        assert isinstance(reported, m.FaultFound)
+        assert (reported.fault, reported.reason) == (DeviceFault.STORAGE, bench.agent.findings[0].what)
+    assert bench.told == [("device.finding", "data-full")]
+    for _ in range(MISSES):
+        assert bench.probe(WELL) == ()
+    assert bench.told == [("device.finding", "data-full"), ("device.finding_over", "data-full")]
+    assert bench.agent.findings == ()
+
+
+@pytest.mark.parametrize("how", ["idle", "held", "a session between two probes"])
+def test_a_fault_of_a_phone_that_somebody_used_since_its_check_may_be_theirs(bench: Bench, how: str) -> None:
+    bench.probe(WELL)
+    bench.probe(WELL, held=how == "held")
+    bench.probe(WELL)
+    if how.startswith("a session"):
+        bench.agent.used_at = bench.agent.health_at + 1.0
+    (reported,) = bench.probe(replace(WELL, gpu_faults=(FAULT,)))
+    assert isinstance(reported, m.FaultFound)
+    assert reported.used is (how != "idle")
+    bench.agent.state = replace(bench.agent.state, ready_at=bench.agent.health_at + 1.0)  # checked
+    bench.probe(replace(WELL, gpu_faults=(FAULT,)))
+    (again,) = bench.probe(replace(WELL, gpu_faults=(FAULT, FAULT.replace("1.0", "2.0"))))
+    assert isinstance(again, m.FaultFound)
+    assert not again.used
+
+
+def test_the_same_probe_looked_at_again_says_nothing(bench: Bench) -> None:
+    bench.probe(FULL)
+    assert bench.findings.take(bench.agent, held=False, in_hands=False) == ()
+    assert bench.told == []
+
+
+def test_a_quarantine_that_ends_by_itself_ends_when_its_finding_is_over(bench: Bench) -> None:
+    bench.probe(FULL)
+    bench.probe(FULL)
+    bench.quarantined(DeviceFault.STORAGE)
+    assert [bench.probe(WELL) for _ in range(MISSES)] == [(), (), (m.FaultCleared(DeviceFault.STORAGE),)]
+
+
+def test_after_a_restart_of_the_daemon_the_first_probes_decide(bench: Bench) -> None:
+    bench.quarantined(DeviceFault.STORAGE)
+    edge = replace(WELL, data_free_bytes=250 * 10**6)  # enough for a phone that was never full
+    assert m.FaultCleared(DeviceFault.STORAGE) not in bench.probe(edge)
+    assert m.FaultCleared(DeviceFault.STORAGE) not in bench.probe(edge)
+    assert Bench().probe(edge) == ()
+
+
+def test_a_probe_that_could_not_read_it_ends_no_quarantine(bench: Bench) -> None:
+    bench.quarantined(DeviceFault.STORAGE)
+    assert bench.probe(replace(WELL, data_free_bytes=None)) == ()
+    assert bench.probe(WELL) == (m.FaultCleared(DeviceFault.STORAGE),)
+
+
+def test_a_quarantine_for_a_person_is_never_ended(bench: Bench) -> None:
+    bench.quarantined(DeviceFault.BATTERY, ReleaseRule.PERSON)
+    assert [bench.probe(WELL) for _ in range(5)] == [()] * 5
+
+
+def test_faults_in_the_log_before_farm_came_are_no_news_and_a_check_deals_with_later_ones(bench: Bench) -> None:
+    old = replace(WELL, gpu_faults=(FAULT.replace("1.0", "0.5"),))
+    new = replace(WELL, gpu_faults=(*old.gpu_faults, FAULT))
+    assert bench.probe(old) == ()
+    (reported,) = bench.probe(new)
+    assert isinstance(reported, m.FaultFound)
+    assert reported.fault is DeviceFault.GPU
+    bench.agent.state = replace(bench.agent.state, ready_at=25.0)  # it was checked
+    assert [bench.probe(new) for _ in range(MISSES)] == [()] * MISSES
+    assert bench.told == [("device.finding", "gpu-fault"), ("device.finding_over", "gpu-fault")]
+
+
+def test_another_server_has_no_probe_before(bench: Bench) -> None:
+    bench.probe(WELL)
+    bench.agent.state = replace(bench.agent.state, follow=9)
+    assert bench.probe(replace(WELL, boot_id="other")) == ()
+    assert bench.told == []
+
+
+def test_a_model_may_be_exempt() -> None:
+    bench = Bench(HealthConfig(model={"SM-A556B": ModelHealth(ignore=(FindingKind.DATA_FULL,))}))
+    assert [bench.probe(FULL) for _ in range(3)] == [()] * 3
+
+
+def test_what_a_person_released_it_with_counts_again_when_the_phone_says_something_else(bench: Bench) -> None:
+    def says(word: str) -> Health:
+        return replace(WELL, battery=Battery(percent=50, health=word))
+
+    bench.probe(says("dead"))
+    assert [each.fault for each in bench.probe(says("dead"))] == [DeviceFault.BATTERY]
+    bench.findings.released(bench.agent)
+    assert [bench.probe(says("dead")) for _ in range(3)] == [()] * 3
+    assert bench.probe(WELL) == ()  # one probe that does not say so changes nothing
+    assert bench.probe(says("dead")) == ()
+    assert [each.what for each in bench.agent.findings] == ["the phone says of its battery: dead"]
+    assert [each.fault for each in bench.probe(says("failure"))] == [DeviceFault.BATTERY]
+    assert [each.fault for each in bench.probe(says("dead"))] == [DeviceFault.BATTERY]

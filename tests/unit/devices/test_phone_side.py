@@ -1,0 +1,133 @@
+"""What the device scripts and probes say, as values; and the small decisions beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.adb.devices import AdbDevice, AdbState, parse_device_list
+from farm.bundle.model import Bundle, BundleFile
+from farm.common.phone_text import SECTION
+from farm.devices.agent import back_off_s
+from farm.devices.lifecycle.messages import LinkState, listed
+from farm.devices.server.phone_paths import ROOT, scripts
+from farm.devices.server.provision import parse_probe, probe_command
+from farm.devices.server.rpc_server import RunningServer, describe_death, parse_status
+
+HASH = "ab" * 32
+FILES = (BundleFile("tvm_rpc", "00" * 32, 1234, 0o755), BundleFile("libtvm_runtime.so", "11" * 32, 99, 0o644))
+BUNDLE = Bundle("x", HASH, "arm64-v8a", FILES, Path("/nowhere"), "default", (), "0.27", False)
+SCRIPTS = [scripts().hash, *(f"{file.size} 755 {file.name}" for file in scripts().files)]
+STATUS = "boot_now=b\nversion=1\nid=i\nboot=b\nbundle=h\npid=7\nport=5001\nstarted=1\nsessions=2\nadoptable=yes\n"
+
+
+def probe_text(**changes: str) -> bytes:
+    sections = {
+        "scripts": "".join(f"{line}\n" for line in SCRIPTS),
+        "bundles": f".\n..\n{HASH}\n.incoming-{HASH}\n{'cd' * 32}\n.incoming-{'ef' * 32}\nnotes\n$(reboot)\n",
+        "marker": f"{HASH}\n",
+        "files": "1234 755 tvm_rpc\n99 644 libtvm_runtime.so\n",
+        "server": STATUS,
+    } | changes
+    return "".join(f"{SECTION}{name}\n{text}" for name, text in sections.items()).encode()
+
+
+def test_a_whole_phone() -> None:
+    probe = parse_probe(probe_text(), BUNDLE)
+    assert probe.scripts_current
+    assert probe.bundle_whole
+    assert probe.others == ("cd" * 32, f".incoming-{'ef' * 32}")
+    assert (probe.server.adoptable, probe.server.port, probe.server.sessions) == (True, 5001, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"marker": ""},
+        {"marker": "another\n"},
+        {"files": "1234 755 tvm_rpc\n"},
+        {"files": "1234 755 tvm_rpc\n98 644 libtvm_runtime.so\n"},
+        {"files": "1234 644 tvm_rpc\n99 644 libtvm_runtime.so\n"},
+    ],
+)
+def test_a_bundle_that_is_not_whole(changes: dict[str, str]) -> None:
+    assert not parse_probe(probe_text(**changes), BUNDLE).bundle_whole
+
+
+@pytest.mark.parametrize("missing", range(len(SCRIPTS)))
+def test_scripts_that_are_not_all_there(missing: int) -> None:
+    told = "\n".join(SCRIPTS[:missing] + SCRIPTS[missing + 1 :])
+    assert not parse_probe(probe_text(scripts=f"{told}\n"), BUNDLE).scripts_current
+
+
+def test_an_empty_phone() -> None:
+    probe = parse_probe(b"", BUNDLE)
+    assert (probe.scripts_current, probe.bundle_whole, probe.others, probe.server.adoptable) == (
+        False,
+        False,
+        (),
+        False,
+    )
+
+
+@given(st.binary(max_size=300))
+def test_no_output_breaks_the_probe_or_makes_a_server_adoptable(noise: bytes) -> None:
+    probe = parse_probe(noise + probe_text(server="") + noise, BUNDLE)
+    assert not probe.server.adoptable
+
+
+@pytest.mark.parametrize(
+    "text", ["", "adoptable=no\nwhy=x\n", "adoptable=yes\nport=-1\n", "adoptable=yes\nport=70000\n", "adoptable=yes\n"]
+)
+def test_a_server_without_a_port_is_not_adoptable(text: str) -> None:
+    status = parse_status(text)
+    assert not status.adoptable
+    assert status.why
+
+
+def test_the_probe_asks_about_this_server_and_only_about_files_of_the_bundle() -> None:
+    server = RunningServer(5000, HASH, "secret")
+    command = probe_command(BUNDLE, server)
+    assert f"status {HASH} {server.secret_sha256}" in command
+    assert "secret" not in command.replace(server.secret_sha256, "")
+    assert f"cd {ROOT}/bundles/{HASH}" in command
+    assert "secret" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("died status=139 at=5", "the RPC server died of signal 11"),
+        ("died status=1 at=5", "the RPC server exited with 1"),
+        ("died status=supervisor-killed at=5", "the RPC server is gone (supervisor-killed)"),
+        ("died", "the RPC server is gone (unknown)"),
+    ],
+)
+def test_a_death_in_words(line: str, said: str) -> None:
+    assert describe_death(line) == said
+
+
+@pytest.mark.parametrize("state", AdbState)
+def test_every_state_of_adb_says_why_and_only_device_is_usable(state: AdbState) -> None:
+    event = listed(AdbDevice("s", state))
+    assert (event.link is LinkState.USABLE) == (state is AdbState.DEVICE)
+    assert event.reason or event.link is LinkState.USABLE
+
+
+def test_missing_permissions_are_told_in_adbs_words_too() -> None:
+    text = "0123456789ABCDEF       no permissions (user in plugdev group; are your udev rules wrong?) usb:1-2"
+    device = parse_device_list(text)[0]
+    event = listed(device)
+    assert event.link is LinkState.OFFLINE
+    assert "USB node" in event.reason
+    assert "udev" in event.reason + event.hint
+
+
+def test_waiting_grows_to_a_minute_and_scatters() -> None:
+    for attempt, least_s in ((1, 0.5), (2, 1.0), (3, 2.0), (20, 60.0)):
+        waits = {back_off_s(attempt) for _ in range(20)}
+        assert len(waits) > 1
+        assert all(least_s <= wait_s <= least_s + 0.5 for wait_s in waits)

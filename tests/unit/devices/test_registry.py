@@ -1,0 +1,204 @@
+"""Records and names: what a device is called, and what outlives a restart."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.common.errors import HostError, UserError
+from farm.common.selector import Selector
+from farm.devices.identity.naming_rules import AdoptRule
+from farm.devices.registry import DeviceRegistry, with_labels
+from farm.model.health import Health
+from farm.model.identity import DeviceIdentity, Gpu, Soc
+from farm.store.devices import DeviceRecord
+
+PIXEL = DeviceIdentity(
+    hardware_serial="HW1", vendor="Google", model="Pixel 7", soc=Soc("GS201"), gpu=Gpu("mali", "Mali-G710")
+)
+
+
+class Book:
+    """A store in memory."""
+
+    def __init__(self, *records: DeviceRecord) -> None:
+        self.kept = {record.serial: record for record in records}
+        self.full = False
+
+    def all(self) -> tuple[DeviceRecord, ...]:
+        return tuple(self.kept.values())
+
+    async def save(self, record: DeviceRecord) -> None:
+        if self.full:
+            raise HostError("disk full")
+        self.kept[record.serial] = record
+
+    async def forget(self, serial: str) -> None:
+        self.kept.pop(serial, None)
+
+
+def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
+    registry = DeviceRegistry(Book(), ())
+    assert registry.name_for("R5CT", None, ()) == "r5ct"
+    assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7"
+    assert registry.name_for("R5CT", PIXEL, {"pixel-7"}) == "pixel-7-2"
+    registry.set_aliases({"pixel-7": Selector.parse("gpu=mali-g710")})
+    assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7-2"
+
+
+def test_a_rule_names_and_pools_once() -> None:
+    registry = DeviceRegistry(Book(), (AdoptRule("vendor=google", pool="Desk", name="{soc}-{serial}"),))
+    record = registry.adopted_by_rule("R5CT", PIXEL, ())
+    assert record == DeviceRecord("R5CT", "gs201-r5ct", "HW1", "desk", adopted=True)
+    assert registry.adopted_by_rule("R5CT", DeviceIdentity(vendor="LG"), ()) is None
+
+
+async def test_a_network_phones_address_is_no_name_to_keep() -> None:
+    book = Book(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
+    registry = DeviceRegistry(book, (AdoptRule("vendor=google"),))
+    record = registry.adopted_by_rule("10.0.0.7:5555", PIXEL, ())
+    assert record is not None
+    assert (record.name, record.address) == ("pixel-7", "10.0.0.7:5555")
+
+
+def test_hand_set_labels_and_aliases_count() -> None:
+    registry = DeviceRegistry(Book(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
+    registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
+    pool, labels, aliases = registry.called("R5CT", "left", PIXEL, adopted=True)
+    assert pool == "desk"
+    assert labels["rack"] == "3"
+    assert "fast" in aliases
+    assert "slow" not in aliases
+
+
+def test_who_is_not_adopted_answers_to_no_key() -> None:
+    registry = DeviceRegistry(Book(), ())
+    registry.set_aliases({"fast": Selector.parse("gpu=mali-g710")})
+    _, labels, aliases = registry.called("R5CT", "pixel-7", PIXEL, adopted=False)
+    assert (aliases, labels["gpu"]) == ((), "mali-g710")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("::", "cannot be a name"),
+        ("..-.", "cannot be a name"),
+        ("bad name!", "cannot be a name"),
+        ("Taken", "taken"),
+        ("fast", "taken"),
+    ],
+)
+def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
+    registry = DeviceRegistry(Book(), ())
+    registry.set_aliases({"fast": Selector.parse("rack=3")})
+    with pytest.raises(UserError, match=said) as caught:
+        registry.checked_name(wanted, {"taken"})
+    assert caught.value.hint
+
+
+async def test_what_is_believed_is_kept_and_replaces() -> None:
+    book = Book(DeviceRecord("old", "left"))
+    registry = DeviceRegistry(book, ())
+    registry.save_soon(DeviceRecord("new", "left"), instead_of="old")
+    assert registry.get("old") is None
+    assert registry.get("new") is not None
+    await registry.close()
+    assert set(book.kept) == {"new"}
+
+
+async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book(DeviceRecord("s", "left"))
+    registry = DeviceRegistry(book, ())
+    book.full = True
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("s", "right"))
+    kept = registry.get("s")
+    assert kept is not None
+    assert kept.name == "left"
+    registry.save_soon(DeviceRecord("s", "right"))
+    await registry.close()
+    assert "could not be kept" in caplog.text
+
+
+async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
+    book, seen = Book(DeviceRecord("s", "left")), []
+    registry = DeviceRegistry(book, ())
+    book.full = True
+
+    def believed() -> None:
+        record = registry.get("s")
+        seen.append(record and record.name)
+
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("s", "right"), believed)
+    assert seen == ["right", "left"]
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("new", "other"))
+    assert registry.get("new") is None
+
+
+async def test_what_a_phone_is_and_its_last_health_are_kept() -> None:
+    book = Book(DeviceRecord("s", "left", adopted=True), DeviceRecord("t", "right"))
+    registry = DeviceRegistry(book, ())
+    assert registry.identified("s", PIXEL, ()) is not None
+    assert registry.identified("t", PIXEL, ()) is None  # not adopted; known by its address or a label
+    at = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    for serial in ("s", "stranger"):
+        registry.remember_health(serial, Health(uptime_s=1.0), at)
+    registry.remember_health("s", Health(uptime_s=2.0), at + timedelta(seconds=200), 300.0)
+    await registry.close()
+    assert [(each.identity, each.hardware_serial) for each in book.kept.values()] == [(PIXEL, "HW1")] * 2
+    assert (book.kept["s"].health, book.kept["s"].health_at) == (Health(uptime_s=1.0), at)
+    registry.remember_health("s", Health(uptime_s=3.0), at + timedelta(seconds=200))
+    await registry.close()
+    assert book.kept["s"].health == Health(uptime_s=3.0)
+
+
+async def test_a_refused_order_does_not_take_back_what_was_found_out() -> None:
+    book = Book(DeviceRecord("s", "left", adopted=True))
+    registry = DeviceRegistry(book, ())
+    book.full = True
+    believed = iter((lambda: registry.identified("s", PIXEL, ()), lambda: None))
+    with pytest.raises(HostError):
+        await registry.save(DeviceRecord("s", "right", adopted=True), lambda: next(believed)() and None)
+    kept = registry.get("s")
+    await registry.close()
+    assert kept is not None
+    assert (kept.name, kept.identity) == ("left", PIXEL)
+
+
+async def test_what_is_kept_late_is_the_newest() -> None:
+    book = Book(DeviceRecord("s", "left"))
+    registry = DeviceRegistry(book, ())
+    registry.save_soon(DeviceRecord("s", "left", "HW1"))  # written in a task, after the next line
+    await registry.save(DeviceRecord("s", "right", "HW1"))
+    await registry.close()
+    assert book.kept["s"].name == "right"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said", "hint"),
+    [
+        ("soc", "sm8650", "farm sets the label soc itself", "another key"),
+        ("Name", "x", "farm sets the label name itself", "--name"),
+        ("pool", "x", "farm sets the label pool itself", "--pool"),
+        ("!!", "x", "nothing of '!!'", "KEY=VALUE"),
+        ("rack", "::", "nothing of '::'", "KEY=VALUE"),
+    ],
+)
+def test_a_label_that_is_not_for_people(key: str, value: str, said: str, hint: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        with_labels(DeviceRecord("s", "left"), {key: value})
+    assert hint in caught.value.hint
+
+
+def test_labels_change_and_go() -> None:
+    record = with_labels(DeviceRecord("s", "left", labels={"rack": "3", "soc": "old"}), {"Desk": "A 1", "rack": ""})
+    assert record.labels == {"soc": "old", "desk": "a-1"}
+    assert with_labels(record, {"soc": ""}).labels == {"desk": "a-1"}  # one of an older farm can be removed
+
+
+def test_a_pool_of_which_nothing_is_left() -> None:
+    with pytest.raises(UserError, match="cannot be a pool"):
+        DeviceRegistry(Book(), ()).edited(DeviceRecord("s", "left"), (), pool="::")

@@ -1,0 +1,160 @@
+"""A lease's phone: quiet once, changed back once, and left to the life cycle whenever that is not certain."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farm.common.errors import PhoneError
+from farm.devices.quiesce import Restored
+from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult, QuiesceStep
+from farm.kinds.execution import DeviceQuiescer, QuiesceParts
+
+
+class Phones(list):
+    failing = ""
+    wait = None
+    restored = ("display=Asleep",)
+
+    def __init__(self):
+        self.begun = asyncio.Event()
+
+    async def begin(self, name, level, owner, restore_after_s):
+        self.append(("begin", name, level, owner, restore_after_s))
+        self.begun.set()
+        if self.wait is not None:
+            await self.wait.wait()
+        if self.failing == "begin":
+            raise PhoneError("its settings do not answer")
+        return QuiesceResult(level, (QuiesceStep("screen", "display=Awake", True),))
+
+    async def end(self, name, owner):
+        self.append(("end", name, owner))
+        if self.failing == "end":
+            raise PhoneError("the phone does not take back screen_brightness")
+        return Restored(self.restored, complete=True)
+
+
+class Leases:
+    def __init__(self):
+        self.changed = {"lease-1": False}
+
+    def changed_phone(self, lease_id, *, changed):
+        if lease_id not in self.changed:
+            return False
+        self.changed[lease_id] = changed
+        return True
+
+
+@pytest.fixture
+def phones():
+    return Phones()
+
+
+@pytest.fixture
+def leases():
+    return Leases()
+
+
+@pytest.fixture
+def logged():
+    return []
+
+
+@pytest.fixture
+def make(phones, leases, logged):
+    def make(asked=None, level=Level.GENTLE):
+        spec = SimpleNamespace(kind="bench", quiesce=asked)
+        running = SimpleNamespace(spec=spec, log=lambda text, level="info": logged.append((level, text)))
+        parts = QuiesceParts(phones, leases, QuiesceConfig(level=level, restore_after_s=90.0))
+        return DeviceQuiescer(parts, running, "lease-1", "pixel")
+
+    return make
+
+
+async def test_it_is_begun_once_however_many_sessions_there_are(make, phones, leases):
+    quiet = make()
+    await quiet.begin()
+    await quiet.begin()
+    assert phones == [("begin", "pixel", Level.GENTLE, "lease-1", 90.0)]
+    assert leases.changed["lease-1"]
+    await quiet.end()
+    await quiet.end()
+    assert phones[1:] == [("end", "pixel", "lease-1")]
+    assert not leases.changed["lease-1"]
+    assert quiet.to_wire()["took"] == {"screen": ["display=Awake"]}
+    assert quiet.notes() == []
+
+
+@pytest.mark.parametrize(("asked", "level"), [("off", Level.FULL), (None, Level.OFF)])
+async def test_off_touches_nothing(make, phones, leases, asked, level):
+    quiet = make(asked, level)
+    await quiet.begin()
+    await quiet.end()
+    assert phones == []
+    assert not leases.changed["lease-1"]
+    assert quiet.to_wire()["level"] == "off"
+
+
+async def test_a_phone_that_does_not_obey_is_measured_and_cleaned_afterwards(make, phones, leases, logged):
+    phones.failing = "begin"
+    quiet = make("full")
+    await quiet.begin()
+    assert quiet.to_wire()["refused"] == {"all": ["its settings do not answer"]}
+    assert [level for level, _ in logged] == ["warning"]
+    assert leases.changed["lease-1"]
+    await quiet.end()  # nobody knows what was changed
+    assert phones[-1][0] == "end"
+    assert "its settings do not answer" in quiet.notes()[0]
+
+
+async def test_what_is_not_taken_back_leaves_the_lease_one_to_be_cleaned(make, phones, leases, logged):
+    quiet = make()
+    await quiet.begin()
+    phones.failing = "end"
+    await quiet.end()
+    assert leases.changed["lease-1"]
+    assert "cleaned and checked" in logged[0][1]
+
+
+async def test_a_lease_that_has_ended_is_the_life_cycles(make, phones, leases):
+    quiet = make()
+    await quiet.begin()
+    leases.changed.clear()  # taken away: the phone may be another's by now
+    await quiet.end()
+    assert [each[0] for each in phones] == ["begin"]
+
+
+async def test_a_begin_that_was_cut_leaves_the_phone_to_be_cleaned(make, phones, leases):
+    phones.wait = asyncio.Event()
+    quiet = make()
+    beginning = asyncio.create_task(quiet.begin())
+    await phones.begun.wait()
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    await quiet.end()
+    assert [each[0] for each in phones] == ["begin"]
+    assert leases.changed["lease-1"]
+
+
+async def test_no_phone_is_changed_under_a_lease_that_is_over(make, phones, leases):
+    leases.changed.clear()
+    quiet = make()
+    await quiet.begin()
+    assert phones == []
+
+
+async def test_a_phone_that_gave_up_meanwhile_was_not_quiet(make, phones):
+    quiet = make()
+    await quiet.begin()
+    phones.restored = ()
+    await quiet.end()
+    assert quiet.to_wire()["level"] == "off"
+    assert "changed itself back" in quiet.to_wire()["refused"]["all"][0]
+
+
+async def test_whoever_asks_for_a_level_reads_what_came_of_it(make):
+    quiet = make("gentle")
+    await quiet.begin()
+    assert quiet.notes() == ["quiesce gentle; in force: screen"]

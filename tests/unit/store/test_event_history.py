@@ -1,0 +1,205 @@
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from farm.common import events as core_events
+from farm.common.events import EventLog
+from farm.store import database, event_history
+from farm.store.event_history import EventHistory
+from farm.store.store import Store
+from farm.store.writer import StoreConflictError, StoreWriteError
+from tests.support.waiting import until
+from tests.unit.store.values import job
+
+
+@pytest.fixture
+def log(store):
+    return EventLog(store.epoch)
+
+
+async def read(history, since=0, **options):
+    async with aclosing(history.follow(since, wait=False, **options)) as found:
+        return [event async for event in found]
+
+
+async def test_since_survives_a_restart(store, where, log):
+    history = EventHistory(log, store.events)
+    log.publish("device.ready", "a", temperature_c=31.5)
+    with log.drafted(("job.submitted", "j1", {"user": "ann"})) as drafts:
+        await store.jobs.add((job(),), events=drafts)
+    log.publish("job.progress", "j1", step="compile")
+    log.publish("device.gone", "a", why=object)
+    told = log.since()
+    await history.close()
+    store.close()
+
+    again = Store.open(where)
+    later = EventLog(again.epoch)
+    newer = EventHistory(later, again.events)
+    later.publish("daemon.started", "")
+    found = await read(newer)
+    assert [event.kind for event in found] == ["device.ready", "job.submitted", "device.gone", "daemon.started"]
+    assert found[:2] == told[:2]
+    assert found[2].data == {"why": "<class 'object'>"}
+    assert await read(newer, told[0].seq) == found[1:]
+    assert await read(newer, subject="a") == [found[0], found[2]]
+    assert await read(newer, found[-1].seq) == []
+    again.close()
+
+
+async def test_what_is_being_kept_when_the_daemon_stops_is_kept_once(store, log, monkeypatch, caplog):
+    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0.0)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    add = store.events.add
+
+    async def slow(batch):
+        await add(batch)
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(store.events, "add", slow)
+    history = EventHistory(log, store.events)
+    running = asyncio.create_task(history.run())
+    event = log.publish("device.ready", "a")
+    await begun.wait()
+    running.cancel()
+    closing = asyncio.create_task(history.close())
+    go_on.set()
+    await asyncio.wait((running, closing))
+    assert store.events.since(0) == (event,)
+    assert "cannot be kept" not in caplog.text
+
+
+async def test_plain_events_are_kept_soon(store, log, monkeypatch):
+    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0.01)
+    history = EventHistory(log, store.events)
+    running = asyncio.create_task(history.run())
+    event = log.publish("device.ready", "a")
+    await until(lambda: store.events.since(0) == (event,))
+    running.cancel()
+
+
+class Book:
+    """A store in memory that may be full."""
+
+    def __init__(self):
+        self.kept, self.full, self.tried = [], False, asyncio.Event()
+
+    def since(self, seq, limit=1000, subject=""):
+        return [event for event in self.kept if event.seq > seq and subject in ("", event.subject)][:limit]
+
+    async def add(self, events):
+        self.tried.set()
+        if self.full:
+            raise StoreWriteError("disk full")
+        if any(event.kind == "bad" for event in events):
+            raise StoreConflictError("two of a number")
+        self.put(events)
+
+    def put(self, events):
+        assert not {event.seq for event in events} & {event.seq for event in self.kept}
+        self.kept = sorted([*self.kept, *events], key=lambda event: event.seq)
+
+
+async def test_events_wait_for_a_full_disk(monkeypatch):
+    monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0)
+    monkeypatch.setattr(database, "RETRY_S", 0.001)
+    monkeypatch.setattr(event_history, "MOST_WAITING", 3)
+    book, log = Book(), EventLog(1)
+    book.full = True
+    history = EventHistory(log, book)
+    running = asyncio.create_task(history.run())
+    for name in "abcde":
+        log.publish("device.ready", name)
+    await until(book.tried.is_set)
+    book.full = False
+    await until(lambda: len(book.kept) >= 3)
+    assert [event.subject for event in book.kept] == ["c", "d", "e"]
+    running.cancel()
+
+
+async def test_events_that_the_store_refuses_keep_no_others_back(monkeypatch):
+    monkeypatch.setattr(event_history, "MOST_AT_ONCE", 1)
+    book, log = Book(), EventLog(1)
+    history = EventHistory(log, book)
+    for kind in ("good", "bad", "better"):
+        log.publish(kind, "a")
+    await history.close()
+    assert [event.kind for event in book.kept] == ["good", "better"]
+
+
+@pytest.mark.parametrize("memory", [3, 10, 20_000])
+async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memory):
+    monkeypatch.setattr(core_events, "KEPT_EVENTS", memory)
+    monkeypatch.setattr(event_history, "READ_AT_ONCE", 4)
+    book = Book()
+    old = EventLog(1)
+    book.kept += [old.publish("a", str(number)) for number in range(30)]
+    log = EventLog(2)
+    history = EventHistory(log, book)
+    seen = {"slow": [], "fast": []}
+
+    async def reader(name, pace):
+        async with aclosing(history.follow(0)) as found:
+            async for event in found:
+                seen[name].append(event)
+                for _ in range(pace):
+                    await asyncio.sleep(0)
+                if len(seen[name]) == 130:
+                    return
+
+    readers = [asyncio.create_task(reader("slow", 40)), asyncio.create_task(reader("fast", 0))]
+    held = log.drafted(("d", "late", {}))
+    for number in range(99):
+        if number == 50:
+            book.put(held.__enter__())
+        if number == 60:
+            held.__exit__(None, None, None)
+        log.publish("b", str(number))
+        await history._store_waiting()
+        await asyncio.sleep(0)
+    with log.drafted(("gap", "x", {})) as drafts:
+        drafts.drop()
+    async with asyncio.timeout(20):
+        await asyncio.gather(*readers)
+    for events in seen.values():
+        numbers = [event.seq for event in events]
+        assert numbers == sorted(set(numbers))
+        assert [event.subject for event in events if event.kind == "b"] == [str(number) for number in range(99)]
+        assert [event.kind for event in events].count("d") == 1
+
+
+async def test_readers_of_the_past_read_the_table_one_after_the_other(store, log, monkeypatch):
+    history = EventHistory(log, store.events)
+    for number in range(20):
+        log.publish("device.ready", f"d{number}")
+    await history.close()
+    newer = EventHistory(EventLog(store.epoch + 1), store.events)
+    under_way, most, since = [], [], store.events.since
+
+    def slow(*arguments):
+        under_way.append(arguments)
+        most.append(len(under_way))
+        try:
+            return since(*arguments)
+        finally:
+            under_way.remove(arguments)
+
+    monkeypatch.setattr(store.events, "since", slow)
+    found = await asyncio.gather(*(read(newer, number) for number in range(10)))
+    assert [len(events) for events in found] == [20] * 10
+    assert max(most) == 1
+
+
+async def test_a_reader_waits_for_what_is_not_told_yet():
+    log = EventLog(1)
+    history = EventHistory(log, Book())
+    async with aclosing(history.follow(0, subject="a")) as found, asyncio.timeout(10):
+        log.publish("device.ready", "b")
+        following = asyncio.create_task(anext(found))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not following.done()
+        event = log.publish("device.ready", "a")
+        assert await following == event

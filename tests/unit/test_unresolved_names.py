@@ -1,0 +1,38 @@
+"""Settings whose names point at nothing."""
+
+from pathlib import Path
+
+from farm.config import load
+from farm.daemon.problems import unresolved_names
+
+
+def told(keys: set[str], tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "farm.toml"
+    file.write_text(text)
+    return list(unresolved_names(load(file, environ={}), keys))
+
+
+def test_a_key_that_nobody_answers_to_is_told_once_phones_are_there(tmp_path: Path) -> None:
+    text = "[gates.tvm_class]\nflagship = 'bench'\nflagshp = 'bench'"
+    (line,) = told({"flagship", "pixel"}, tmp_path, text)
+    assert "[gates.tvm_class] flagshp: no phone and no alias has that key" in line
+    assert told(set(), tmp_path, text) == []
+
+
+def test_a_word_that_no_phone_answers_to_adopts_nobody(tmp_path: Path) -> None:
+    config = tmp_path / "farm.toml"
+    config.write_text('[[adopt]]\nmatch = "andriod"\n[[adopt]]\nmatch = "android,soc=sm9999"\n')
+    found = load(config, environ={})
+    (line,) = unresolved_names(found, set(), {"android", "adreno-740"})
+    assert line == '[[adopt]] match = "andriod": no phone that has come answers to andriod (did you mean android?)'
+    assert list(unresolved_names(found, set(), set())) == []  # nobody can know yet
+
+
+def test_a_program_and_a_folder_that_are_not_there_are_told(tmp_path: Path) -> None:
+    text = "[power]\nuhubctl = '/nonexistent/uhubctl'\n[usb]\nsysfs = '/nonexistent/sys'"
+    program, folder = told(set(), tmp_path, text)
+    assert "/nonexistent/uhubctl" in program
+    assert "/nonexistent/sys" in folder
+    assert "is no sysfs" in told(set(), tmp_path, f"[usb]\nsysfs = '/{'9' * 300}'")[0]  # stat fails
+    (tmp_path / "sys" / "bus").mkdir(parents=True)
+    assert told(set(), tmp_path, f"[power]\nuhubctl = '/bin/sh'\n[usb]\nsysfs = '{tmp_path}/sys'") == []
