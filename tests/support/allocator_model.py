@@ -349,6 +349,7 @@ class Model:
             if before:
                 found.append(name)
         self.past.pop()
+        self.cleaned.pop(device, None)
         self.ending, self.ends = "", None
         self.held[device] = lease
         return found, close
