@@ -16,16 +16,7 @@ from itertools import count
 from benchmarks.harness import Context, Figure, percentile, under
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import (
-    AllocatorEvent,
-    AllocatorPolicy,
-    DeviceChanged,
-    LeaseEnded,
-    RequestCame,
-    RequestWithdrawn,
-    ReservationsChanged,
-    UsageLoaded,
-)
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.allocator.reservations import Reservation
 from farm.model.device import Closed, DeviceView, Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
@@ -41,7 +32,7 @@ WARM = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 300.
 
 
 def run(context: Context) -> list[Figure]:
-    """Median and 99th percentile of `Allocator.apply`."""
+    """Median and 99th percentile of one decision."""
     figures = []
     for waiting in (GOAL_WAITING, 10_000):
         context.say(f"{waiting} requests of {USERS} users wait for {DEVICES} devices")
@@ -79,18 +70,19 @@ class _Lab:
         self.waiting: list[str] = []
         for number in range(DEVICES):
             too_warm = bool(warm) and number % warm == 0
-            self.tell(DeviceChanged(replace(_device(number), closed=WARM if too_warm else {})))
-        self.tell(UsageLoaded({f"user-{number}": 1e4 * self.random.random() for number in range(USERS)}))
+            self.tell(Allocator.device_changed, replace(_device(number), closed=WARM if too_warm else {}))
+        self.tell(Allocator.usage_loaded, {f"user-{number}": 1e4 * self.random.random() for number in range(USERS)})
         if reserved:
             windows = (
                 Reservation(f"{n}", Selector.parse(f"batch={n}"), frozenset({f"user-{n}"}), 1e3 + 60 * n, 1e4)
                 for n in range(20)
             )
-            self.tell(ReservationsChanged(tuple(windows)))
+            self.tell(Allocator.reservations_changed, tuple(windows))
         for _ in range(DEVICES + waiting if waiting else 0):
-            self.tell(self.wish())
+            self.tell(Allocator.request_came, *self.wish())
 
-    def wish(self) -> RequestCame:
+    def wish(self) -> tuple[str, LeaseRequest]:
+        """The id of a request, and the request."""
         number = self.random.randrange(DEVICES)
         text = self.random.choice(
             ["android", f"gpu-{number % 12}", f"soc-{number % 40}", f"batch={number % 20}", f"device-{number:03}"]
@@ -104,15 +96,15 @@ class _Lab:
             worker=True,
             longest_s=self.random.choice([60.0, 600.0, 3600.0]),
         )
-        return RequestCame(f"r{next(self.ids)}", request)
+        return f"r{next(self.ids)}", request
 
-    def tell(self, event: AllocatorEvent) -> None:
-        self.allocator.apply(event, self.now_s)
+    def tell(self, happened: Callable[..., object], *facts: object) -> None:
+        happened(self.allocator, *facts, self.now_s)
 
-    def timed(self, event: AllocatorEvent) -> float:
+    def timed(self, happened: Callable[..., object], *facts: object) -> float:
         """Seconds that one event takes, with the question when to look again."""
         begun = time.perf_counter()
-        self.allocator.apply(event, self.now_s)
+        happened(self.allocator, *facts, self.now_s)
         self.allocator.next_check_s()
         return time.perf_counter() - begun
 
@@ -120,8 +112,8 @@ class _Lab:
         """A random lease ends; a new request keeps the queue as long as it is."""
 
         def step() -> float:
-            took = self.timed(LeaseEnded(self.random.choice(sorted(self.allocator.held))))
-            self.tell(self.wish())
+            took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)))
+            self.tell(Allocator.request_came, *self.wish())
             return took
 
         return self._repeat(events, step)
@@ -130,9 +122,9 @@ class _Lab:
         """A request comes and goes."""
 
         def step() -> float:
-            event = self.wish()
-            took = self.timed(event)
-            self.tell(RequestWithdrawn(event.id))
+            request_id, request = self.wish()
+            took = self.timed(Allocator.request_came, request_id, request)
+            self.tell(Allocator.request_withdrawn, request_id)
             return took
 
         return self._repeat(events, step)
@@ -141,9 +133,9 @@ class _Lab:
         """A request comes, is served at once, and the phone is given back."""
 
         def step() -> float:
-            took = self.timed(self.wish())
+            took = self.timed(Allocator.request_came, *self.wish())
             for device in tuple(self.allocator.held):
-                self.tell(LeaseEnded(device))
+                self.tell(Allocator.lease_ended, device)
             return took
 
         return self._repeat(events, step)

@@ -31,7 +31,7 @@ from farm.jobs.planning import plan
 from farm.jobs.specs import spec_from_wire
 from farm.kinds import KINDS
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import AllocatorPolicy, DeviceChanged, LeaseEnded, RequestCame, SharesChanged
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life
 from farm.model.job import Job
@@ -242,24 +242,24 @@ def allocator_s(samples: int) -> Iterator[float]:
     """What a request costs that is granted at once beside that queue, when all of it has come to starve: seconds."""
     policy = AllocatorPolicy()
     allocator, now_s = Allocator(policy), 1000.0
-    allocator.apply(SharesChanged(UserConfig(), {user: UserConfig(devices=1) for user in (BOB, CLEO)}), now_s)
+    allocator.shares_changed(UserConfig(), {user: UserConfig(devices=1) for user in (BOB, CLEO)}, now_s)
     for phone in (IDLE, BOBS, CLEOS):
-        allocator.apply(DeviceChanged(_phone(phone)), now_s)
+        allocator.device_changed(_phone(phone), now_s)
     for user, phone in ((BOB, BOBS), (CLEO, CLEOS)):
-        allocator.apply(RequestCame(f"holds-{phone}", _request(Part(1, user, phone))), now_s)
+        allocator.request_came(f"holds-{phone}", _request(Part(1, user, phone)), now_s)
     for place, part in enumerate(MIX):
         for number in range(part.jobs):
-            allocator.apply(RequestCame(f"waits-{place}-{number}", _request(part)), now_s)
+            allocator.request_came(f"waits-{place}-{number}", _request(part), now_s)
     now_s += policy.starved_s
     for number in range(samples):
         now_s += 1.0
         begun = time.perf_counter()
-        grants = allocator.apply(RequestCame(f"asks-{number}", _request(Part(1, OURS))), now_s)
+        grants = allocator.request_came(f"asks-{number}", _request(Part(1, OURS)), now_s)
         seconds = time.perf_counter() - begun
         if [grant.device for grant in grants] != [str(IDLE)]:
             raise AssertionError(f"an idle phone was not granted: {grants}")
         begun = time.perf_counter()
-        allocator.apply(LeaseEnded(str(IDLE)), now_s + 0.5)
+        allocator.lease_ended(str(IDLE), now_s + 0.5)
         yield seconds + time.perf_counter() - begun
 
 

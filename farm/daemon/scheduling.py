@@ -29,7 +29,7 @@ from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
 from farm.kinds.execution import CrashClassifier, ExecutorParts, PhoneWork, QuiesceParts, WorkerServices
 from farm.kinds.lease.executor import LeaseExecutor
-from farm.leasing.allocator.events import AllocatorPolicy, UsageLoaded
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
 from farm.leasing.reports import decayed_use
@@ -102,7 +102,7 @@ async def open_scheduling(
     """
     store, events = persistence.store, persistence.events
     leasing = await _open_leasing(config, stack, persistence, phones)
-    reservations = ReservationBook(store.reservations, events, leasing.use)
+    reservations = ReservationBook(store.reservations, events, leasing.reserve)
 
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
@@ -185,7 +185,7 @@ async def _open_leasing(
     phones.fleet.recovery.holder = lambda name: "" if (holder := leasing.active.holder(name)) is None else holder.who
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
-    leasing.use(UsageLoaded(await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s)))
+    leasing.load_usage(await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s))
     return leasing
 
 

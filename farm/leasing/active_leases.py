@@ -14,9 +14,9 @@ from functools import partial
 from farm.common.errors import FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
-from farm.leasing.allocator.events import AllocatorEvent, LeaseEnded, LeaseExtended
 from farm.leasing.allocator.state import RETURNING
 from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError, TooHotError
+from farm.leasing.request_queue import RequestQueue
 from farm.leasing.sessions import TURN_S, ActiveLease, LeaseSessions
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.model.device import DeviceView, Heat, Life
@@ -38,9 +38,9 @@ class ActiveLeases:
         policy: LeasePolicy,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
-        apply: Callable[[AllocatorEvent], None],
+        requests: RequestQueue,
     ) -> None:
-        """Start empty; `apply` passes an event to the allocator."""
+        """Start empty; `requests` has the allocator."""
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events
@@ -49,7 +49,7 @@ class ActiveLeases:
         self._policy = policy
         self._clock = clock
         self._wall = wall
-        self._apply = apply
+        self._requests = requests
         self.leases: dict[str, ActiveLease] = {}
         self.by_device: dict[str, ActiveLease] = {}
         self._checks: dict[str, ActiveLease] = {}
@@ -144,7 +144,8 @@ class ActiveLeases:
             lasts = changed and not active.ending
             if lasts:
                 active.ends_s = ends_s
-                self._apply(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
+                left_s = max(0.0, ends_s - self._clock())
+                self._requests.decide(self._requests.allocator.lease_extended, lease.device, left_s)
             if not stored.done():
                 stored.set_result(lasts)
 
@@ -276,7 +277,7 @@ class ActiveLeases:
         if active.dirty or active.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._writes.end(self._table, lease, active.granted_at, self._clock(), reason)
-        self._apply(LeaseEnded(device))
+        self._requests.decide(self._requests.allocator.lease_ended, device)
 
     def _holder(self, active: ActiveLease) -> Holder:
         session = active.session

@@ -17,7 +17,7 @@ from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.devices.fleet import Fleet
 from farm.leasing.active_leases import ActiveLeases, no_lease
-from farm.leasing.allocator.events import LeaseRestored, PlaceFreed, PlaceKept, Standing
+from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
 from farm.leasing.model import (
     Explanation,
@@ -73,7 +73,7 @@ class Leasing:
         self._writes = LeaseWriteQueue(events)
         requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._delivered)
         sessions = f"session-{epoch}"
-        active = ActiveLeases(devices, events, sessions, table, self._writes, self.policy, clock, wall, requests.apply)
+        active = ActiveLeases(devices, events, sessions, table, self._writes, self.policy, clock, wall, requests)
         self.requests, self.active, self._clock = requests, active, clock
         self._allocator = requests.allocator
         self.tvm = TvmLeases(self, clock, wall)
@@ -122,9 +122,13 @@ class Leasing:
         """What this user may have."""
         return self.policy.of(user)
 
-    def use(self, event: Standing) -> None:
-        """Let the allocator know what users may have, have had, or have reserved."""
-        self.requests.apply(event)
+    def load_usage(self, by_user: Mapping[str, float]) -> None:
+        """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""
+        self.requests.decide(self._allocator.usage_loaded, by_user)
+
+    def reserve(self, windows: tuple[Reservation, ...]) -> None:
+        """All reservations there are."""
+        self.requests.decide(self._allocator.reservations_changed, windows)
 
     # --- for jobs -------------------------------------------------------------------------------------------------
 
@@ -165,7 +169,8 @@ class Leasing:
             lease: as it was; `granted_at` by today's clock, `longest_s` of its request is what is left.
         """
         self.active.restore(lease)
-        self.requests.apply(LeaseRestored(lease.device, self.requests.new_request_id(), lease.request))
+        request_id = self.requests.new_request_id()
+        self.requests.decide(self._allocator.lease_restored, lease.device, request_id, lease.request)
         view = self._allocator.devices.get(lease.device)
         if view is not None:
             self.active.device_changed(view)
@@ -212,11 +217,12 @@ class Leasing:
 
     def keep_place(self, lease_id: str) -> None:
         """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
-        self.requests.apply(PlaceKept(self.active.current(lease_id).lease.device, lease_id))
+        device = self.active.current(lease_id).lease.device
+        self.requests.decide(self._allocator.place_kept, device, lease_id)
 
     def free_place(self, lease_id: str) -> None:
         """The worker place that came with this lease is needed no more. Harmless when repeated."""
-        self.requests.apply(PlaceFreed(lease_id))
+        self.requests.decide(self._allocator.place_freed, lease_id)
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from farm.common.errors import ExitCode, FarmError, PhoneError, UserError
 from farm.devices.fleet import Fleet
-from farm.leasing.allocator.events import AllocatorPolicy, DeviceReason
+from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest

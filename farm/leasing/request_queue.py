@@ -16,24 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import (
-    AllocatorEvent,
-    ClockAdvanced,
-    DeviceChanged,
-    DeviceForgotten,
-    Grant,
-    GrantsPaused,
-    GrantsResumed,
-    LeaseEnded,
-    RequestCame,
-    RequestWithdrawn,
-    SharesChanged,
-)
+from farm.leasing.allocator.model import Grant
 from farm.leasing.model import LeasePolicy, WaitingRequest
 from farm.leasing.reports import asked_for
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
@@ -46,6 +34,7 @@ LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's que
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
 
 T = TypeVar("T")
+Facts = TypeVarTuple("Facts")
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +108,7 @@ class RequestQueue:
 
     def use_shares(self, policy: LeasePolicy) -> None:
         """What users may have from now on; nobody loses what they have."""
-        self.apply(SharesChanged(policy.quota, policy.users))
+        self.decide(self.allocator.shares_changed, policy.quota, policy.users)
 
     def close(self, reason: str) -> None:
         """Grant nothing any more, and undo undelivered grants; requests stay unanswered."""
@@ -134,12 +123,12 @@ class RequestQueue:
 
     def pause(self, reason: str) -> None:
         """Grant nothing until `resume`."""
-        self.apply(GrantsPaused(reason))
+        self.decide(self.allocator.paused, reason)
 
     def resume(self) -> None:
         """End `pause`; `close` stays."""
         if not self._closed:
-            self.apply(GrantsResumed())
+            self.decide(self.allocator.paused, "")
 
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
         """See `Leasing.ask`."""
@@ -157,7 +146,7 @@ class RequestQueue:
             self._cancel(pending.grant, "the requester left")
         else:
             self._leave(pending)
-            self.apply(RequestWithdrawn(request_id))
+            self.decide(self.allocator.request_withdrawn, request_id)
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""
@@ -187,18 +176,21 @@ class RequestQueue:
 
     def device_changed(self, view: DeviceView, *, forgotten: bool) -> None:
         """Pass the change to the allocator, and cancel the grant of a phone that was lost before its delivery."""
-        self.apply(DeviceForgotten(view.name) if forgotten else DeviceChanged(view))
+        if forgotten:
+            self.decide(self.allocator.device_forgotten, view.name)
+        else:
+            self.decide(self.allocator.device_changed, view)
         pending_grant = self._grants.get(view.name)
         if pending_grant is not None and view.life is not Life.READY:
             self._cancel(pending_grant, f"{view.name} is {view.life}, before it was handed out")
 
-    def apply(self, event: AllocatorEvent) -> None:
-        """Let the allocator decide, and begin to write what it grants."""
+    def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:
+        """Let the allocator decide by one of its methods, and begin to write what it grants."""
         begun_s = time.perf_counter()
-        grants = self.allocator.apply(event, self._clock())
+        grants = happened(*facts, self._clock())
         self.decisions.observe(time.perf_counter() - begun_s)
         for grant in grants:
-            self._decide(grant)
+            self._begin(grant)
         self._schedule_check()
 
     def behind_s(self) -> float:
@@ -225,7 +217,7 @@ class RequestQueue:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _decide(self, grant: Grant) -> None:
+    def _begin(self, grant: Grant) -> None:
         pending = self._requests[grant.request_id]
         self._leave(pending)
         lease, granted_at = self.new_lease(grant.device, pending.request), self._wall()
@@ -276,7 +268,7 @@ class RequestQueue:
         if pending_grant.pause is not None:
             pending_grant.pause.cancel()
         del self._grants[pending_grant.lease.device]
-        self.apply(LeaseEnded(pending_grant.lease.device))
+        self.decide(self.allocator.lease_ended, pending_grant.lease.device)
         if pending.id in self._requests:
             self._enter(pending)
 
@@ -284,7 +276,7 @@ class RequestQueue:
         self.waiting_by_key[asked_for(pending.request)] += 1
         self.wanted[pending.request.selector, pending.request.device] += 1
         self.depth[pending.request.lease_class] += 1
-        self.apply(RequestCame(pending.id, pending.request))
+        self.decide(self.allocator.request_came, pending.id, pending.request)
 
     def _leave(self, pending: PendingRequest) -> None:
         _take_one(self.waiting_by_key, asked_for(pending.request))
@@ -305,7 +297,7 @@ class RequestQueue:
 
     def _time_passed(self) -> None:
         self._check_timer = None
-        self.apply(ClockAdvanced())
+        self.decide(self.allocator.clock_advanced)
 
 
 def _take_one(counter: Counter[T], name: T) -> None:

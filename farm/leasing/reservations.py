@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.leasing.allocator.events import ReservationsChanged
 from farm.leasing.allocator.reservations import Reservation
 from farm.store.database import run_to_completion
 from farm.store.leases import ReservationRecord, ReservationTable
@@ -40,7 +39,7 @@ class ReservationBook:
         self,
         table: ReservationTable,
         events: EventLog,
-        use: Callable[[ReservationsChanged], None],
+        use: Callable[[tuple[Reservation, ...]], None],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -49,7 +48,7 @@ class ReservationBook:
         Args:
             table: the store's reservations.
             events: gets reservation.added and reservation.removed.
-            use: passes an event to the allocator.
+            use: passes all windows to the allocator.
             clock: monotonic seconds.
             wall: what people's times mean.
         """
@@ -141,7 +140,7 @@ class ReservationBook:
             )
             for each in self.all()
         )
-        self._use(ReservationsChanged(windows))
+        self._use(windows)
 
 
 def _facts(record: ReservationRecord) -> dict[str, object]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import (
-    AllocatorEvent,
-    AllocatorPolicy,
-    ClockAdvanced,
-    DeviceChanged,
-    Grant,
-    Holding,
-    LeaseEnded,
-    RequestCame,
-)
+from farm.leasing.allocator.model import AllocatorPolicy, Grant, Holding
 from farm.model.device import DeviceView, Life
 from farm.model.requests import LeaseRequest, LeaseSource
+
+Call = tuple[Any, ...]  # a method of Allocator and its arguments
 
 
 def phone(name: str, *aliases: str, life: Life = Life.READY, **facts: Any) -> DeviceView:
@@ -65,33 +58,37 @@ class Lab:
         self.places: list[Ask] = []
         self._yields, self._places = Asks(), Asks()
         for each in phones:
-            self.tell(DeviceChanged(phone(each) if isinstance(each, str) else each))
+            self.tell(Allocator.device_changed, phone(each) if isinstance(each, str) else each)
 
-    def tell(self, *events: AllocatorEvent) -> list[Grant]:
-        """Apply events now; returns what was granted."""
-        granted: list[Grant] = []
-        for event in events:
-            granted += self.allocator.apply(event, self.now_s)
-            self.yields += self._yields.news(self.allocator.held)
-            self.places += self._places.news(self.allocator.places)
+    def tell(self, happened: Callable[..., tuple[Grant, ...]], *facts: Any) -> list[Grant]:
+        """Call a method of `Allocator` now; returns what was granted."""
+        granted = list(happened(self.allocator, *facts, self.now_s))
+        self.yields += self._yields.news(self.allocator.held)
+        self.places += self._places.news(self.allocator.places)
         self.grants += granted
         return granted
 
+    def tell_each(self, *calls: Call) -> list[Grant]:
+        """The same with several, one after the other."""
+        return [grant for happened, *facts in calls for grant in self.tell(happened, *facts)]
+
     def want(self, request_id: str, *args: Any, **more: Any) -> str:
         """A wish comes; the device it got at once, or ""."""
-        grants = self.tell(RequestCame(request_id, wish(*args, **more)))
+        grants = self.tell(Allocator.request_came, request_id, wish(*args, **more))
         return next((grant.device for grant in grants if grant.request_id == request_id), "")
 
     def end(self, device: str) -> str:
         """A lease ends; the request that gets the device next, or ""."""
-        return next((grant.request_id for grant in self.tell(LeaseEnded(device)) if grant.device == device), "")
+        return next(
+            (grant.request_id for grant in self.tell(Allocator.lease_ended, device) if grant.device == device), ""
+        )
 
     def later(self, seconds: float) -> None:
         """Let time pass as the daemon does: the allocator looks whenever it wants to."""
         until_s = self.now_s + seconds
         while (look_s := self.allocator.next_check_s()) is not None and look_s <= until_s:
             self.now_s = look_s
-            self.tell(ClockAdvanced())
+            self.tell(Allocator.clock_advanced)
         self.now_s = until_s
 
     def holders(self) -> dict[str, str]:

@@ -9,17 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import (
-    AllocatorPolicy,
-    ClockAdvanced,
-    DeviceChanged,
-    LeaseEnded,
-    LeaseExtended,
-    PlaceFreed,
-    PlaceKept,
-    RequestCame,
-    RequestWithdrawn,
-)
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.allocator.waiting import WHOLE_REQUEST, Meaning
 from farm.model.device import Closed, Life, UsbPlace
 from farm.model.requests import LeaseClass
@@ -70,9 +60,9 @@ class Beside(RuleBasedStateMachine):
         for name, alias in zip(NAMES, present, strict=False):
             self.model.views[name] = phone(name, alias, place=self.PLACES.get(name), closed=self.WARM)
             self.model.told_s[name] = self.model.now_s
-            self.step(DeviceChanged(self.model.views[name]))
+            self.step(Allocator.device_changed, self.model.views[name])
 
-    def step(self, event):
+    def step(self, happened, *facts):
         model = self.model
         for name in tuple(model.cleaned):
             model.cleaning_ends(name)
@@ -82,7 +72,7 @@ class Beside(RuleBasedStateMachine):
         close |= any(line_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
         # Those are served one after the other, and which device each gets decides who is next.
         close |= any(request.quiet_hub for request in model.waiting.values())
-        grants = self.allocator.apply(event, model.now_s)
+        grants = happened(self.allocator, *facts, model.now_s)
         yields, kept = self.yields.news(self.allocator.held), self.places.news(self.allocator.places)
         served = [grant.request_id for grant in grants]
         assert close or served == expected
@@ -104,11 +94,11 @@ class Beside(RuleBasedStateMachine):
                 assert places <= POLICY.workers
         model.keep_cool()
         due = [] if model.paused else model.looked_at()
-        if isinstance(event, DeviceChanged) and not model.paused and self.too_warm(event.view.name):
-            assert event.view.name in {ask.name for ask in yields}
+        if happened is Allocator.device_changed and not model.paused and self.too_warm(facts[0].name):
+            assert facts[0].name in {ask.name for ask in yields}
         for ask in yields:
             self.check_ask(ask)
-        newcomer = event.id if isinstance(event, RequestCame) else ""
+        newcomer = facts[0] if happened is Allocator.request_came else ""
         if kept:
             self.check_place_asks(kept)
         elif newcomer in model.waiting and not model.paused:
@@ -190,26 +180,26 @@ class Beside(RuleBasedStateMachine):
     def comes(self, request):
         self.count += 1
         self.model.came(f"r{self.count}", request)
-        self.step(RequestCame(f"r{self.count}", request))
+        self.step(Allocator.request_came, f"r{self.count}", request)
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
     def request_is_withdrawn(self, data):
         request_id = data.draw(st.sampled_from(sorted(self.model.waiting)))
         self.model.left(request_id)
-        self.step(RequestWithdrawn(request_id))
+        self.step(Allocator.request_withdrawn, request_id)
 
     @precondition(lambda self: self.model.held)
     @rule(data=st.data(), longest_s=st.sampled_from((None, 5.0, 500.0)))
     def lease_is_extended(self, data, longest_s):
-        self.step(LeaseExtended(data.draw(st.sampled_from(sorted(self.model.held))), longest_s))
+        self.step(Allocator.lease_extended, data.draw(st.sampled_from(sorted(self.model.held))), longest_s)
 
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())
     def lease_ends(self, data):
         device = data.draw(st.sampled_from(sorted(self.model.held)))
         self.model.ended(device)
-        self.step(LeaseEnded(device))
+        self.step(Allocator.lease_ended, device)
 
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())
@@ -217,14 +207,14 @@ class Beside(RuleBasedStateMachine):
         self.count += 1
         device = data.draw(st.sampled_from(sorted(self.model.held)))
         self.model.keeps_place(device, f"p{self.count}")
-        self.step(PlaceKept(device, f"p{self.count}"))
+        self.step(Allocator.place_kept, device, f"p{self.count}")
 
     @precondition(lambda self: self.model.places)
     @rule(data=st.data())
     def place_is_freed(self, data):
         place = data.draw(st.sampled_from(sorted(self.model.places)))
         del self.model.places[place]
-        self.step(PlaceFreed(place))
+        self.step(Allocator.place_freed, place)
 
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
     def time_passes(self, seconds):
@@ -232,7 +222,7 @@ class Beside(RuleBasedStateMachine):
         while (look_s := self.allocator.next_check_s()) is not None and look_s <= until_s:
             assert look_s > self.model.now_s
             self.model.now_s = look_s
-            self.step(ClockAdvanced())
+            self.step(Allocator.clock_advanced)
         self.model.now_s = until_s
 
     # --- what is always true ---

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from farm.leasing.allocator.events import AllocatorPolicy
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import RETURNING
 from farm.leasing.config import UserConfig

@@ -8,7 +8,7 @@ import pytest
 from farm.common.errors import Fault
 from farm.common.events import EventLog
 from farm.common.selector import Selector, SelectorError
-from farm.leasing.allocator.events import AllocatorPolicy
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy, NoSuchLeaseError, NotCheckingError

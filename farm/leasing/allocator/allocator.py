@@ -1,4 +1,4 @@
-"""Who gets which phone: a pure state machine. Events in, grants out; no clock, no I/O.
+"""Who gets which phone: a pure state machine. No clock, no I/O.
 
 Rules, and where they are kept:
 
@@ -23,36 +23,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Generic, TypeVar
 
 from farm.common.selector import Selector
 from farm.leasing.allocator import explain as allocator_explain
-from farm.leasing.allocator.events import (
-    AllocatorEvent,
-    AllocatorPolicy,
-    ClockAdvanced,
-    DeviceChanged,
-    DeviceForgotten,
-    DeviceReason,
-    Grant,
-    GrantsPaused,
-    GrantsResumed,
-    Holding,
-    LeaseEnded,
-    LeaseExtended,
-    LeaseRestored,
-    PlaceFreed,
-    PlaceKept,
-    RequestCame,
-    RequestWithdrawn,
-    ReservationsChanged,
-    SharesChanged,
-    UsageLoaded,
-)
+from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason, Grant, Holding
+from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState
 from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest, RequestLine
 from farm.leasing.allocator.yields import CoolingClaims, Yields
+from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView
 from farm.model.requests import LeaseRequest
 
@@ -61,12 +43,16 @@ Right = TypeVar("Right", bound=Hashable)
 
 
 class Allocator:
-    """The state machine. `apply` is the only way to change it."""
+    """The state machine. Each method of "what happened" returns who gets what; `Holding.asked` tells who shall yield.
+
+    `now_s` are monotonic seconds; an earlier time than that of the call before counts as that.
+    """
 
     def __init__(self, policy: AllocatorPolicy | None = None) -> None:
         self._state = AllocatorState(policy or AllocatorPolicy())
         self._yields = Yields(self._state)
         self._cooling = CoolingClaims(self._state)
+        self._decided_s = 0.0
 
     @property
     def devices(self) -> Mapping[str, DeviceView]:
@@ -83,43 +69,8 @@ class Allocator:
         """Worker places that outlast their leases, by who keeps them."""
         return self._state.places
 
-    def apply(self, event: AllocatorEvent, now_s: float) -> tuple[Grant, ...]:
-        """Take notice of `event`; return who gets what; `Holding.asked` tells who is asked to yield.
-
-        Args:
-            event: what happened.
-            now_s: monotonic seconds; an earlier time than that of the last event counts as that.
-
-        Raises:
-            ValueError: a request id came twice, or a lease was restored on a device that is held.
-        """
-        state = self._state
-        before_s, state.now_s = state.now_s, max(state.now_s, now_s)
-        state.end_long_cleanings()
-        devices, everything = self._take_notice(event)
-        if state.paused:
-            return ()
-        windows = state.reservations.changed_between(before_s, state.now_s)
-        unclaimed = self._cooling.decide()
-        if everything:
-            devices = state.free
-        elif windows or unclaimed:
-            devices |= (windows | unclaimed) & state.free
-        if isinstance(event, RequestCame) and not windows and not unclaimed:
-            grants = self._serve(devices, {state.lines.waiting[event.id].line.group})
-        else:
-            grants = self._serve(devices, state.waiting_groups(devices))
-        while unclaimed := self._cooling.decide() & state.free:  # claims that ended with what was granted
-            grants += self._serve(unclaimed, state.waiting_groups(unclaimed))
-        newcomer = state.lines.waiting.get(event.id) if isinstance(event, RequestCame) else None
-        reserved = everything or bool(windows) or isinstance(event, DeviceChanged | LeaseRestored)
-        changed = event.view.name if isinstance(event, DeviceChanged) else ""
-        self._yields.ask_holders(newcomer, reserved=reserved, changed=changed)
-        self._yields.ask_for_place(newcomer)
-        return grants
-
     def next_check_s(self) -> float | None:
-        """When `ClockAdvanced` should come at the latest; None: nothing depends on time alone."""
+        """When `clock_advanced` should be called at the latest; None: nothing depends on time alone."""
         state = self._state
         if state.paused:
             return None
@@ -183,67 +134,148 @@ class Allocator:
 
     # --- what happened --------------------------------------------------------------------------------------------
 
-    def _take_notice(self, event: AllocatorEvent) -> tuple[set[str], bool]:
-        """Change the state; returns devices that may have come free, and whether others may have come into reach."""
-        state = self._state
-        match event:
-            case RequestCame(request_id, request):
-                return state.suiting(state.request_came(request_id, request).line.group, state.free), False
-            case RequestWithdrawn(request_id):
-                state.request_left(request_id)
-                self._yields.left(request_id)
-            case LeaseEnded(device):
-                return self._lease_ended(device)
-            case LeaseRestored(device, request_id, request):
-                state.restore(device, request_id, request)
-                self._yields.began(device)
-            case LeaseExtended(device, longest_s):
-                state.extend(device, longest_s)
-            case PlaceKept(device, place):
-                state.keep_place(device, place)
-                self._yields.place_kept()
-            case PlaceFreed(place):
-                places_full = state.places_full
-                state.free_place(place)
-                return set(), places_full
-            case DeviceChanged(view):
-                state.device_changed(view)
-                return {view.name} & state.free, state.quiet_matters
-            case DeviceForgotten(name):
-                state.device_forgotten(name)
-                return set(), state.quiet_matters
-            case SharesChanged(default, by_user):
-                state.ledger.set_shares(default, by_user)
-                return set(), True
-            case UsageLoaded(by_user):
-                state.ledger.load(by_user, state.now_s)
-            case ReservationsChanged(reservations):
-                state.reservations.replace(reservations, state.now_s)
-                return set(), True
-            case GrantsPaused(reason):
-                state.paused = reason or "paused"
-            case GrantsResumed():
-                state.paused = ""
-                return set(), True
-            case ClockAdvanced():
-                pass
-        return set(), False
+    def device_changed(self, view: DeviceView, now_s: float) -> tuple[Grant, ...]:
+        """A device appeared, or anything about it is different."""
+        state = self._at(now_s)
+        state.device_changed(view)
+        return self._decide({view.name}, everything=state.quiet_matters, reserved=True, changed=view.name)
 
-    def _lease_ended(self, device: str) -> tuple[set[str], bool]:
-        state = self._state
-        places_full = state.places_full
+    def device_forgotten(self, name: str, now_s: float) -> tuple[Grant, ...]:
+        """A device is no part of the farm any more. A lease on it stands until `lease_ended`."""
+        state = self._at(now_s)
+        state.device_forgotten(name)
+        return self._decide(everything=state.quiet_matters)
+
+    def request_came(self, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
+        """Somebody wants a device.
+
+        Raises:
+            ValueError: `request_id` came before.
+        """
+        newcomer = self._at(now_s).request_came(request_id, request)
+        return self._decide(self._state.suiting(newcomer.line.group, self._state.free), newcomer=newcomer)
+
+    def request_withdrawn(self, request_id: str, now_s: float) -> tuple[Grant, ...]:
+        """Nobody waits for this request any more."""
+        self._at(now_s).request_left(request_id)
+        self._yields.left(request_id)
+        return self._decide()
+
+    def lease_ended(self, device: str, now_s: float) -> tuple[Grant, ...]:
+        """The holder gave the device back, or lost it. Harmless when nobody had it."""
+        state = self._at(now_s)
         holding = state.held.get(device)
         if holding is None:
-            return set(), False
-        quiet_matters = state.quiet_matters
-        had_enough = not state.ledger.may_hold_more(holding.request.user)
+            return self._decide()
+        # With a place, a quota or a quiet hub, devices that were free before come into reach of others.
+        others = (
+            not state.ledger.may_hold_more(holding.request.user)
+            or (state.places_full and holding.request.worker)
+            or state.quiet_matters
+        )
         state.end(device)
         self._yields.ended(device)
-        # With a place, a quota or a quiet hub, devices that were free before come into reach of others.
-        others = had_enough or (places_full and holding.request.worker) or quiet_matters
-        return {device} & state.free, others
+        return self._decide({device}, everything=others)
+
+    def lease_restored(self, device: str, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
+        """A lease of the time before the daemon's restart goes on. The device may not be known yet.
+
+        Raises:
+            ValueError: the device is held.
+        """
+        self._at(now_s).restore(device, request_id, request)
+        self._yields.began(device)
+        return self._decide(reserved=True)
+
+    def lease_extended(self, device: str, longest_s: float | None, now_s: float) -> tuple[Grant, ...]:
+        """The holder gives the device back after `longest_s` from now at the latest; None: nobody knows."""
+        self._at(now_s).extend(device, longest_s)
+        return self._decide()
+
+    def place_kept(self, device: str, place: str, now_s: float) -> tuple[Grant, ...]:
+        """The device's holder keeps its worker place beyond that lease, as `place`, until `place_freed`."""
+        self._at(now_s).keep_place(device, place)
+        self._yields.place_kept()
+        return self._decide()
+
+    def place_freed(self, place: str, now_s: float) -> tuple[Grant, ...]:
+        """A worker place that was kept is free again."""
+        state = self._at(now_s)
+        places_full = state.places_full
+        state.free_place(place)
+        return self._decide(everything=places_full)
+
+    def shares_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
+        """What users may have and how much they count; `default` is for those who are not in `by_user`."""
+        self._at(now_s).ledger.set_shares(default, by_user)
+        return self._decide(everything=True)
+
+    def usage_loaded(self, by_user: Mapping[str, float], now_s: float) -> tuple[Grant, ...]:
+        """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""
+        state = self._at(now_s)
+        state.ledger.load(by_user, state.now_s)
+        return self._decide()
+
+    def reservations_changed(self, reservations: tuple[Reservation, ...], now_s: float) -> tuple[Grant, ...]:
+        """All reservations there are; those over are ignored."""
+        state = self._at(now_s)
+        state.reservations.replace(reservations, state.now_s)
+        return self._decide(everything=True)
+
+    def paused(self, reason: str, now_s: float) -> tuple[Grant, ...]:
+        """Nothing may be granted, e.g. because the store cannot write; "": grants are possible again."""
+        self._at(now_s).paused = reason
+        return self._decide(everything=True)
+
+    def clock_advanced(self, now_s: float) -> tuple[Grant, ...]:
+        """Nothing but the time has changed; `next_check_s` has come."""
+        self._at(now_s)
+        return self._decide()
 
     # --- who gets what --------------------------------------------------------------------------------------------
+
+    def _at(self, now_s: float) -> AllocatorState:
+        state = self._state
+        state.now_s = max(state.now_s, now_s)
+        state.end_long_cleanings()
+        return state
+
+    def _decide(
+        self,
+        devices: AbstractSet[str] = frozenset(),
+        *,
+        everything: bool = False,
+        newcomer: QueuedRequest | None = None,
+        reserved: bool = False,
+        changed: str = "",
+    ) -> tuple[Grant, ...]:
+        """Grant what can be granted, and ask holders to yield.
+
+        Args:
+            devices: may have come free.
+            everything: others may have come into reach.
+            newcomer: has just begun to wait, for `devices`.
+            reserved: a lease may stand in the way of a window.
+            changed: a device about which anything may be different.
+        """
+        state = self._state
+        before_s, self._decided_s = self._decided_s, state.now_s
+        if state.paused:
+            return ()
+        windows = state.reservations.changed_between(before_s, state.now_s)
+        unclaimed = self._cooling.decide()
+        near = state.free if everything else state.free & (windows | unclaimed | devices)
+        if newcomer is not None and not windows and not unclaimed:
+            grants = self._serve(near, {newcomer.line.group})
+        else:
+            grants = self._serve(near, state.waiting_groups(near))
+        while unclaimed := self._cooling.decide() & state.free:  # claims that ended with what was granted
+            grants += self._serve(unclaimed, state.waiting_groups(unclaimed))
+        if newcomer is not None and newcomer.id not in state.lines.waiting:
+            newcomer = None
+        self._yields.ask_holders(newcomer, reserved=everything or reserved or bool(windows), changed=changed)
+        self._yields.ask_for_place(newcomer)
+        return grants
 
     def _serve(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
         """Give as many of the `free` devices as possible to the foremost requests of `groups`.

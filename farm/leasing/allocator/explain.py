@@ -9,7 +9,7 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from farm.leasing.allocator.events import DeviceReason, Holding
+from farm.leasing.allocator.model import DeviceReason, Holding
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState, KeptCool
 from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import inf
 
-from farm.leasing.allocator.events import AllocatorPolicy, Holding
+from farm.leasing.allocator.model import AllocatorPolicy, Holding
 from farm.leasing.allocator.reservations import Reservations
 from farm.leasing.allocator.shares import UsageLedger
 from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, RequestLine, RequestLines

@@ -10,8 +10,9 @@ A tune lease is asked once, to give its phone back at the next candidate boundar
 - Its phone has closed to tuning (`DeviceView.closed`): it became too warm.
 - Its phone is to cool for somebody who starves (`CoolingClaims`); after `min_slice_s` too.
 
-Worker places that outlast their leases (`PlaceKept`) are of tune leases too. When all places are taken and somebody
-lacks nothing else, who goes before the place's keeper, that keeper is asked to end: after `min_slice_s`, one at a time.
+Worker places that outlast their leases (`Allocator.place_kept`) are of tune leases too. When all places are taken and
+somebody lacks nothing else, who goes before the place's keeper, that keeper is asked to end: after `min_slice_s`, one
+at a time.
 
 A line that starves while heat closes every phone to it has one of them kept cool. A farm that tuning keeps warm would
 else let a benchmark wait without bound: no phone ever cools, and a claim to the next free one is of no use. The rule:
@@ -32,7 +33,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, nextafter
 
-from farm.leasing.allocator.events import Holding
+from farm.leasing.allocator.model import Holding
 from farm.leasing.allocator.state import AllocatorState, KeptCool
 from farm.leasing.allocator.waiting import Group, QueuedRequest, RequestLine
 from farm.model.requests import LeaseClass

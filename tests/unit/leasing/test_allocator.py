@@ -8,23 +8,8 @@ import pytest
 from farm.common.selector import Selector
 from farm.leasing.allocator import explain as allocator_explain
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import (
-    ClockAdvanced,
-    DeviceChanged,
-    DeviceForgotten,
-    Grant,
-    GrantsPaused,
-    GrantsResumed,
-    LeaseEnded,
-    LeaseExtended,
-    LeaseRestored,
-    PlaceFreed,
-    PlaceKept,
-    RequestCame,
-    RequestWithdrawn,
-    SharesChanged,
-)
 from farm.leasing.allocator.explain import YIELDED_S
+from farm.leasing.allocator.model import Grant
 from farm.leasing.allocator.waiting import REMEMBERED_REQUESTS
 from farm.leasing.config import UserConfig
 from farm.model.device import Heat, Life, Service
@@ -33,33 +18,40 @@ from tests.support.allocator import Lab, phone, wish
 
 
 def feed(allocator, *events):
-    return [grant for event in events for grant in allocator.apply(event, 0.0)]
+    return [grant for happened, *facts in events for grant in happened(allocator, *facts, 0.0)]
 
 
 def test_a_free_phone_is_granted_at_once():
-    assert feed(Allocator(), DeviceChanged(phone("a")), RequestCame("r", wish())) == [Grant("r", "a")]
+    assert feed(Allocator(), (Allocator.device_changed, phone("a")), (Allocator.request_came, "r", wish())) == [
+        Grant("r", "a")
+    ]
 
 
 def test_a_waiting_request_gets_the_phone_that_becomes_free():
     allocator = Allocator()
-    assert not feed(allocator, RequestCame("r", wish()), DeviceChanged(phone("a", life=Life.CHECKING)))
-    assert feed(allocator, DeviceChanged(phone("a"))) == [Grant("r", "a")]
+    assert not feed(
+        allocator, (Allocator.request_came, "r", wish()), (Allocator.device_changed, phone("a", life=Life.CHECKING))
+    )
+    assert feed(allocator, (Allocator.device_changed, phone("a"))) == [Grant("r", "a")]
 
 
 def test_which_phones_are_awaited():
     allocator = Allocator()
-    feed(allocator, *(DeviceChanged(phone(name, life=Life.GONE)) for name in "ab"))
-    feed(allocator, RequestCame("r", wish(device="a")))
+    feed(allocator, *((Allocator.device_changed, phone(name, life=Life.GONE)) for name in "ab"))
+    feed(allocator, (Allocator.request_came, "r", wish(device="a")))
     assert [allocator.awaits(name) for name in ("a", "b", "stranger")] == [True, False, False]
-    feed(allocator, RequestWithdrawn("r"))
+    feed(allocator, (Allocator.request_withdrawn, "r"))
     assert not allocator.awaits("a")
 
 
 def test_higher_priority_first_then_first_come():
     allocator = Allocator()
-    feed(allocator, *(RequestCame(name, wish(priority=priority)) for name, priority in (("a", 1), ("b", 5), ("c", 5))))
-    served = [feed(allocator, DeviceChanged(phone("p")))[0].request_id]
-    while grants := feed(allocator, LeaseEnded("p")):
+    feed(
+        allocator,
+        *((Allocator.request_came, name, wish(priority=priority)) for name, priority in (("a", 1), ("b", 5), ("c", 5))),
+    )
+    served = [feed(allocator, (Allocator.device_changed, phone("p")))[0].request_id]
+    while grants := feed(allocator, (Allocator.lease_ended, "p")):
         served.append(grants[0].request_id)
     assert served == ["b", "c", "a"]
 
@@ -76,15 +68,15 @@ def test_first_come_first_served_within_one_user_whatever_is_wanted():
 def test_the_order_of_arrival_never_changes_who_can_be_served(order):
     """Three wishes and one phone in any order: the most urgent that came before the phone, else the next that came."""
     events = [
-        RequestCame("low", wish("android", 1)),
-        RequestCame("high", wish("adreno", 9)),
-        RequestCame("never", wish("mali", 99)),
-        DeviceChanged(phone("p", "adreno")),
+        (Allocator.request_came, "low", wish("android", 1)),
+        (Allocator.request_came, "high", wish("adreno", 9)),
+        (Allocator.request_came, "never", wish("mali", 99)),
+        (Allocator.device_changed, phone("p", "adreno")),
     ]
     allocator = Allocator()
     grants = feed(allocator, *(events[index] for index in order))
-    before = [events[index].id for index in order[: order.index(3)] if index != 3]
-    after = [events[index].id for index in order[order.index(3) + 1 :]]
+    before = [events[index][1] for index in order[: order.index(3)] if index != 3]
+    after = [events[index][1] for index in order[order.index(3) + 1 :]]
     if "high" in before:
         expected = "high"
     elif "low" in before:
@@ -104,7 +96,9 @@ def test_the_order_of_arrival_never_changes_who_can_be_served(order):
 )  # fmt: skip
 def test_what_is_not_leasable_is_not_granted_and_says_why(change):
     allocator = Allocator()
-    assert not feed(allocator, DeviceChanged(replace(phone("p"), **change)), RequestCame("r", wish()))
+    assert not feed(
+        allocator, (Allocator.device_changed, replace(phone("p"), **change)), (Allocator.request_came, "r", wish())
+    )
     (reason,) = allocator.explain(wish(), 0.0, "r")
     assert reason.matches
     assert reason.reason not in ("", "free")
@@ -112,8 +106,13 @@ def test_what_is_not_leasable_is_not_granted_and_says_why(change):
 
 def test_withdrawing_is_final_and_harmless_when_repeated():
     allocator = Allocator()
-    feed(allocator, RequestCame("r", wish()), RequestWithdrawn("r"), RequestWithdrawn("r"))
-    assert not feed(allocator, DeviceChanged(phone("p")))
+    feed(
+        allocator,
+        (Allocator.request_came, "r", wish()),
+        (Allocator.request_withdrawn, "r"),
+        (Allocator.request_withdrawn, "r"),
+    )
+    assert not feed(allocator, (Allocator.device_changed, phone("p")))
     assert not allocator.waiting()
 
 
@@ -126,10 +125,10 @@ def test_the_common_phone_is_taken_while_nothing_is_known():
 
 
 def test_of_phones_that_would_do_a_preferred_one_is_taken_if_there_is_one():
-    phones = [DeviceChanged(phone(name)) for name in "abc"]
+    phones = [(Allocator.device_changed, phone(name)) for name in "abc"]
     wanted = replace(wish(), prefer=frozenset("bz"))
-    assert feed(Allocator(), *phones, RequestCame("r", wanted)) == [Grant("r", "b")]
-    assert feed(Allocator(), phones[0], RequestCame("r", wanted)) == [Grant("r", "a")]
+    assert feed(Allocator(), *phones, (Allocator.request_came, "r", wanted)) == [Grant("r", "b")]
+    assert feed(Allocator(), phones[0], (Allocator.request_came, "r", wanted)) == [Grant("r", "a")]
 
 
 def test_a_phone_that_others_need_is_kept_for_them():
@@ -149,7 +148,7 @@ def test_a_phone_that_a_waiting_request_needs_is_kept_for_it():
 def test_one_named_device_only():
     lab = Lab("a")
     assert not lab.want("r", device="b")
-    assert lab.tell(DeviceChanged(phone("b"))) == [Grant("r", "b")]
+    assert lab.tell(Allocator.device_changed, phone("b")) == [Grant("r", "b")]
 
 
 def test_avoided_phones_are_never_given():
@@ -163,17 +162,17 @@ def test_a_phone_that_changes_its_labels_answers_to_the_new_ones_only():
     lab = Lab(phone("p", "adreno", life=Life.CHECKING))
     lab.want("old", "adreno")
     lab.want("new", "mali")
-    assert lab.tell(DeviceChanged(phone("p", "mali"))) == [Grant("new", "p")]
+    assert lab.tell(Allocator.device_changed, phone("p", "mali")) == [Grant("new", "p")]
     assert lab.allocator.matching(Selector.parse("adreno")) == frozenset()
 
 
 def test_a_forgotten_phone_is_gone_but_its_lease_stands():
     lab = Lab("p")
     lab.want("r")
-    lab.tell(DeviceForgotten("p"), DeviceForgotten("p"))
+    lab.tell_each((Allocator.device_forgotten, "p"), (Allocator.device_forgotten, "p"))
     assert not lab.want("s")
     assert not lab.allocator.answers_to("android")
-    assert not lab.tell(DeviceChanged(phone("p")))
+    assert not lab.tell(Allocator.device_changed, phone("p"))
     assert lab.end("p") == "s"
 
 
@@ -186,7 +185,7 @@ def test_no_more_workers_than_places_and_waiting_takes_no_place():
     assert not lab.want("w2", worker=True)
     assert lab.want("person")
     assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker places are taken",)
-    assert {grant.request_id for grant in lab.tell(LeaseEnded("a"))} == {"w2"}
+    assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a")} == {"w2"}
 
 
 def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
@@ -194,12 +193,12 @@ def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
     lab.want("w1", "adreno", worker=True)
     lab.want("w2", "mali", worker=True)
     lab.want("person", "adreno")
-    assert set(lab.tell(LeaseEnded("a"))) == {Grant("w2", "b"), Grant("person", "a")}
+    assert set(lab.tell(Allocator.lease_ended, "a")) == {Grant("w2", "b"), Grant("person", "a")}
 
 
 def test_nobody_holds_more_than_their_quota():
     lab = Lab("a", "b", "c")
-    lab.tell(SharesChanged(UserConfig(), {"alice": UserConfig(devices=1)}))
+    lab.tell(Allocator.shares_changed, UserConfig(), {"alice": UserConfig(devices=1)})
     device = lab.want("r1")
     assert not lab.want("r2")
     assert lab.want("s", user="bob")
@@ -211,28 +210,28 @@ def test_nobody_holds_more_than_their_quota():
 
 def test_a_quota_that_is_raised_serves_those_who_wait():
     lab = Lab("a", "b")
-    lab.tell(SharesChanged(UserConfig(devices=1)))
+    lab.tell(Allocator.shares_changed, UserConfig(devices=1), {})
     lab.want("r1")
     lab.want("r2")
-    assert [grant.request_id for grant in lab.tell(SharesChanged(UserConfig(devices=2)))] == ["r2"]
+    assert [grant.request_id for grant in lab.tell(Allocator.shares_changed, UserConfig(devices=2), {})] == ["r2"]
 
 
 def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
     lab = Lab(phone("a", "adreno"), phone("b", "mali"))
-    lab.tell(GrantsPaused("the disk is full"))
+    lab.tell(Allocator.paused, "the disk is full")
     # Served in this order, "any" might take the only phone that suits "adreno".
     for name, text in (("any", "android"), ("adreno", "adreno"), ("too many", "android")):
         assert not lab.want(name, text)
     assert lab.allocator.limits(wish()) == ("nothing is handed out: the disk is full",)
-    assert not lab.tell(DeviceChanged(phone("a", "adreno")))
-    assert set(lab.tell(GrantsResumed())) == {Grant("any", "b"), Grant("adreno", "a")}
+    assert not lab.tell(Allocator.device_changed, phone("a", "adreno"))
+    assert set(lab.tell(Allocator.paused, "")) == {Grant("any", "b"), Grant("adreno", "a")}
 
 
 def test_a_restored_lease_counts_before_its_phone_is_known():
     lab = Lab("b", workers=1)
-    lab.tell(SharesChanged(UserConfig(devices=2)))
-    lab.tell(LeaseRestored("a", "old", wish(worker=True)))
-    assert not lab.tell(DeviceChanged(phone("a")))
+    lab.tell(Allocator.shares_changed, UserConfig(devices=2), {})
+    lab.tell(Allocator.lease_restored, "a", "old", wish(worker=True))
+    assert not lab.tell(Allocator.device_changed, phone("a"))
     assert not lab.want("worker", user="bob", worker=True)
     assert lab.want("person") == "b"
     assert not lab.want("third")
@@ -242,9 +241,9 @@ def test_a_restored_lease_counts_before_its_phone_is_known():
 
 def test_a_device_is_restored_once():
     lab = Lab()
-    lab.tell(LeaseRestored("a", "old", wish()))
+    lab.tell(Allocator.lease_restored, "a", "old", wish())
     with pytest.raises(ValueError, match="held"):
-        lab.tell(LeaseRestored("a", "older", wish()))
+        lab.tell(Allocator.lease_restored, "a", "older", wish())
 
 
 @pytest.mark.parametrize("state", ["waiting", "holding"])
@@ -260,12 +259,12 @@ def test_an_id_may_come_once(state):
 
 def test_unknown_keys_leave_nothing_behind():
     allocator = Allocator()
-    feed(allocator, DeviceChanged(phone("p", life=Life.GONE)))
+    feed(allocator, (Allocator.device_changed, phone("p", life=Life.GONE)))
     for number in range(1000):
         feed(
             allocator,
-            RequestCame(f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
-            RequestWithdrawn(f"r{number}"),
+            (Allocator.request_came, f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
+            (Allocator.request_withdrawn, f"r{number}"),
         )
     state = allocator._state
     assert not state.index._groups
@@ -280,7 +279,7 @@ def test_history_is_bounded():
     for number in range(3 * REMEMBERED_REQUESTS):
         name = f"r{number}"
         lab.want(name, f"name=p,gpu-{number % 2}=1" if number % 3 else "p", avoid=frozenset({f"{number}"}))
-        lab.tell(RequestWithdrawn(name), LeaseEnded("p"))
+        lab.tell_each((Allocator.request_withdrawn, name), (Allocator.lease_ended, "p"))
     index = lab.allocator._state.index
     assert sum(group.recent for group in index._groups.values()) == len(index._recent) <= REMEMBERED_REQUESTS
 
@@ -342,7 +341,7 @@ def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_co
     )
     assert lab.allocator.estimate_s("bench", lab.now_s) == 40.0 + YIELDED_S
     lab.now_s += 40
-    lab.tell(ClockAdvanced())
+    lab.tell(Allocator.clock_advanced)
     assert lab.asked() == ["a"]
     reason = "held by tuner's tuning for 60 s, asked to give it back: before its next candidate, or at its end"
     assert lab.reasons("bench", bench)["a"] == reason
@@ -359,7 +358,7 @@ def test_a_tuning_that_goes_first_is_asked_when_the_other_has_starved():
     began_s = lab.now_s
     while not lab.asked():
         lab.now_s = lab.allocator.next_check_s()
-        lab.tell(ClockAdvanced())
+        lab.tell(Allocator.clock_advanced)
     assert lab.now_s - began_s <= 1860.0
 
 
@@ -400,7 +399,7 @@ def test_an_estimate_follows_the_holders_and_those_ahead():
     # b is free after 50 s, then after 80 s; "second" holds it for an unknown time, a is free after 90 s.
     assert estimates == [50.0, 80.0, 90.0, None, None]
     device = next(device for device, name in lab.holders().items() if name == "r2")
-    lab.tell(LeaseExtended(device, 200.0))
+    lab.tell(Allocator.lease_extended, device, 200.0)
     assert lab.allocator.estimate_s("first", lab.now_s) == 90.0
 
 
@@ -409,9 +408,9 @@ def test_no_estimate_where_nobody_can_say():
     lab.want("r1")
     lab.want("waits")
     assert lab.allocator.estimate_s("waits", lab.now_s) is None
-    lab.tell(LeaseExtended("a", 5.0))
+    lab.tell(Allocator.lease_extended, "a", 5.0)
     assert lab.allocator.estimate_s("waits", lab.now_s) == 5.0
-    lab.tell(GrantsPaused("full"))
+    lab.tell(Allocator.paused, "full")
     assert lab.allocator.estimate_s("waits", lab.now_s) is None
 
 
@@ -419,21 +418,23 @@ def test_a_place_that_is_kept_outlasts_its_lease():
     lab = Lab("a", "b", workers=1)
     assert lab.want("tune", worker=True, longest_s=100.0)
     (device,) = lab.holders()
-    lab.tell(PlaceKept(device, "place"))
+    lab.tell(Allocator.place_kept, device, "place")
     lab.end(device)
     assert lab.want("bench", worker=True) == ""
     assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker places are taken",)
     assert lab.allocator.estimate_s("bench", lab.now_s) == 100.0
     assert lab.want("shell") in ("a", "b")
-    (grant,) = lab.tell(PlaceFreed("place"))
+    (grant,) = lab.tell(Allocator.place_freed, "place")
     assert grant.request_id == "bench"
-    assert lab.tell(PlaceFreed("place")) == []
+    assert lab.tell(Allocator.place_freed, "place") == []
 
 
 def test_a_lease_without_a_place_keeps_none():
     lab = Lab("a", workers=1)
     device = lab.want("shell")
-    lab.tell(PlaceKept(device, "place"), LeaseEnded(device), PlaceFreed("place"))
+    lab.tell_each(
+        (Allocator.place_kept, device, "place"), (Allocator.lease_ended, device), (Allocator.place_freed, "place")
+    )
     assert lab.want("bench", worker=True) == "a"
     assert lab.want("other", worker=True) == ""
 

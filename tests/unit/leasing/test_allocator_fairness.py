@@ -8,17 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.common.selector import Selector
-from farm.leasing.allocator.events import (
-    DeviceChanged,
-    Grant,
-    GrantsPaused,
-    GrantsResumed,
-    LeaseEnded,
-    RequestCame,
-    ReservationsChanged,
-    SharesChanged,
-    UsageLoaded,
-)
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.model import Grant
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
 from tests.support.allocator import Lab, phone, wish
@@ -29,7 +20,7 @@ from tests.support.allocator_model import largest_matching
 def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     weights = {"ann": 1.0, "bob": 2.0, "cleo": 3.0}
     lab = Lab(*(f"phone-{number}" for number in range(12)), usage_half_life_s=3600.0, starved_s=1e9)
-    lab.tell(SharesChanged(UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()}))
+    lab.tell(Allocator.shares_changed, UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()})
     used: Counter[str] = Counter()
     randomly = random.Random(5)
     ends = {}  # device -> when, and whose
@@ -45,13 +36,13 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     for user in weights:  # ann's thirty are there before anybody else has asked
         for _ in range(30):
             number += 1
-            follow(lab.tell(RequestCame(f"{user}-{number}", wish(user=user))))
+            follow(lab.tell(Allocator.request_came, f"{user}-{number}", wish(user=user)))
     for _ in range(6000):
         device = min(ends, key=lambda name: ends[name])
         lab.now_s, user = ends.pop(device)
         number += 1
-        follow(lab.tell(RequestCame(f"{user}-{number}", wish(user=user))))
-        follow(lab.tell(LeaseEnded(device)))
+        follow(lab.tell(Allocator.request_came, f"{user}-{number}", wish(user=user)))
+        follow(lab.tell(Allocator.lease_ended, device))
     whole = sum(used.values())
     for user, weight in weights.items():
         assert used[user] / whole == pytest.approx(weight / 6, rel=0.1)
@@ -59,18 +50,18 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
 
 def test_the_phones_of_one_moment_go_to_several_users():
     lab = Lab(*(f"phone-{number}" for number in range(6)))
-    lab.tell(GrantsPaused("starting"), SharesChanged(UserConfig(), {"bob": UserConfig(2.0)}))
+    lab.tell_each((Allocator.paused, "starting"), (Allocator.shares_changed, UserConfig(), {"bob": UserConfig(2.0)}))
     for number in range(10):
         lab.want(f"ann-{number}", user="ann")
     for number in range(10):
         lab.want(f"bob-{number}", user="bob")
-    got = Counter(grant.request_id.split("-")[0] for grant in lab.tell(GrantsResumed()))
+    got = Counter(grant.request_id.split("-")[0] for grant in lab.tell(Allocator.paused, ""))
     assert got == {"ann": 2, "bob": 4}
 
 
 def test_who_used_less_is_served_first_inside_a_priority_only():
     lab = Lab("p")
-    lab.tell(UsageLoaded({"greedy": 1000.0}))
+    lab.tell(Allocator.usage_loaded, {"greedy": 1000.0})
     lab.want("holder", user="other")
     lab.want("urgent", user="greedy", priority=2)
     lab.want("older", user="greedy")
@@ -138,15 +129,15 @@ keys = st.sampled_from(("android", "adreno", "mali", "a", "b", "name=c"))
 def test_as_many_as_possible_are_served_when_several_phones_come_free_at_once(wanted, devices):
     views = [phone(name, "adreno" if name in "ab" else "mali") for name in sorted(devices)]
     lab = Lab(*views)
-    lab.tell(GrantsPaused("full"))
+    lab.tell(Allocator.paused, "full")
     requests = {f"r{number}": wish(key) for number, key in enumerate(wanted)}
     for name, request in requests.items():
-        lab.tell(RequestCame(name, request))
+        lab.tell(Allocator.request_came, name, request)
     suits = {
         name: [view.name for view in views if request.selector.matches(view.labels, view.aliases)]
         for name, request in requests.items()
     }
-    assert len(lab.tell(GrantsResumed())) == largest_matching(suits)
+    assert len(lab.tell(Allocator.paused, "")) == largest_matching(suits)
 
 
 @given(st.permutations(range(9)), st.integers(0, 2))
@@ -154,20 +145,23 @@ def test_the_order_of_independent_events_does_not_change_who_gets_what(order, la
     """While paused, everything comes in any order; what then is granted, and with it who holds what, is the same."""
     window = Reservation("w", Selector.parse("c"), frozenset({"bob"}), 0.0, 1e6)
     events = [
-        *(DeviceChanged(phone(name, gpu)) for name, gpu in (("a", "adreno"), ("b", "adreno"), ("c", "mali"))),
-        RequestCame("any", wish("android", 3, user="ann")),
-        RequestCame("adreno", wish("adreno", 2, user="bob")),
-        RequestCame("reserved", wish("mali", 1, user="bob")),
-        RequestCame("not for her", wish("mali", 4, user="cleo")),
-        SharesChanged(UserConfig(devices=2)),
-        ReservationsChanged((window,)),
+        *(
+            (Allocator.device_changed, phone(name, gpu))
+            for name, gpu in (("a", "adreno"), ("b", "adreno"), ("c", "mali"))
+        ),
+        (Allocator.request_came, "any", wish("android", 3, user="ann")),
+        (Allocator.request_came, "adreno", wish("adreno", 2, user="bob")),
+        (Allocator.request_came, "reserved", wish("mali", 1, user="bob")),
+        (Allocator.request_came, "not for her", wish("mali", 4, user="cleo")),
+        (Allocator.shares_changed, UserConfig(devices=2), {}),
+        (Allocator.reservations_changed, (window,)),
     ]
     lab = Lab()
-    lab.tell(GrantsPaused("starting"), *(events[index] for index in order), GrantsResumed())
+    lab.tell_each((Allocator.paused, "starting"), *(events[index] for index in order), (Allocator.paused, ""))
     assert set(lab.grants) >= {Grant("reserved", "c")}
     assert {name: device for device, name in lab.holders().items()}.keys() == {"any", "adreno", "reserved"}
     expected = Lab()
-    expected.tell(GrantsPaused("starting"), *events, GrantsResumed())
+    expected.tell_each((Allocator.paused, "starting"), *events, (Allocator.paused, ""))
     assert lab.holders() == expected.holders()
 
 
@@ -178,5 +172,5 @@ def test_leases_that_end_in_any_order_serve_the_same_requests(order):
         lab.want(f"holder-{number}", user=f"user-{number}")
     for name in "abcd":
         lab.want(f"next-{name}", name)
-    lab.tell(*(LeaseEnded("abcd"[index]) for index in order))
+    lab.tell_each(*((Allocator.lease_ended, "abcd"[index]) for index in order))
     assert lab.holders() == {name: f"next-{name}" for name in "abcd"}

@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from farm.common.selector import Selector
-from farm.leasing.allocator.events import (
-    DeviceChanged,
-    DeviceForgotten,
-    GrantsPaused,
-    GrantsResumed,
-    LeaseRestored,
-    ReservationsChanged,
-    SharesChanged,
-)
+from farm.leasing.allocator.allocator import Allocator
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
 from farm.model.device import Closed, Heat, Service, UsbPlace
@@ -48,12 +40,12 @@ class Everything(Beside):
         shut = {each: Closed("it is too warm", opens_in_s, heat=warm) for each in closed}
         self.model.views[name] = phone(name, alias, life=life, service=service, heat=heat, closed=shut, place=place)
         self.model.told_s[name] = self.model.now_s
-        self.step(DeviceChanged(self.model.views[name]))
+        self.step(Allocator.device_changed, self.model.views[name])
 
     @rule(name=names)
     def device_is_forgotten(self, name):
         self.model.views.pop(name, None)
-        self.step(DeviceForgotten(name))
+        self.step(Allocator.device_forgotten, name)
 
     # --- requests and leases ---
 
@@ -68,14 +60,14 @@ class Everything(Beside):
         self.count += 1
         request = wish(**wanted)
         self.model.begins(on, f"r{self.count}", request)
-        self.step(LeaseRestored(on, f"r{self.count}", request))
+        self.step(Allocator.lease_restored, on, f"r{self.count}", request)
 
     # --- rules of the house ---
 
     @rule(weight=st.sampled_from((1.0, 2.0, 5.0)), devices=st.integers(0, 3), user=users)
     def shares_change(self, weight, devices, user):
         self.model.shares[user] = UserConfig(weight, devices)
-        self.step(SharesChanged(self.model.default, self.model.shares))
+        self.step(Allocator.shares_changed, self.model.default, self.model.shares)
 
     @rule(
         names=st.lists(
@@ -94,12 +86,12 @@ class Everything(Beside):
             Reservation(f"{index}", Selector.parse(key), frozenset(who), now_s + offset_s, now_s + offset_s + length_s)
             for index, (key, who, offset_s, length_s) in enumerate(names)
         )
-        self.step(ReservationsChanged(self.model.reservations))
+        self.step(Allocator.reservations_changed, self.model.reservations)
 
     @rule(paused=st.sampled_from((True, False, False)))
     def store_fails_or_works(self, paused):
         self.model.paused = paused
-        self.step(GrantsPaused("the disk is full") if paused else GrantsResumed())
+        self.step(Allocator.paused, "the disk is full" if paused else "")
 
 
 class TunersAndOthers(Beside):
@@ -133,17 +125,17 @@ class Hubs(Beside):
     @rule(name=names, alias=st.sampled_from(ALIASES), place=st.sampled_from((None, HUB)), life=lives)
     def device_changes(self, name, alias, place, life):
         self.model.views[name] = phone(name, alias, place=place, life=life)
-        self.step(DeviceChanged(self.model.views[name]))
+        self.step(Allocator.device_changed, self.model.views[name])
 
     @rule(name=names)
     def device_is_forgotten(self, name):
         self.model.views.pop(name, None)
-        self.step(DeviceForgotten(name))
+        self.step(Allocator.device_forgotten, name)
 
     @rule(paused=st.booleans())
     def store_fails_or_works(self, paused):
         self.model.paused = paused
-        self.step(GrantsPaused("the disk is full") if paused else GrantsResumed())
+        self.step(Allocator.paused, "the disk is full" if paused else "")
 
 
 class Warm(Beside):
@@ -172,12 +164,12 @@ class Warm(Beside):
         shut = {each: Closed("it is too warm", opens_in_s, heat=heat) for each in warm_for}
         self.model.views[name] = phone(name, closed=shut)
         self.model.told_s[name] = self.model.now_s
-        self.step(DeviceChanged(self.model.views[name]))
+        self.step(Allocator.device_changed, self.model.views[name])
 
     @rule(devices=st.integers(0, 2), user=users)
     def shares_change(self, devices, user):
         self.model.shares[user] = UserConfig(1.0, devices)
-        self.step(SharesChanged(self.model.default, self.model.shares))
+        self.step(Allocator.shares_changed, self.model.default, self.model.shares)
 
 
 TestEverything = Everything.TestCase

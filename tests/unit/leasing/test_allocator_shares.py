@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.leasing.allocator.events import (
-    AllocatorPolicy,
-    ClockAdvanced,
-    DeviceChanged,
-    DeviceForgotten,
-    SharesChanged,
-)
+from farm.leasing.allocator.allocator import Allocator
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.allocator.shares import MAX_EXPONENT, UsageLedger
 from farm.leasing.config import UserConfig
 from farm.model.device import Life
@@ -88,8 +83,9 @@ def test_quotas():
     assert ledger.may_hold_more("free")
 
 
-def cleaning(name):
-    return DeviceChanged(phone(name, life=Life.RECOVERING))
+def begin_cleaning(lab, *names):
+    for name in names:
+        lab.tell(Allocator.device_changed, phone(name, life=Life.RECOVERING))
 
 
 def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
@@ -99,11 +95,11 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
         for user, device, held_s, cleaning_s in (("short", "a", 1.0, 10.0), ("long", "b", 3.0, 2.0)):
             lab.want(f"{user}-{lab.now_s}", device=device, user=user)
             lab.later(held_s)
-            lab.tell(cleaning(device))
+            begin_cleaning(lab, device)
             lab.end(device)
             lab.later(cleaning_s)
-            lab.tell(DeviceChanged(phone(device, life=Life.CHECKING)))
-            lab.tell(DeviceChanged(phone(device)))
+            lab.tell(Allocator.device_changed, phone(device, life=Life.CHECKING))
+            lab.tell(Allocator.device_changed, phone(device))
             lab.later(5.0)  # idle: nobody's
     ledger = lab.allocator._state.ledger
     assert ledger.usage_s("short", lab.now_s) == pytest.approx(110.0, rel=0.01)
@@ -114,30 +110,32 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
 
 def test_what_is_cleaned_is_in_no_quota():
     lab = Lab("a", "b")
-    lab.tell(SharesChanged(UserConfig(1.0, 1), {}))
+    lab.tell(Allocator.shares_changed, UserConfig(1.0, 1), {})
     lab.want("one", device="a")
-    lab.tell(cleaning("a"))
+    begin_cleaning(lab, "a")
     lab.end("a")
     assert lab.want("two", device="b") == "b"
 
 
-@pytest.mark.parametrize("lost", [DeviceChanged(phone("a", life=Life.GONE)), DeviceForgotten("a")], ids=repr)
+@pytest.mark.parametrize(
+    "lost", [(Allocator.device_changed, phone("a", life=Life.GONE)), (Allocator.device_forgotten, "a")], ids=repr
+)
 def test_nobody_is_charged_for_a_phone_that_is_lost_or_takes_long(lost):
     lab = Lab("a", "b")
     lab.want("one", device="a")
     lab.want("two", device="b", user="bob")
-    lab.tell(cleaning("a"), cleaning("b"))
+    begin_cleaning(lab, "a", "b")
     lab.end("a")
     lab.end("b")
     lab.later(10.0)
-    lab.tell(lost)
+    lab.tell(*lost)
     lab.later(3600.0)
-    lab.tell(ClockAdvanced())
+    lab.tell(Allocator.clock_advanced)
     ledger = lab.allocator._state.ledger
     decayed = 2 ** (-3600.0 / AllocatorPolicy().usage_half_life_s)
     assert ledger.usage_s("alice", lab.now_s) == pytest.approx(10.0 * decayed, rel=0.01)
     assert ledger.usage_s("bob", lab.now_s) == pytest.approx(120.0 * decayed, rel=0.01)
-    lab.tell(DeviceChanged(phone("b")))
+    lab.tell(Allocator.device_changed, phone("b"))
     assert ledger.usage_s("bob", lab.now_s) == pytest.approx(120.0 * decayed, rel=0.01)
 
 
@@ -147,6 +145,6 @@ def test_a_phone_that_is_ready_at_the_end_of_a_lease_costs_nothing_more():
     lab.later(10.0)
     lab.end("a")
     lab.later(100.0)
-    lab.tell(cleaning("a"))  # its own trouble
+    begin_cleaning(lab, "a")  # its own trouble
     lab.later(100.0)
     assert lab.allocator._state.ledger.usage_s("alice", lab.now_s) == pytest.approx(10.0, rel=0.01)

@@ -13,7 +13,7 @@ from farm.common.selector import Selector
 from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
 from farm.jobs.supervisor import _how_ended
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.events import AllocatorPolicy, ReservationsChanged, SharesChanged
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
 from farm.leasing.model import LeasePolicy
@@ -75,7 +75,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             for name in "ab":
                 lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})
         case "quota":
-            lab.leasing.use(SharesChanged(UserConfig(devices=1)))
+            lab.leasing.requests.decide(lab.leasing.requests.allocator.shares_changed, UserConfig(devices=1), {})
             lab.devices.become("b", Life.OFFLINE)
             lab.ask(BENCH)  # has "a"
             await settle()
@@ -92,7 +92,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             wish = replace(wish, device="a")
             now_s = time.monotonic()
             reserved = Reservation("r", device, frozenset({"bob"}), now_s, now_s + 3600)
-            lab.leasing.use(ReservationsChanged((reserved,)))
+            lab.leasing.reserve((reserved,))
     lab.ask(wish)
     await settle()
     assert lab.leasing.requests.waiting_by_key.total() == 1
