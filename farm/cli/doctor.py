@@ -111,6 +111,7 @@ def _local_daemon(config: FarmConfig) -> Iterator[Diagnosis]:
         status = call("status")
     except DaemonUnreachableError as error:
         yield of_error("daemon", WARN, error)
+        yield from doctor_host.usb(Path(config.usb.sysfs))
         yield from folders(config)
         yield from listeners(config)
         yield from database(config)
@@ -176,7 +177,6 @@ def _checks(config: FarmConfig) -> Iterator[Diagnosis]:
     yield from doctor_host.toolchains(config)
     yield from doctor_host.linkers()
     yield from doctor_host.clock()
-    yield from doctor_host.usb(Path(config.usb.sysfs))
     yield from doctor_host.tools(config)
     yield from doctor_host.units()
     yield from _daemon(config)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.common.doctor_findings import FAIL, OK, OPEN_USB, WARN, Diagnosis, of_error
+from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, judge_usb, of_error
 from farm.common.errors import FarmError
 from farm.common.install import pip_install
 
@@ -79,7 +79,7 @@ def judge_units(wanted: Mapping[str, str], there: Mapping[str, str]) -> Diagnosi
 
 
 def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
-    """Whether phones on USB may be opened by users other than root (udev), without asking any adb server."""
+    """Whether users other than root may open phones on USB (udev): for when no daemon reports what adb may open."""
     phones = [device for device in _folders(sysfs / "bus/usb/devices") if _speaks_adb(device)]
     closed = []
     for device in phones:
@@ -90,15 +90,7 @@ def usb(sysfs: Path, dev: Path = Path("/dev/bus/usb")) -> Iterator[Diagnosis]:
             continue  # unplugged while we looked
         if not node.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or (node.st_gid == 0 and not node.st_mode & stat.S_IWOTH):
             closed.append(device.name)
-    yield from judge_usb([device.name for device in phones], closed)
-
-
-def judge_usb(phones: Sequence[str], closed: Sequence[str]) -> Iterator[Diagnosis]:
-    """`phones`: USB paths of phones with adb on; `closed`: those that only root opens."""
-    if closed:
-        yield Diagnosis("usb permission", WARN, f"only root may open the phones at {', '.join(closed)}", OPEN_USB)
-    elif phones:
-        yield Diagnosis("usb permission", OK, f"{len(phones)} phones with adb on USB, open to a group")
+    yield from judge_usb(len(phones), closed, "only root may open the phones at")
 
 
 def _folders(place: Path) -> list[Path]:

@@ -87,7 +87,7 @@ def show(
     if json:
         print_json(shown)
         return
-    tuning = shown["job"]["kind"] == "tune"
+    tuning = KINDS.pooled(shown["job"]["kind"])
     print_page(shown, kept_by(shown["job"]["id"]) if tuning else None)
     if tuning and shown["job"]["state"] == "running":
         print_standing(_latest_standing(shown["job"]["id"]))
@@ -185,7 +185,7 @@ def _change(kind: str, jobs: list[str], json: bool) -> None:
     for row in rows:
         done = "" if row["id"] in changed else ": nothing was done"
         print_line(f"{row['id']} is {row['state']}{done}")
-        if row["id"] in changed and row["kind"] == "tune" and row["state"] == JobState.CANCELLED:
+        if row["id"] in changed and row["state"] == JobState.CANCELLED and KINDS.pooled(row["kind"]):
             work.print_kept(row["id"])
 
 

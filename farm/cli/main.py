@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,23 +146,37 @@ SECTIONS = {
 
 
 class LazyGroup(TyperGroup):
-    """The commands of SECTIONS: help shows them by section, completion offers them; neither imports them."""
+    """A group with commands that are imported when they are asked for.
+
+    The commands of SECTIONS, the root's: help shows them by section, completion offers them; neither imports them.
+    """
+
+    path = ""  # what people write before its commands; "": the root
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for parameter in self.params:
             _name_plainly(parameter)
         self._abouts = {name: about for some in SECTIONS.values() for name, (_, about) in some.items()}
-        self.commands: Any = dict.fromkeys(self._abouts)  # None: not imported yet
+        self._homes = {name: home for some in SECTIONS.values() for name, (home, _) in some.items()}
+        self.commands: Any = self.commands or dict.fromkeys(self._homes)  # None: not imported yet
+
+    def add_lazy(self, path: str, homes: Mapping[str, str]) -> None:
+        """Offer commands before its own; `homes`: where each is, module:name."""
+        self.path, self._homes = path, dict(homes)
+        self.commands = {**dict.fromkeys(homes), **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (the base has it)
         """Import a command."""
         if cmd_name in self.commands and self.commands[cmd_name] is None:
-            self.commands[cmd_name] = _load(cmd_name)
+            self.commands[cmd_name] = _load(f"{self.path} {cmd_name}".strip(), self._homes[cmd_name])
         return self.commands.get(cmd_name)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the base has it)
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One list per section."""
+        if self.path:
+            super().format_commands(ctx, formatter)
+            return
         width = max(map(len, self.commands))
         for heading, some in SECTIONS.items():
             with formatter.section(heading):
@@ -170,7 +184,7 @@ class LazyGroup(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Names of commands; behind a dash, options."""
-        if incomplete.startswith("-"):
+        if self.path or incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         from typer._click.shell_completion import CompletionItem
 
@@ -295,28 +309,35 @@ def _misused(error: Any) -> int:
     return print_error(UserError(message[:1].lower() + message[1:].rstrip("."), hint=f"{usage} (--help says more)"))
 
 
-def _load(name: str) -> Any:
-    from farm.cli.main import EXAMPLES
+def _load(path: str, home: str) -> Any:
+    """The command that people write as `path`; `home`: of its function, or of the group that it is or is in."""
+    from farm.cli.main import EXAMPLES, LazyGroup
 
-    module, _, attribute = next(some[name][0] for some in SECTIONS.values() if name in some).partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    module, _, attribute = home.partition(":")
+    source = importlib.import_module(module)
+    found = getattr(source, attribute)
+    group, _, name = path.rpartition(" ")
     parent = typer.Typer(add_completion=False, rich_markup_mode=None)
     parent.callback()(lambda: None)  # a command that is alone would take its parent's place
-    if isinstance(found, typer.Typer):
-        parent.add_typer(found, name=name, no_args_is_help=found.registered_callback is None)
-    else:
+    if not isinstance(found, typer.Typer):
         parent.command(name)(found)
+    elif group:
+        parent.add_typer(found)  # its commands become the parent's
+    else:
+        parent.add_typer(found, name=name, cls=LazyGroup, no_args_is_help=found.registered_callback is None)
     command: Any = getattr(get_command(parent), "commands")[name]  # noqa: B009 (typer's name for its type varies)
     below = getattr(command, "commands", {})
-    for path, each in ((name, command), *((f"{name} {verb}", it) for verb, it in below.items())):
+    for written, each in ((path, command), *((f"{path} {verb}", it) for verb, it in below.items())):
         each.short_help = " ".join((each.help or "").partition("\n\n")[0].split())  # whole: typer cuts it at 80 columns
         for parameter in each.params:
             _name_plainly(parameter)
             if parameter.name == "on" and parameter.required:
                 parameter.default = phone_of_environment
                 parameter.help += " Left out: the phone of ANDROID_SERIAL."
-        if path in EXAMPLES:
-            each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[path])
+        if written in EXAMPLES:
+            each.epilog = "Examples:\n\n\b\n" + "\n".join(f"  {line}" for line in EXAMPLES[written])
+    if below:
+        command.add_lazy(path, getattr(source, "LAZY", {}))
     return command
 
 

@@ -14,6 +14,7 @@ import typer
 from annotated_types import Ge, Le
 
 from farm.cli import complete, work
+from farm.common.durations import format_duration
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
 from farm.jobs.specs import JobSpec, SpecField, fields_of
 
@@ -21,6 +22,7 @@ from farm.jobs.specs import JobSpec, SpecField, fields_of
 FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {
     "selector": (str, "SELECTOR", str),
     "devices": (str, "N|all", work.device_count),
+    "duration": (str, "DURATION", work.lease_s),
     "timeout": (str | None, "DURATION", work.timeout_s),
     "deadline": (str | None, "TIME", work.deadline_s),
     "job": (list[str] | None, "JOB", lambda given: tuple(given or ())),
@@ -99,6 +101,8 @@ def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Paramet
     default = defaults.get(field.name, field.default)
     if field.help.form == "devices":
         default = str(default)
+    elif field.help.form == "duration":
+        default = format_duration(default)
     elif field.help.form and default is not MISSING:
         default = None  # the spec's, in a form that nobody would write
     return inspect.Parameter(

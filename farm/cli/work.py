@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from farm.cli import complete
 from farm.cli.output import emit, print_json, print_note
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import TransferBars, interruptible
@@ -24,8 +23,9 @@ from farm.common.errors import (
     UserError,
     error_to_wire,
 )
-from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_PRIORITY, MAX_TIMEOUT_S
+from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_LEASE_S, MAX_TIMEOUT_S
 from farm.common.selector import HOST
+from farm.kinds import KINDS
 
 if TYPE_CHECKING:
     from farm.client import Client, Event, JobInfo, Submitted
@@ -42,13 +42,6 @@ DEADLINE_HINT = "a time to come: 2h, 30m, 18:00, 2026-05-01T18:00"
 MOST_JOBS = 1_000_000  # of one question: all
 ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 
-Selector = Annotated[
-    str,
-    typer.Option(
-        "--on", help="Which phones: label=value[,label=value...] or an alias.", autocompletion=complete.selectors
-    ),
-]
-Priority = Annotated[int, typer.Option(min=0, max=MAX_PRIORITY, help="Jobs with a higher priority go first.")]
 Wait = Annotated[
     str | None,
     typer.Option(
@@ -59,9 +52,6 @@ Wait = Annotated[
 ]
 Why = Annotated[bool, typer.Option("--why", help="Print every reason for a verdict, not only the gravest.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the jobs' ids and do not wait.")]
-
-PRIORITY = DEFAULT_PRIORITY
-
 
 _DEFAULTS = {
     "devices": (1, "all"), "priority": (DEFAULT_PRIORITY,), "deadline_s": (None,), "after": ((),), "hold": (False,),
@@ -143,7 +133,7 @@ def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
         cancelled = [job for job in farm.cancel(submitted) if job.state == "cancelled"]
         print_note(f"cancelled {len(cancelled)} job{'s' * (len(cancelled) != 1)}")
         for job in cancelled:
-            if job.kind == "tune":
+            if KINDS.pooled(job.kind):
                 print_kept(job.id)
     except KeyboardInterrupt:
         names = " ".join(names_of(submitted))
@@ -415,6 +405,20 @@ def wait_s(text: str | None) -> float | None:
     from farm.common.durations import parse_duration
 
     return float(text) if text.isascii() and text.replace(".", "", 1).isdigit() else parse_duration(text)
+
+
+def lease_s(text: str) -> float:
+    """The seconds of `--for`.
+
+    Raises:
+        UserError: it cannot be read, or is longer than a lease may be.
+    """
+    from farm.common.durations import parse_duration
+
+    seconds = parse_duration(text)
+    if seconds > MAX_LEASE_S:
+        raise UserError(f"a lease lasts at most {format_duration(MAX_LEASE_S)}, not {text}", hint="--for 2h")
+    return seconds
 
 
 def deadline_s(text: str | None) -> float | None:

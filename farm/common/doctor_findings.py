@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from farm.common.errors import FarmError
 
 ROOM_BYTES = 10**9  # a bundle and a day of artifacts are a few 100 MB
-OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
+_OPEN_USB = "apt-get install android-sdk-platform-tools-common && udevadm control --reload && udevadm trigger"
 
 
 class DoctorVerdict(StrEnum):
@@ -36,6 +37,20 @@ class Diagnosis:
 def of_error(check: str, verdict: DoctorVerdict, error: FarmError) -> Diagnosis:
     """What kept a check from being done."""
     return Diagnosis(check, verdict, error.message, error.hint or "its log says more: journalctl -u farm")
+
+
+def judge_usb(phones: int, closed: Sequence[str], problem: str) -> Iterator[Diagnosis]:
+    """Whether phones on USB may be opened.
+
+    Args:
+        phones: how many there are.
+        closed: those that may not be opened.
+        problem: the words ahead of their names.
+    """
+    if closed:
+        yield Diagnosis("usb permission", WARN, f"{problem} {', '.join(closed)}", _OPEN_USB)
+    elif phones:
+        yield Diagnosis("usb permission", OK, f"{phones} phones with adb on USB may be opened")
 
 
 def judge_folder(check: str, path: Path, free_bytes: int) -> Diagnosis:

@@ -111,6 +111,10 @@ class KindRegistry(Mapping[str, "type[JobSpec]"]):
     def __len__(self) -> int:
         return len(self.kinds)
 
+    def pooled(self, name: str) -> bool:
+        """Whether a job of that kind holds several phones at once; not of a kind of another release."""
+        return name in self.kinds and self[name].pooled
+
 
 KINDS = KindRegistry(
     JobKind("bench", "Time a model on phones, and say whether to trust it"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from farm.common.durations import format_duration
+from farm.kinds import KINDS
 
 if TYPE_CHECKING:
     from farm.client import Event, JobInfo
@@ -22,7 +23,7 @@ class EventLines:
         rows = tuple(jobs)
         self._devices = {job.id: job.device or job.on for job in rows}
         pinned = {job.device for job in rows if job.device}
-        self._pooled = {job.id for job in rows if job.kind == "tune"}  # no one phone's
+        self._pooled = {job.id for job in rows if KINDS.pooled(job.kind)}  # no one phone's
         self._by_device = len(rows) == 1 or len(pinned) == len(rows)  # then the phone's name identifies the job
         self._many = len(rows) > FEW_JOBS and not ends
         self._ends = ends

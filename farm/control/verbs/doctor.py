@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.adb.devices import AdbDevice, AdbState
-from farm.common.doctor_findings import FAIL, OK, OPEN_USB, WARN, Diagnosis, judge_folder, of_error
+from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, judge_folder, judge_usb, of_error
 from farm.common.peers import user_name
 from farm.common.tasks import SharedCall
 from farm.control.artifact_budget import GB
@@ -130,7 +130,7 @@ def _workers(host: DoctorHost) -> Iterator[Diagnosis]:
 async def usb_findings(
     config: PowerConfig, board: Switchboard, views: Sequence[DeviceView], listed: Sequence[AdbDevice]
 ) -> list[Diagnosis]:
-    """Look at the hubs and at what adb lists.
+    """Check the hubs and the phones that adb lists.
 
     Args:
         config: `[power]`.
@@ -147,10 +147,11 @@ async def usb_findings(
             ports = await board.uhubctl.ports()
         except PowerError as failed:
             error = failed
+    closed = [device.serial for device in listed if device.state is AdbState.NO_PERMISSIONS]
     return [
         *_uhubctl(ports, error, by_uhubctl),
         *_places(listed, views),
-        *_permissions(listed),
+        *judge_usb(sum(bool(device.devpath) for device in listed), closed, "the adb server may not open"),
     ]
 
 
@@ -186,13 +187,7 @@ def _places(listed: Sequence[AdbDevice], views: Sequence[DeviceView]) -> Iterato
     lost = [serial for serial in unplaced([device.serial for device in listed], places) if serial not in virtual]
     if lost:
         fix = f'say where: [usb.places] "{lost[0]}" = "1-4.2" (ls /sys/bus/usb/devices/*/serial)'
-        yield Diagnosis("usb places", WARN, f"nobody knows which port {', '.join(lost)} is in", fix)
-
-
-def _permissions(listed: Sequence[AdbDevice]) -> Iterator[Diagnosis]:
-    closed = [device.serial for device in listed if device.state is AdbState.NO_PERMISSIONS]
-    if closed:
-        yield Diagnosis("usb permission", WARN, f"the adb server may not open {', '.join(closed)}", OPEN_USB)
+        yield Diagnosis("usb places", WARN, f"the USB port of {', '.join(lost)} is not known", fix)
 
 
 def _names(views: Sequence[DeviceView]) -> str:

@@ -5,90 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from farm.cli import complete, work
 from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import print_json, print_line, print_note, print_table, when
+from farm.cli.output import print_json, print_line, print_table, when
 from farm.common.durations import format_duration, parse_duration
-from farm.common.errors import UserError
-from farm.common.limits import MAX_LEASE_S
 
 if TYPE_CHECKING:
     from farm.client.lease import HeldPhone
     from farm.kinds.lease.outcome import LeaseOutcome
 
 app = typer.Typer(help="A phone of your own for a while: TVM key, adb server; who holds which phone.")
+# Commands with the spec's options, which cost 0.25 s to import.
+LAZY = dict.fromkeys(("acquire", "run"), "farm.kinds.lease.holding:app")
 
 Which = Annotated[
     str, typer.Argument(help="A lease's id, its job's, or the device's name.", autocompletion=complete.leases)
 ]
-Duration = Annotated[str, typer.Option("--for", help="How long: 30m, 2h, 1h30m.")]
-Tuning = Annotated[
-    bool,
-    typer.Option("--tuning", help="Others may ask for the phone back: `yield_wanted` of `farm lease show --json`."),
-]
-Note = Annotated[str, typer.Option(help="What for; others see it.")]
-
-
-def _lease_s(duration: str) -> float:
-    seconds = parse_duration(duration)
-    if seconds > MAX_LEASE_S:
-        raise UserError(f"a lease lasts at most {format_duration(MAX_LEASE_S)}, not {duration}", hint="--for 2h")
-    return seconds
-
-
-@app.command()
-def acquire(
-    on: work.Selector,
-    duration: Duration = "30m",
-    note: Note = "",
-    priority: work.Priority = work.PRIORITY,
-    tuning: Tuning = False,
-    wait: work.Wait = None,
-    env: Annotated[
-        bool, typer.Option("--env", help='Print shell exports: eval "$(farm lease acquire ... --env)"')
-    ] = False,
-    json: JsonFlag = False,
-) -> None:
-    """Wait for a phone and hold it until its time is over or it is released. Ctrl-C while waiting withdraws.
-
-    Nobody else gets the phone meanwhile; afterwards it is cleaned and checked.
-    """
-    from farm.kinds.lease import holding
-
-    if env and json:
-        raise UserError("--env and --json exclude each other", hint="choose one")
-    held = holding.acquire(on, _lease_s(duration), note, priority, wait, tuning=tuning, quiet=json)
-    if json:
-        print_json(_facts(held))
-    elif env:
-        for name, value in holding.environment_of(held).items():
-            print_line(f"export {name}={quote(value)}")
-        print_note(holding.until(held))
-    else:
-        _print(held)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def run(
-    on: work.Selector,
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
-    duration: Duration = "30m",
-    note: Note = "",
-    priority: work.Priority = work.PRIORITY,
-    wait: work.Wait = None,
-) -> None:
-    """Run a command that has a phone: adb and TVM find it in the environment. Its exit code is this command's.
-
-    The phone is released when the command ends; the command is ended when the lease is.
-    """
-    from farm.kinds.lease import holding
-
-    raise typer.Exit(holding.run(on, _lease_s(duration), note or command[0], priority, wait, command))
 
 
 @app.command()
@@ -97,9 +33,9 @@ def show(lease: Which, json: JsonFlag = False) -> None:
     with work.client() as farm:
         held = farm.lease_show(lease)
     if json:
-        print_json(_facts(held))
+        print_json(facts_of(held))
     else:
-        _print(held)
+        print_lease(held)
 
 
 @app.command()
@@ -156,7 +92,7 @@ def kick(
     call_and_emit("lease.kick", "ended lease {id} on {device}", json=json, device=device)
 
 
-def _facts(held: HeldPhone) -> dict[str, Any]:
+def facts_of(held: HeldPhone) -> dict[str, Any]:
     """A lease as JSON, its key included."""
     from farm.client.lease import HeldPhone
 
@@ -164,7 +100,8 @@ def _facts(held: HeldPhone) -> dict[str, Any]:
     return {**facts, "expires_at": held.expires_at.isoformat()}
 
 
-def _print(held: HeldPhone) -> None:
+def print_lease(held: HeldPhone) -> None:
+    """What is needed to use a lease, for people."""
     rows = {
         "device": f"{held.device} ({held.serial})",
         "lease": f"{held.lease}, job {held.job}",

@@ -1,4 +1,4 @@
-"""A phone held by a command: waited for, used, and given back, whatever ends the command."""
+"""`farm lease acquire` and `run`: wait for a phone, use it, and release it, whatever ends the command."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from shlex import quote
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from farm.cli import work
-from farm.cli.output import print_note, when
+from farm.cli.connection import JsonFlag
+from farm.cli.output import print_json, print_line, print_note, when
+from farm.cli.spec_options import spec_options
 from farm.client import AsyncClient, AsyncLease
 from farm.client.lease import HeldPhone
-from farm.common.errors import ExitCode, FarmError
+from farm.common.errors import ExitCode, FarmError, UserError
+from farm.kinds.lease.command import facts_of, print_lease
+from farm.kinds.lease.spec import LeaseSpec
 
 T = TypeVar("T")
 
@@ -26,36 +31,69 @@ NOT_FOUND, NOT_EXECUTABLE, SIGNALLED = 127, 126, 128  # exit codes as shells giv
 END_LIMIT_S = 10.0  # for a command whose lease has ended: then it is killed
 
 
+app = typer.Typer()  # joined to the commands of command.py
+NOT_OFFERED = ("devices", "timeout_s", "deadline_s", "max_attempts", "after", "hold")  # options of jobs in the queue
+
+
+@app.command()
+@spec_options(LeaseSpec, leave_out=NOT_OFFERED)
 def acquire(
-    on: str, seconds: float, note: str, priority: int, wait: str | None, *, tuning: bool, quiet: bool
-) -> AsyncLease:
-    """A phone, for `seconds` from its grant; a client that gives up waiting leaves no job."""
+    fields: dict[str, Any],
+    wait: work.Wait = None,
+    env: Annotated[
+        bool, typer.Option("--env", help='Print shell exports: eval "$(farm lease acquire ... --env)"')
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Wait for a phone and hold it until its time is over or it is released. Ctrl-C while waiting withdraws.
+
+    No other user gets the phone meanwhile; afterwards it is cleaned and checked.
+    """
+    if env and json:
+        raise UserError("--env and --json exclude each other", hint="choose one")
     limit_s = work.wait_s(wait)
 
     async def acquired() -> AsyncLease:
         async with AsyncClient(on_notice=print_note) as farm:
-            return await _acquire(farm, on, seconds, note, priority, limit_s, tuning=tuning, quiet=quiet)
+            return await _acquire(farm, fields, limit_s, quiet=json)
 
-    return _to_its_end(acquired())
+    held = _to_its_end(acquired())  # a client that gives up waiting leaves no job
+    if json:
+        print_json(facts_of(held))
+    elif env:
+        for name, value in environment_of(held).items():
+            print_line(f"export {name}={quote(value)}")
+        print_note(until(held))
+    else:
+        print_lease(held)
 
 
-def run(on: str, seconds: float, note: str, priority: int, wait: str | None, command: list[str]) -> int:
-    """Run a command that has a phone; returns its exit code."""
+@app.command(context_settings={"ignore_unknown_options": True})
+@spec_options(LeaseSpec, leave_out=(*NOT_OFFERED, "tuning"))
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
+    fields: dict[str, Any],
+    wait: work.Wait = None,
+) -> None:
+    """Run a command that has a phone: adb and TVM find it in the environment. Its exit code is this command's.
+
+    The phone is released when the command ends; the command is ended when the lease is.
+    """
     limit_s = work.wait_s(wait)
     if shutil.which(command[0]) is None and not Path(command[0]).exists():  # before a phone is waited for
         print_note(f"error: {command[0]}: command not found")
-        return NOT_FOUND
+        raise typer.Exit(NOT_FOUND)
 
     async def ran() -> int:
         async with AsyncClient(on_notice=print_note) as farm:
-            held = await _acquire(farm, on, seconds, note, priority, limit_s, quiet=False)
+            held = await _acquire(farm, {**fields, "note": fields["note"] or command[0]}, limit_s, quiet=False)
             print_note(until(held))
             try:
                 return await _run(held, command)
             finally:
                 await _give_back(held)
 
-    return _to_its_end(ran())
+    raise typer.Exit(_to_its_end(ran()))
 
 
 def environment_of(held: HeldPhone) -> dict[str, str]:
@@ -81,23 +119,11 @@ def until(held: HeldPhone) -> str:
     return f"{held.device} is yours until {when(held.expires_at)} (lease {held.lease})"
 
 
-async def _acquire(
-    farm: AsyncClient,
-    on: str,
-    seconds: float,
-    note: str,
-    priority: int,
-    limit_s: float | None,
-    *,
-    tuning: bool = False,
-    quiet: bool,
-) -> AsyncLease:
+async def _acquire(farm: AsyncClient, fields: Mapping[str, Any], limit_s: float | None, *, quiet: bool) -> AsyncLease:
     """Wait for the phone; why there is none yet goes to stderr."""
     on_wait = None if quiet else lambda reason: print_note(f"waits: {reason}")
     try:
-        return await farm.acquire(
-            on=on, seconds=seconds, note=note, tuning=tuning, priority=priority, on_wait=on_wait, wait_s=limit_s
-        )
+        return await farm.acquire(**fields, on_wait=on_wait, wait_s=limit_s)
     except asyncio.CancelledError:
         print_note("cancelled 1 job")
         raise

@@ -126,3 +126,17 @@ def test_a_finding_that_is_not_ok_has_what_mends_it() -> None:
             assert not fix[0].endswith(".hint"), (name, call.lineno)
     assert of_error("adb", DoctorVerdict.FAIL, UserError("no adb")).fix
     assert judge_folder("state folder", Path("/var/lib/farm"), 0).fix
+
+
+def test_usb_permission_is_judged_in_one_place_and_by_the_daemon_where_one_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert [path.name for path in (ROOT / "farm").rglob("*.py") if '"usb permission"' in path.read_text()] == [
+        "doctor_findings.py"
+    ]
+    asked: list[Path] = []
+    monkeypatch.setattr(doctor.doctor_host, "usb", lambda sysfs: asked.append(sysfs) or ())
+    monkeypatch.setattr(doctor, "_daemon", lambda _: ())
+    config = load(None)
+    list(doctor._checks(config))
+    assert asked == []

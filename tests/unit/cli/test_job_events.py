@@ -36,6 +36,13 @@ def test_a_phone_names_its_job_only_where_no_other_job_has_it():
     assert matrix.line(event("job.done", 1)) == ""
 
 
+def test_a_job_of_several_phones_at_once_has_its_own_name():
+    of_kind = {kind: replace(job(1), kind=kind) for kind in ("tune", "shell", "kind of another release")}
+    assert {kind: EventLines([each]).line(started(1, "pixel")) for kind, each in of_kind.items()} == {
+        "tune": "job-1: started", "shell": "pixel: started", "kind of another release": "pixel: started",
+    }  # fmt: skip
+
+
 def test_a_step_that_goes_on_is_told_once():
     progress = EventLines([job(1, "pixel"), job(2, "galaxy")])
     told = [progress.line(event("job.progress", 1, step=step)) for step in ("timing", "timing", "running", "timing")]

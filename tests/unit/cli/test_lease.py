@@ -4,11 +4,15 @@ import json
 import signal
 
 import pytest
+from typer.main import get_command
 
 from farm import Client
+from farm.cli.main import app
 from farm.client import AsyncClient
 from farm.common.errors import ExitCode
+from farm.jobs.specs import fields_of
 from farm.kinds.lease.holding import NOT_FOUND, _give_back
+from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import JobState
 from tests.support.typed import LIMIT_S, until_said
 
@@ -76,6 +80,15 @@ def test_a_commands_exit_code_outlives_the_daemon_and_its_lease_is_given_back(da
     daemon.start()
     assert command.wait(LIMIT_S) == 7
     assert daemon.jobs["job-0001"]["job"]["state"] == "done"
+
+
+def test_the_options_are_those_of_the_spec():
+    group = get_command(app).get_command(None, "lease")
+    declared = {each.help.flag or f"--{name}": each.help.text for name, each in fields_of(LeaseSpec).items()}
+    offered = {each.opts[0]: each.help for each in group.get_command(None, "acquire").params}
+    assert {flag: offered[flag] for flag in ("--for", "--note", "--priority", "--tuning")} == {
+        flag: declared[flag] for flag in ("--for", "--note", "--priority", "--tuning")
+    }
 
 
 async def test_a_daemon_that_stays_away_is_said_when_a_lease_is_given_back(daemon, capsys):

@@ -13,6 +13,7 @@ OTHERS = {
     "farm.config",
     "farm.simulation.virtual_farm",
     "farm.kinds.tune.command",
+    "farm.kinds.lease.spec",
     "tomllib",
     "rich",
     "textual",
@@ -34,7 +35,9 @@ def farm(*arguments, tmp_path, code=""):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("command", [["status"], ["job", "list"], ["job", "cancel", "x"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["status"], ["job", "list"], ["job", "cancel", "x"], ["lease", "list"]], ids=" ".join
+)
 def test_looking_imports_nothing_heavy(tmp_path, command):
     done = farm(*command, tmp_path=tmp_path, code=PROBE)
     code, *modules = done.stdout.split()

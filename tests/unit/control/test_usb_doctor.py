@@ -59,7 +59,7 @@ async def test_phones_that_nobody_can_locate_or_open(tmp_path: Path) -> None:
     )
     views = view("a", "1-4.1"), view("b", ""), view("c", "1-4.3")
     findings = {each.check: each for each in await look(tmp_path, TEXT, *views, listed=listed)}
-    assert findings["usb places"].detail == "nobody knows which port B is in"
+    assert findings["usb places"].detail == "the USB port of B is not known"
     assert '[usb.places] "B"' in findings["usb places"].fix
     assert "may not open C" in findings["usb permission"].detail
     assert "udevadm trigger" in findings["usb permission"].fix
