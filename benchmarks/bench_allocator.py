@@ -24,7 +24,7 @@ from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 DEVICES = 200
 USERS = 50
 EVENTS = 2000
-HOLD_S = 1.5  # between events: each lease lasts some 300 s, so that with 10,000 waiting most lines come to starve
+HOLD_S = 1.5  # between events: each lease lasts some 300 s, so that with 10,000 waiting most queues come to starve
 GOAL_MS = 0.5
 GOAL_WAITING = 1_000
 SEED = 20
@@ -39,8 +39,8 @@ def run(context: Context) -> list[Figure]:
         lab = _Lab(waiting, reserved=False)
         figures += _figures(f"a phone freed, {waiting} waiting", lab.freed(EVENTS), goal=waiting == GOAL_WAITING)
         figures += _figures(f"a request comes, {waiting} waiting", lab.coming(EVENTS))
-    context.say("the same with starved lines, few worker places, and reservations")
-    figures += _figures("a phone freed, 10000 waiting for 8 places", _Lab(10_000, workers=8).freed(EVENTS))
+    context.say("the same with starved queues, few worker slots, and reservations")
+    figures += _figures("a phone freed, 10000 waiting for 8 worker slots", _Lab(10_000, workers=8).freed(EVENTS))
     figures += _figures("a phone freed, 10000 waiting, 20 reservations", _Lab(10_000, reserved=True).freed(EVENTS))
     figures += _figures("a phone freed, 10000 waiting, all starve", _Lab(10_000, starved_s=1.0).freed(EVENTS))
     figures += _figures("a phone freed, 1000 waiting, a third too warm for benches", _Lab(1000, warm=3).freed(EVENTS))
@@ -79,7 +79,7 @@ class _Lab:
             )
             self.tell(Allocator.reservations_changed, tuple(windows))
         for _ in range(DEVICES + waiting if waiting else 0):
-            self.tell(Allocator.request_came, *self.wish())
+            self.tell(Allocator.request_added, *self.wish())
 
     def wish(self) -> tuple[str, LeaseRequest]:
         """The id of a request, and the request."""
@@ -113,7 +113,7 @@ class _Lab:
 
         def step() -> float:
             took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)))
-            self.tell(Allocator.request_came, *self.wish())
+            self.tell(Allocator.request_added, *self.wish())
             return took
 
         return self._repeat(events, step)
@@ -123,7 +123,7 @@ class _Lab:
 
         def step() -> float:
             request_id, request = self.wish()
-            took = self.timed(Allocator.request_came, request_id, request)
+            took = self.timed(Allocator.request_added, request_id, request)
             self.tell(Allocator.request_withdrawn, request_id)
             return took
 
@@ -133,7 +133,7 @@ class _Lab:
         """A request comes, is served at once, and the phone is given back."""
 
         def step() -> float:
-            took = self.timed(Allocator.request_came, *self.wish())
+            took = self.timed(Allocator.request_added, *self.wish())
             for device in tuple(self.allocator.held):
                 self.tell(Allocator.lease_ended, device)
             return took

@@ -246,15 +246,15 @@ def allocator_s(samples: int) -> Iterator[float]:
     for phone in (IDLE, BOBS, CLEOS):
         allocator.device_changed(_phone(phone), now_s)
     for user, phone in ((BOB, BOBS), (CLEO, CLEOS)):
-        allocator.request_came(f"holds-{phone}", _request(Part(1, user, phone)), now_s)
+        allocator.request_added(f"holds-{phone}", _request(Part(1, user, phone)), now_s)
     for place, part in enumerate(MIX):
         for number in range(part.jobs):
-            allocator.request_came(f"waits-{place}-{number}", _request(part), now_s)
+            allocator.request_added(f"waits-{place}-{number}", _request(part), now_s)
     now_s += policy.starved_s
     for number in range(samples):
         now_s += 1.0
         begun = time.perf_counter()
-        grants = allocator.request_came(f"asks-{number}", _request(Part(1, OURS)), now_s)
+        grants = allocator.request_added(f"asks-{number}", _request(Part(1, OURS)), now_s)
         seconds = time.perf_counter() - begun
         if [grant.device for grant in grants] != [str(IDLE)]:
             raise AssertionError(f"an idle phone was not granted: {grants}")

@@ -123,7 +123,7 @@ class Pool:
     """The phones of one attempt. `begin` once; `close` in the end, whatever happened."""
 
     def __init__(self, job: Job, first: Lease, leases: Leasing, devices: Fleet) -> None:
-        """`first`: granted together with the attempt's worker place."""
+        """`first`: granted together with the attempt's worker slot."""
         self._job = job
         self._first = first
         self._leases = leases
@@ -146,7 +146,7 @@ class Pool:
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
     def begin(self, on_change: Callable[[str, dict[str, Any]], None]) -> None:
-        """Move the first lease and its worker place in, and ask for the others.
+        """Move the first lease and its worker slot in, and ask for the others.
 
         `on_change` is called at every change of the phones: one line for a person, and the facts.
 
@@ -154,7 +154,7 @@ class Pool:
             PhoneError: the first lease has ended, or nothing is known of its phone.
         """
         try:
-            self._leases.keep_place(self._first.id)
+            self._leases.keep_slot(self._first.id)
         except FarmError as error:
             raise PhoneError(f"{self._first.device} was lost before the work began: {error.message}") from error
         self._on_change = on_change
@@ -180,12 +180,12 @@ class Pool:
         self._asked.clear()
 
     def close(self, reason: str) -> None:
-        """Give everything back: phones, requests, the worker place."""
+        """Give everything back: phones, requests, the worker slot."""
         self.settle()
         for lease_id in self._held:
             self._leases.release(lease_id, reason)
         self._held.clear()
-        self._leases.free_place(self._first.id)
+        self._leases.free_slot(self._first.id)
 
     @property
     def wanted(self) -> int:
@@ -232,8 +232,8 @@ class Pool:
         return self._held[lease_id].device
 
     def end_wanted(self) -> bool:
-        """Whether others lack only the worker place: the attempt should end as yielded and go on another time."""
-        return self._leases.place_wanted(self._first.id)
+        """Whether others lack only the worker slot: the attempt should end as yielded and go on another time."""
+        return self._leases.slot_wanted(self._first.id)
 
     def search(self, *, on: bool) -> None:
         """Want as many phones as the job asks for, or one: only a search has use for more. Others get the rest now."""

@@ -84,7 +84,7 @@ class JobSpec:
 
     kind: ClassVar[str] = ""
     lease_class: ClassVar[LeaseClass] = LeaseClass.INTERACTIVE
-    worker: ClassVar[bool] = True  # whether an attempt takes one of the host's worker places
+    worker: ClassVar[bool] = True  # whether an attempt takes one of the host's worker slots
     traces: ClassVar[bool] = False  # whether its phone must be cleaned and checked before the next user
     once: ClassVar[bool] = False  # unless `max_attempts` allows for more, what was broken off is not begun again
     personal: ClassVar[bool] = False  # in a person's hands: ends by its own clock and outlives the daemon

@@ -215,14 +215,14 @@ class Leasing:
         active.changed = changed
         return True
 
-    def keep_place(self, lease_id: str) -> None:
-        """Let the worker place that came with a current lease outlast it, until `free_place` (NoSuchLeaseError)."""
+    def keep_slot(self, lease_id: str) -> None:
+        """Let the worker slot that came with a current lease outlast it, until `free_slot` (NoSuchLeaseError)."""
         device = self.active.current(lease_id).lease.device
-        self.requests.decide(self._allocator.place_kept, device, lease_id)
+        self.requests.decide(self._allocator.slot_kept, device, lease_id)
 
-    def free_place(self, lease_id: str) -> None:
-        """The worker place that came with this lease is needed no more. Harmless when repeated."""
-        self.requests.decide(self._allocator.place_freed, lease_id)
+    def free_slot(self, lease_id: str) -> None:
+        """The worker slot that came with this lease is needed no more. Harmless when repeated."""
+        self.requests.decide(self._allocator.slot_freed, lease_id)
 
     def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
         """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
@@ -315,10 +315,10 @@ class Leasing:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    def place_wanted(self, lease_id: str) -> bool:
-        """Whether others lack only the worker place that is kept for this lease: its keeper should end soon."""
-        place = self._allocator.places.get(lease_id)
-        return place is not None and bool(place.asked)
+    def slot_wanted(self, lease_id: str) -> bool:
+        """Whether others lack only the worker slot that is kept for this lease: its keeper should end soon."""
+        slot = self._allocator.slots.get(lease_id)
+        return slot is not None and bool(slot.asked)
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""

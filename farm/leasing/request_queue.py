@@ -276,7 +276,7 @@ class RequestQueue:
         self.waiting_by_key[asked_for(pending.request)] += 1
         self.wanted[pending.request.selector, pending.request.device] += 1
         self.depth[pending.request.lease_class] += 1
-        self.decide(self.allocator.request_came, pending.id, pending.request)
+        self.decide(self.allocator.request_added, pending.id, pending.request)
 
     def _leave(self, pending: PendingRequest) -> None:
         _take_one(self.waiting_by_key, asked_for(pending.request))

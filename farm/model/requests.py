@@ -37,7 +37,7 @@ class LeaseRequest:
     avoid: frozenset[str] = frozenset()  # devices not wanted: they failed this job, or a sibling has them
     only: frozenset[str] | None = None  # just these devices, if the selector means them: alike to those of a pool
     prefer: frozenset[str] = frozenset()  # of those that would do, rather one of these: they have their like
-    worker: bool = False  # needs one of the host's worker places too
+    worker: bool = False  # needs one of the host's worker slots too
     traces: bool = False  # whatever ends the lease, the device is cleaned and checked before the next one
     quiet_hub: bool = False  # waits while another device on the same hub is leased, and keeps other users from them
     personal: bool = False  # in a person's hands: the daemon's stop does not end it, the next start restores it

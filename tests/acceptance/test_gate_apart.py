@@ -66,8 +66,8 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
         until(lambda: "new clients wait" in gate.said)
         client.go()
         assert client.hear() == ""  # computed with no daemon there
-        with clients_while_away(farm, gate, clients) as newcomer:
-            assert newcomer.hear() == "asks"
+        with clients_while_away(farm, gate, clients) as new_request:
+            assert new_request.hear() == "asks"
             farm.daemon.start().close()
             until_status(farm, lambda status: {row["life"] for row in status["devices"]} == {"ready"})
             after = leases(farm)
@@ -79,7 +79,7 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
             assert person.hear() == ""
             client.go()
             assert client.hear() == "closed"
-            assert newcomer.hear() is True  # it had asked while nobody was there
+            assert new_request.hear() is True  # it had asked while nobody was there
         person.go()
         assert person.hear() == "closed"
     assert farm.farm("lease", "release", held["lease"]).returncode == 0

@@ -27,7 +27,7 @@ def wish(text: str = "android", priority: int = 1, device: str = "", user: str =
 
 
 class Ask(NamedTuple):
-    """Whoever has this device, or keeps this worker place, is asked to yield."""
+    """Whoever has this device, or keeps this worker slot, is asked to yield."""
 
     name: str
     request_id: str  # the holder's
@@ -55,8 +55,8 @@ class Lab:
         self.now_s = 1000.0
         self.grants: list[Grant] = []
         self.yields: list[Ask] = []
-        self.places: list[Ask] = []
-        self._yields, self._places = Asks(), Asks()
+        self.slots: list[Ask] = []
+        self._yields, self._slots = Asks(), Asks()
         for each in phones:
             self.tell(Allocator.device_changed, phone(each) if isinstance(each, str) else each)
 
@@ -64,7 +64,7 @@ class Lab:
         """Call a method of `Allocator` now; returns what was granted."""
         granted = list(happened(self.allocator, *facts, self.now_s))
         self.yields += self._yields.news(self.allocator.held)
-        self.places += self._places.news(self.allocator.places)
+        self.slots += self._slots.news(self.allocator.slots)
         self.grants += granted
         return granted
 
@@ -74,7 +74,7 @@ class Lab:
 
     def want(self, request_id: str, *args: Any, **more: Any) -> str:
         """A wish comes; the device it got at once, or ""."""
-        grants = self.tell(Allocator.request_came, request_id, wish(*args, **more))
+        grants = self.tell(Allocator.request_added, request_id, wish(*args, **more))
         return next((grant.device for grant in grants if grant.request_id == request_id), "")
 
     def end(self, device: str) -> str:

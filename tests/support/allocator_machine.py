@@ -14,7 +14,7 @@ from farm.leasing.allocator.waiting import WHOLE_REQUEST, Meaning
 from farm.model.device import Closed, Life, UsbPlace
 from farm.model.requests import LeaseClass
 from tests.support.allocator import Asks, phone
-from tests.support.allocator_model import Model, line_of, means
+from tests.support.allocator_model import Model, means, queue_of
 
 NAMES = ("a", "b", "c")
 ALIASES = ("adreno", "mali")
@@ -54,7 +54,7 @@ class Beside(RuleBasedStateMachine):
     @initialize(present=st.lists(st.sampled_from(ALIASES), min_size=1, max_size=len(NAMES)))
     def begin(self, present):
         self.allocator = Allocator(self.POLICY)
-        self.yields, self.places = Asks(), Asks()
+        self.yields, self.slots = Asks(), Asks()
         self.model = Model(self.POLICY)
         self.count = 0
         for name, alias in zip(NAMES, present, strict=False):
@@ -69,11 +69,11 @@ class Beside(RuleBasedStateMachine):
         model.keep_cool()
         expected, close = model.who_is_served()
         # A phone that was kept for somebody who is served with another one may be claimed anew before it is given away.
-        close |= any(line_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
+        close |= any(queue_of(model.waiting[name]) in dict(model.kept.values()) for name in expected)
         # Those are served one after the other, and which device each gets decides who is next.
         close |= any(request.quiet_hub for request in model.waiting.values())
         grants = happened(self.allocator, *facts, model.now_s)
-        yields, kept = self.yields.news(self.allocator.held), self.places.news(self.allocator.places)
+        yields, kept = self.yields.news(self.allocator.held), self.slots.news(self.allocator.slots)
         served = [grant.request_id for grant in grants]
         assert close or served == expected
         for grant in grants:
@@ -90,21 +90,21 @@ class Beside(RuleBasedStateMachine):
             limit = model.share(request.user).devices
             assert not limit or having[request.user] <= limit
             if request.worker:
-                places = len(model.places) + sum(lease.request.worker for lease in model.held.values())
-                assert places <= POLICY.workers
+                slots = len(model.slots) + sum(lease.request.worker for lease in model.held.values())
+                assert slots <= POLICY.workers
         model.keep_cool()
         due = [] if model.paused else model.looked_at()
         if happened is Allocator.device_changed and not model.paused and self.too_warm(facts[0].name):
             assert facts[0].name in {ask.name for ask in yields}
         for ask in yields:
             self.check_ask(ask)
-        newcomer = facts[0] if happened is Allocator.request_came else ""
+        new_request = facts[0] if happened is Allocator.request_added else ""
         if kept:
             self.check_place_asks(kept)
-        elif newcomer in model.waiting and not model.paused:
-            self.check_that_no_place_should_be_asked(newcomer)
+        elif new_request in model.waiting and not model.paused:
+            self.check_that_no_slot_should_be_asked(new_request)
         if not model.paused and not any(lease.asked for lease in model.held.values()):
-            self.check_that_nobody_should_be_asked(due, newcomer)
+            self.check_that_nobody_should_be_asked(due, new_request)
 
     def check_ask(self, ask):
         model = self.model
@@ -145,42 +145,42 @@ class Beside(RuleBasedStateMachine):
         """One at a time, of one who has had its slice, for somebody who gains by it and is named."""
         (ask,) = asks
         model = self.model
-        place = model.places[ask.name]
+        slot = model.slots[ask.name]
         assert not model.paused
-        assert not any(each.asked for each in model.places.values())
-        assert model.now_s >= place.since_s + POLICY.min_slice_s
-        entitled, close = model.entitled_to_place(ask.name)
-        place.asked = True
-        names = {f"{model.waiting[name].user} waits for its worker place" for name in entitled}
+        assert not any(each.asked for each in model.slots.values())
+        assert model.now_s >= slot.since_s + POLICY.min_slice_s
+        entitled, close = model.entitled_to_slot(ask.name)
+        slot.asked = True
+        names = {f"{model.waiting[name].user} waits for its worker slot" for name in entitled}
         assert close or ask.reason in names
 
-    def check_that_no_place_should_be_asked(self, newcomer):
+    def check_that_no_slot_should_be_asked(self, new_request):
         model = self.model
-        if any(each.asked for each in (*model.places.values(), *model.held.values())):
+        if any(each.asked for each in (*model.slots.values(), *model.held.values())):
             return
-        for name, place in tuple(model.places.items()):
-            if place.since_s + POLICY.min_slice_s <= model.now_s:
-                entitled, close = model.entitled_to_place(name)
-                assert close or newcomer not in entitled
+        for name, slot in tuple(model.slots.items()):
+            if slot.since_s + POLICY.min_slice_s <= model.now_s:
+                entitled, close = model.entitled_to_slot(name)
+                assert close or new_request not in entitled
 
-    def check_that_nobody_should_be_asked(self, due, newcomer):
+    def check_that_nobody_should_be_asked(self, due, new_request):
         """No lease was asked so far, so whoever waits was promised nothing."""
         model = self.model
         for device in due:
             entitled, close = model.entitled(device)
             assert close or not entitled
-        came = model.waiting.get(newcomer)
+        came = model.waiting.get(new_request)
         for device in model.tuning() if came is not None and model.may_hold_more(came.user) else ():
             if model.held[device].since_s + POLICY.min_slice_s <= model.now_s:
                 entitled, close = model.entitled(device)
-                assert close or newcomer not in entitled
+                assert close or new_request not in entitled
 
     # --- requests and leases ---
 
     def comes(self, request):
         self.count += 1
         self.model.came(f"r{self.count}", request)
-        self.step(Allocator.request_came, f"r{self.count}", request)
+        self.step(Allocator.request_added, f"r{self.count}", request)
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
@@ -206,15 +206,15 @@ class Beside(RuleBasedStateMachine):
     def place_is_kept(self, data):
         self.count += 1
         device = data.draw(st.sampled_from(sorted(self.model.held)))
-        self.model.keeps_place(device, f"p{self.count}")
-        self.step(Allocator.place_kept, device, f"p{self.count}")
+        self.model.keeps_slot(device, f"p{self.count}")
+        self.step(Allocator.slot_kept, device, f"p{self.count}")
 
-    @precondition(lambda self: self.model.places)
+    @precondition(lambda self: self.model.slots)
     @rule(data=st.data())
     def place_is_freed(self, data):
-        place = data.draw(st.sampled_from(sorted(self.model.places)))
-        del self.model.places[place]
-        self.step(Allocator.place_freed, place)
+        slot = data.draw(st.sampled_from(sorted(self.model.slots)))
+        del self.model.slots[slot]
+        self.step(Allocator.slot_freed, slot)
 
     @rule(seconds=st.sampled_from((0.5, 5.0, 25.0, 60.0, 400.0)))
     def time_passes(self, seconds):
@@ -250,7 +250,7 @@ class Beside(RuleBasedStateMachine):
     @invariant()
     def phones_are_kept_cool_for_those_who_starve(self):
         model = self.model
-        kept = {device: (line_of(each.line.first.request), each.until_s) for device, each in self.kept().items()}
+        kept = {device: (queue_of(each.queue.first.request), each.until_s) for device, each in self.kept().items()}
         assert kept == model.kept
         if not model.reservations:  # else a window that comes nearer takes a phone out of reach, which nobody looks for
             model.keep_cool()
@@ -275,7 +275,7 @@ class Beside(RuleBasedStateMachine):
             assert group.devices == {name for name, view in self.model.views.items() if meaning.suits(view)}
             assert group.waiting == sum(Meaning.of(each) == meaning for each in self.model.waiting.values())
             assert all(group in index._groups_of[name] for name in group.devices)
-            turns = [line.turn for line in group.lines.values()]
+            turns = [queue.turn for queue in group.queues.values()]
             assert turns == sorted(turns)
             for name in group.devices:
                 demand[name] += (group.waiting + group.recent) * (WHOLE_REQUEST // len(group.devices))
@@ -285,12 +285,12 @@ class Beside(RuleBasedStateMachine):
         assert self.allocator._state.free == set(self.model.free())
 
     @invariant()
-    def places_add_up(self):
+    def slots_add_up(self):
         state, model = self.allocator._state, self.model
-        assert {name: bool(each.asked) for name, each in state.places.items()} == {
-            name: each.asked for name, each in model.places.items()
+        assert {name: bool(each.asked) for name, each in state.slots.items()} == {
+            name: each.asked for name, each in model.slots.items()
         }
-        assert state._workers == len(model.places) + sum(each.request.worker for each in model.held.values())
+        assert state._workers == len(model.slots) + sum(each.request.worker for each in model.held.values())
 
     @invariant()
     def promises_are_to_those_who_wait(self):

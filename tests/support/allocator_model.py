@@ -17,10 +17,10 @@ from farm.model.requests import LeaseClass, LeaseRequest
 
 NEARLY = 1e-6  # turns closer than that are told apart by rounding alone
 
-LineKey = tuple[object, ...]
+QueueKey = tuple[object, ...]
 
 
-def line_of(request: LeaseRequest) -> LineKey:
+def queue_of(request: LeaseRequest) -> QueueKey:
     meant = (request.selector, request.device, request.avoid, request.only)
     return (
         request.user,
@@ -80,34 +80,36 @@ class Model:
     waiting: dict[str, LeaseRequest] = field(default_factory=dict)  # by arrival
     arrival: dict[str, int] = field(default_factory=dict)
     held: dict[str, Lease] = field(default_factory=dict)
-    lines: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
+    queues: dict[QueueKey, tuple[int, float]] = field(default_factory=dict)  # number of its last turn, and when it was
     past: list[tuple[str, float, float]] = field(default_factory=list)  # leases that ended: user, from, to
     cleaned: dict[str, tuple[str, float]] = field(default_factory=dict)  # devices after a lease: its user, its end
     turns: int = 0
     told_s: dict[str, float] = field(default_factory=dict)  # when each view came
-    chosen: set[LineKey] = field(default_factory=set)  # lines that are being served
+    chosen: set[QueueKey] = field(default_factory=set)  # queues that are being served
     ending: str = ""  # a device whose lease is thought to end
     ends: Lease | None = None  # that lease
-    kept: dict[str, tuple[LineKey, float]] = field(default_factory=dict)  # devices kept cool: for whom, until when
-    claimed: dict[LineKey, tuple[int, float]] = field(default_factory=dict)  # the turn in which a line claimed, its end
-    places: dict[str, Lease] = field(default_factory=dict)  # worker places that are kept without a lease
+    kept: dict[str, tuple[QueueKey, float]] = field(default_factory=dict)  # devices kept cool: for whom, until when
+    claimed: dict[QueueKey, tuple[int, float]] = field(
+        default_factory=dict
+    )  # the turn in which a queue claimed, its end
+    slots: dict[str, Lease] = field(default_factory=dict)  # worker slots that are kept without a lease
 
     # --- what happens ---
 
     def came(self, request_id: str, request: LeaseRequest) -> None:
         self.waiting[request_id] = request
         self.arrival[request_id] = len(self.arrival)
-        if line_of(request) not in self.lines:
-            self._turn(line_of(request))
+        if queue_of(request) not in self.queues:
+            self._turn(queue_of(request))
 
     def left(self, request_id: str) -> None:
-        line = line_of(self.waiting.pop(request_id))
-        if all(line_of(other) != line for other in self.waiting.values()):
-            del self.lines[line]
+        queue = queue_of(self.waiting.pop(request_id))
+        if all(queue_of(other) != queue for other in self.waiting.values()):
+            del self.queues[queue]
 
     def granted(self, request_id: str, device: str) -> None:
         request = self.waiting[request_id]
-        self._turn(line_of(request))
+        self._turn(queue_of(request))
         self.left(request_id)
         self.begins(device, request_id, request)
 
@@ -132,15 +134,15 @@ class Model:
     def cleaned_until_s(self, since_s: float) -> float:
         return min(self.now_s, since_s + self.policy.cleaning_counts_s)
 
-    def keeps_place(self, device: str, place: str) -> None:
+    def keeps_slot(self, device: str, slot: str) -> None:
         lease = self.held[device]
         if lease.request.worker:
-            self.places[place] = Lease(lease.id, lease.request, lease.since_s)
+            self.slots[slot] = Lease(lease.id, lease.request, lease.since_s)
             lease.request = replace(lease.request, worker=False)
 
-    def _turn(self, line: LineKey) -> None:
+    def _turn(self, queue: QueueKey) -> None:
         self.turns += 1
-        self.lines[line] = (self.turns, self.now_s)
+        self.queues[queue] = (self.turns, self.now_s)
 
     # --- what follows ---
 
@@ -203,53 +205,53 @@ class Model:
 
     def kept_from(self, request: LeaseRequest, device: str) -> bool:
         """Whether the device is kept cool for others; not for those in `chosen`, who are served already."""
-        line, _ = self.kept.get(device, (None, 0.0))
-        if line in (None, line_of(request)) or line in self.chosen:
+        queue, _ = self.kept.get(device, (None, 0.0))
+        if queue in (None, queue_of(request)) or queue in self.chosen:
             return False
         if request.personal and request.lease_class is not LeaseClass.TUNE:
             return False
-        ours, theirs = self.lines.get(line_of(request)), self.lines[line]
-        return not (ours is not None and ours < theirs and self.starves(line_of(request)))
+        ours, theirs = self.queues.get(queue_of(request)), self.queues[queue]
+        return not (ours is not None and ours < theirs and self.starves(queue_of(request)))
 
-    def starves(self, line: LineKey) -> bool:
-        return line in self.lines and self.lines[line][1] <= self.now_s - self.policy.starved_s
+    def starves(self, queue: QueueKey) -> bool:
+        return queue in self.queues and self.queues[queue][1] <= self.now_s - self.policy.starved_s
 
     def keep_cool(self) -> None:
-        """Which devices are kept for lines that starve."""
+        """Which devices are kept for queues that starve."""
         if self.paused:
             return
         self.claimed = {
-            line: claim
-            for line, claim in self.claimed.items()
-            if self.starves(line) and self.lines[line][0] == claim[0]
+            queue: claim
+            for queue, claim in self.claimed.items()
+            if self.starves(queue) and self.queues[queue][0] == claim[0]
         }
         self.kept = {
-            device: (line, until_s)
-            for device, (line, until_s) in self.kept.items()
-            if line in self.claimed and until_s > self.now_s and device in self.soon(line)
+            device: (queue, until_s)
+            for device, (queue, until_s) in self.kept.items()
+            if queue in self.claimed and until_s > self.now_s and device in self.soon(queue)
         }
-        for line in sorted(self.lines, key=lambda line: self.lines[line]):
-            turn, claim = self.lines[line][0], self.claimed.get(line)
-            if not self.starves(line) or any(line == other for other, _ in self.kept.values()):
+        for queue in sorted(self.queues, key=lambda queue: self.queues[queue]):
+            turn, claim = self.queues[queue][0], self.claimed.get(queue)
+            if not self.starves(queue) or any(queue == other for other, _ in self.kept.values()):
                 continue
             if claim and claim[1] <= self.now_s < claim[1] + self.policy.starved_s:
                 continue
-            request = self.first(line)
-            cls, soon = request.lease_class, self.soon(line)
+            request = self.first(queue)
+            cls, soon = request.lease_class, self.soon(queue)
             if not self.may_hold_more(request.user) or any(cls not in self.views[each].closed for each in soon):
                 continue
             warm = [each for each in soon if self.views[each].closed[cls].heat and each not in self.kept]
             if warm:
                 until_s = claim[1] if claim and self.now_s < claim[1] else self.now_s + self.policy.cooling_hold_s
-                self.claimed[line] = (turn, until_s)
-                self.kept[min(warm, key=lambda name: (self.opens_at_s(name, cls), name))] = (line, until_s)
+                self.claimed[queue] = (turn, until_s)
+                self.kept[min(warm, key=lambda name: (self.opens_at_s(name, cls), name))] = (queue, until_s)
 
-    def first(self, line: LineKey) -> LeaseRequest:
-        return next(request for request in self.waiting.values() if line_of(request) == line)
+    def first(self, queue: QueueKey) -> LeaseRequest:
+        return next(request for request in self.waiting.values() if queue_of(request) == queue)
 
-    def soon(self, line: LineKey) -> list[str]:
-        """Devices in service that the line's first request may have; free, or a tune lease has them."""
-        request = self.first(line)
+    def soon(self, queue: QueueKey) -> list[str]:
+        """Devices in service that the queue's first request may have; free, or a tune lease has them."""
+        request = self.first(queue)
         return [
             name
             for name, view in self.views.items()
@@ -282,7 +284,7 @@ class Model:
         """Request ids in the order of their turns, and whether rounding might decide otherwise."""
         chosen: list[str] = []
         waiting = dict(self.waiting)
-        lines, turns = dict(self.lines), self.turns
+        queues, turns = dict(self.queues), self.turns
         close = False
         free = self.free()
         while not self.paused:
@@ -290,16 +292,16 @@ class Model:
             turn = {user: self.turn(user, more[user]) for user in {each.user for each in waiting.values()}}
             ordered_turns = sorted(turn.values())
             close |= any(0 < b - a < NEARLY * (1 + b) for a, b in pairwise(ordered_turns))
-            for name in sorted(waiting, key=lambda name: self._place(name, waiting, lines, turn)):
+            for name in sorted(waiting, key=lambda name: self._place(name, waiting, queues, turn)):
                 if self._possible(name, chosen, free):
                     break
             else:
                 break
             chosen.append(name)
             turns += 1
-            line = line_of(waiting.pop(name))
-            lines[line] = (turns, self.now_s)
-            self.chosen.add(line)
+            queue = queue_of(waiting.pop(name))
+            queues[queue] = (turns, self.now_s)
+            self.chosen.add(queue)
         self.chosen = set()
         return chosen, close
 
@@ -322,22 +324,22 @@ class Model:
     def entitled(self, device: str) -> tuple[list[str], bool]:
         """Who waits, would be served if the lease on `device` ended, and then goes before the holder's next request.
 
-        Served with its phone, or with its worker place; not with a phone that is free now and beyond the user's quota.
+        Served with its phone, or with its worker slot; not with a phone that is free now and beyond the user's quota.
         Also whether rounding might decide otherwise.
         """
         lease = self.held[device]
-        full = len(self.places) + sum(each.request.worker for each in self.held.values()) >= self.policy.workers
+        full = len(self.slots) + sum(each.request.worker for each in self.held.values()) >= self.policy.workers
         self.ended(device)
         self.ending, self.ends = device, lease
         holder, close, found = lease.request, False, []
         free = self.free()
         for name, request in self.waiting.items():
             with_phone = device in free and bool(self.suits(request, [device]))
-            with_place = full and holder.worker and request.worker
-            if not (with_phone or with_place) or not self._possible(name, [], free):
+            with_slot = full and holder.worker and request.worker
+            if not (with_phone or with_slot) or not self._possible(name, [], free):
                 continue
             ours, theirs = self.turn(request.user), self.turn(holder.user)
-            if self.lines[line_of(request)][1] <= self.now_s - self.policy.starved_s:
+            if self.queues[queue_of(request)][1] <= self.now_s - self.policy.starved_s:
                 before = True
             elif request.priority != holder.priority:
                 before = request.priority > holder.priority
@@ -354,17 +356,17 @@ class Model:
         self.held[device] = lease
         return found, close
 
-    def entitled_to_place(self, name: str) -> tuple[list[str], bool]:
-        """Who waits, would be served if this worker place came free, and goes before its keeper's next request."""
-        place = self.places.pop(name)
-        keeper, close, found = place.request, False, []
+    def entitled_to_slot(self, name: str) -> tuple[list[str], bool]:
+        """Who waits, would be served if this worker slot came free, and goes before its keeper's next request."""
+        slot = self.slots.pop(name)
+        keeper, close, found = slot.request, False, []
         free = self.free()
         has_phone = any(lease.request.user == keeper.user for lease in self.held.values())
         for each, request in self.waiting.items():
             if not request.worker or not self._possible(each, [], free):
                 continue
             ours, theirs = self.turn(request.user), self.turn(keeper.user, -1 if has_phone else 0)
-            if self.lines[line_of(request)][1] <= self.now_s - self.policy.starved_s:
+            if self.queues[queue_of(request)][1] <= self.now_s - self.policy.starved_s:
                 before = True
             elif request.priority != keeper.priority:
                 before = request.priority > keeper.priority
@@ -375,21 +377,21 @@ class Model:
                 close |= abs(ours - theirs) < NEARLY * (1 + ours)
             if before:
                 found.append(each)
-        self.places[name] = place
+        self.slots[name] = slot
         return found, close
 
     def _place(
         self,
         name: str,
         waiting: Mapping[str, LeaseRequest],
-        lines: Mapping[LineKey, tuple[int, float]],
+        queues: Mapping[QueueKey, tuple[int, float]],
         turn: Mapping[str, float],
     ) -> tuple[float, ...]:
         request = waiting[name]
-        number, since_s = lines[line_of(request)]
+        number, since_s = queues[queue_of(request)]
         if since_s <= self.now_s - self.policy.starved_s:
             return (0, number, self.arrival[name])
-        line_begins = min(self.arrival[i] for i, each in waiting.items() if line_of(each) == line_of(request))
+        line_begins = min(self.arrival[i] for i, each in waiting.items() if queue_of(each) == queue_of(request))
         claim = (request.user, request.priority)
         oldest = min(self.arrival[i] for i, each in waiting.items() if (each.user, each.priority) == claim)
         return (1, -request.priority, turn[request.user], oldest, line_begins, self.arrival[name])
@@ -401,7 +403,7 @@ class Model:
         limit = self.share(asking.user).devices
         if limit and sum(each.user == asking.user for each in having) >= limit:
             return False
-        if asking.worker and sum(each.worker for each in having) + len(self.places) >= self.policy.workers:
+        if asking.worker and sum(each.worker for each in having) + len(self.slots) >= self.policy.workers:
             return False
         suits = {each: self.suits(self.waiting[each], free) for each in (*chosen, name)}
         return largest_matching(suits) == len(suits)

@@ -89,8 +89,8 @@ def test_what_is_wrong_is_said(data, said):
 def test_the_largest_hello_of_a_client_fits():
     m.decode(m.encode(m.OpenSession(1, "\x01" * 4096, ALICE, 30.0)), m.FROM_GATE)
     first = m.pack(bytes(range(256)) * 16)
-    newcomer = m.ClientHandoff(1, ALICE, first)
-    assert m.unpack(m.decode(m.encode(newcomer), m.FROM_GATE).first) == bytes(range(256)) * 16
+    new_request = m.ClientHandoff(1, ALICE, first)
+    assert m.unpack(m.decode(m.encode(new_request), m.FROM_GATE).first) == bytes(range(256)) * 16
 
 
 def test_a_record_in_a_message_has_exactly_its_fields():

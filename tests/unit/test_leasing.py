@@ -363,19 +363,19 @@ async def test_a_worker_place_may_outlast_its_lease_and_is_asked_for():
         Selector.of_alias("android"), "alice", LeaseSource.JOB, 1, LeaseClass.TUNE, worker=True, job="t"
     )
     lease = await lab.leasing.acquire(tune)
-    lab.leasing.keep_place(lease.id)
+    lab.leasing.keep_slot(lease.id)
     with pytest.raises(NoSuchLeaseError):
-        lab.leasing.keep_place("lease-0-0")
+        lab.leasing.keep_slot("lease-0-0")
     lab.leasing.release(lease.id)
-    assert not lab.leasing.place_wanted(lease.id)
+    assert not lab.leasing.slot_wanted(lease.id)
     bench = asyncio.ensure_future(lab.leasing.acquire(replace(tune, priority=2, lease_class=LeaseClass.BENCH, job="b")))
     await settle()
     assert not bench.done()
-    assert lab.leasing.place_wanted(lease.id)
-    lab.leasing.free_place(lease.id)
-    lab.leasing.free_place(lease.id)
+    assert lab.leasing.slot_wanted(lease.id)
+    lab.leasing.free_slot(lease.id)
+    lab.leasing.free_slot(lease.id)
     assert (await bench).request.job == "b"
-    assert not lab.leasing.place_wanted(lease.id)
+    assert not lab.leasing.slot_wanted(lease.id)
 
 
 async def test_why_a_pool_waits_leaves_out_its_own_phones():

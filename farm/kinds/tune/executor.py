@@ -99,7 +99,7 @@ class PoolHost(KeepingHost):
         return await KeepingHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
-        """Whether the attempt as a whole should end: others lack its worker place. Single phones are the pool's."""
+        """Whether the attempt as a whole should end: others lack its worker slot. Single phones are the pool's."""
         return self.pool.end_wanted()
 
 

@@ -31,7 +31,7 @@ END_PART = 0.25  # of what is not for the search: for what is under way, and aga
 MARGIN_S = 4.0  # before the attempt's own limit: the result must be out by then
 BUILDS = 3.0  # times what the build without tuning took: the tuned one has more code, and both are started on a phone
 LEAST_PART = 0.25  # of the time is for the search, however slow this host compiles
-ASK_S = 10.0  # between two questions whether others lack this worker's place
+ASK_S = 10.0  # between two questions whether others lack this worker's slot
 
 _forked: list[BuildServerProcess] = []
 
@@ -53,7 +53,7 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
         ModelError: it cannot be used, or there is nothing to tune in it.
         BadRecordsError: the prior is no set of records.
         PhoneError: the tuned build failed on a phone; its records are kept.
-        YieldedError: others lack only this worker's place; another attempt goes on from the records.
+        YieldedError: others lack only this worker's slot; another attempt goes on from the records.
     """
     task = task_from_wire(TuneTask, payload)
     until_s = time.monotonic() + task.spec.timeout_s - MARGIN_S
@@ -128,7 +128,7 @@ def yielding(daemon: WorkerChannel, clock: Callable[[], float] = time.monotonic)
         if clock() - asked_s >= ASK_S:
             asked_s = clock()
             if daemon.yield_wanted():
-                raise YieldedError("others wait for a worker place")
+                raise YieldedError("others wait for a worker slot")
 
     return look
 

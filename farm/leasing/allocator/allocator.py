@@ -2,11 +2,11 @@
 
 Rules, and where they are kept:
 
-- In which order requests are served, and why none starves: `allocator.waiting`. A line (one user's requests of
+- In which order requests are served, and why none starves: `allocator.waiting`. A queue (one user's requests of
   one priority for the same devices) goes without a phone for at most `AllocatorPolicy.starved_s`, plus the time until
-  each line that starves for longer has been given one phone. When heat closes its devices to it, it has one of them
+  each queue that starves for longer has been given one phone. When heat closes its devices to it, it has one of them
   kept cool: `allocator.yields`.
-- Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker places,
+- Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker slots,
   reservations and the gates (`DeviceView.closed`: a device too warm for benchmarks may serve other classes). An event
   therefore concerns only the devices and requests that it touches.
 - When several devices can be given away at once, as many requests as possible are served, the foremost among them; and
@@ -32,7 +32,7 @@ from farm.leasing.allocator import explain as allocator_explain
 from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason, Grant, Holding
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState
-from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest, RequestLine
+from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest, UserQueue
 from farm.leasing.allocator.yields import CoolingClaims, Yields
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView
@@ -65,9 +65,9 @@ class Allocator:
         return self._state.held
 
     @property
-    def places(self) -> Mapping[str, Holding]:
-        """Worker places that outlast their leases, by who keeps them."""
-        return self._state.places
+    def slots(self) -> Mapping[str, Holding]:
+        """Worker slots that outlast their leases, by who keeps them."""
+        return self._state.slots
 
     def next_check_s(self) -> float | None:
         """When `clock_advanced` should be called at the latest; None: nothing depends on time alone."""
@@ -102,9 +102,9 @@ class Allocator:
         """
         return tuple((each.id, each.request) for each in islice(allocator_explain.in_order(self._state), limit))
 
-    def overlooked(self, lines: int) -> int:
-        """How many waiting requests, of so many lines, nothing keeps from an idle device; 0 unless there is a bug."""
-        return self._state.overlooked(lines)
+    def overlooked(self, queues: int) -> int:
+        """How many waiting requests, of so many queues, nothing keeps from an idle device; 0 unless there is a bug."""
+        return self._state.overlooked(queues)
 
     def explain(self, request: LeaseRequest, now_s: float, request_id: str = "") -> tuple[DeviceReason, ...]:
         """Per device, why `request` has not got it; the devices it could ever get first.
@@ -112,12 +112,12 @@ class Allocator:
         Args:
             request: what is wished for.
             now_s: monotonic seconds.
-            request_id: places the request in the queue; without it, it is explained as if it came now.
+            request_id: puts the request in the queue; without it, it is explained as if it came now.
         """
         return allocator_explain.explain(self._state, request, request_id, now_s)
 
     def limits(self, request: LeaseRequest) -> tuple[str, ...]:
-        """Why `request` could get no device at all now: its user's quota, worker places, a paused store."""
+        """Why `request` could get no device at all now: its user's quota, worker slots, a paused store."""
         return allocator_explain.limits(self._state, request)
 
     def obstacles(self, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
@@ -128,7 +128,7 @@ class Allocator:
         """Seconds until this request is served, as things stand; None: nobody can say.
 
         Takes every holder to keep its device for `longest_s`, and the order in which requests are served to stay as it
-        is. It is no bound: shares change with each grant, lines come to starve, others come.
+        is. It is no bound: shares change with each grant, queues come to starve, others come.
         """
         return allocator_explain.estimate_s(self._state, request_id, now_s)
 
@@ -146,19 +146,19 @@ class Allocator:
         state.device_forgotten(name)
         return self._decide(everything=state.quiet_matters)
 
-    def request_came(self, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
+    def request_added(self, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
         """Somebody wants a device.
 
         Raises:
             ValueError: `request_id` came before.
         """
-        newcomer = self._at(now_s).request_came(request_id, request)
-        return self._decide(self._state.suiting(newcomer.line.group, self._state.free), newcomer=newcomer)
+        new_request = self._at(now_s).request_added(request_id, request)
+        return self._decide(self._state.suiting(new_request.queue.group, self._state.free), new_request=new_request)
 
     def request_withdrawn(self, request_id: str, now_s: float) -> tuple[Grant, ...]:
         """Nobody waits for this request any more."""
-        self._at(now_s).request_left(request_id)
-        self._yields.left(request_id)
+        self._at(now_s).request_removed(request_id)
+        self._yields.request_removed(request_id)
         return self._decide()
 
     def lease_ended(self, device: str, now_s: float) -> tuple[Grant, ...]:
@@ -167,10 +167,10 @@ class Allocator:
         holding = state.held.get(device)
         if holding is None:
             return self._decide()
-        # With a place, a quota or a quiet hub, devices that were free before come into reach of others.
+        # With a slot, a quota or a quiet hub, devices that were free before come into reach of others.
         others = (
             not state.ledger.may_hold_more(holding.request.user)
-            or (state.places_full and holding.request.worker)
+            or (state.slots_full and holding.request.worker)
             or state.quiet_matters
         )
         state.end(device)
@@ -192,18 +192,18 @@ class Allocator:
         self._at(now_s).extend(device, longest_s)
         return self._decide()
 
-    def place_kept(self, device: str, place: str, now_s: float) -> tuple[Grant, ...]:
-        """The device's holder keeps its worker place beyond that lease, as `place`, until `place_freed`."""
-        self._at(now_s).keep_place(device, place)
-        self._yields.place_kept()
+    def slot_kept(self, device: str, slot: str, now_s: float) -> tuple[Grant, ...]:
+        """The device's holder keeps its worker slot beyond that lease, as `slot`, until `slot_freed`."""
+        self._at(now_s).keep_slot(device, slot)
+        self._yields.slot_kept()
         return self._decide()
 
-    def place_freed(self, place: str, now_s: float) -> tuple[Grant, ...]:
-        """A worker place that was kept is free again."""
+    def slot_freed(self, slot: str, now_s: float) -> tuple[Grant, ...]:
+        """A worker slot that was kept is free again."""
         state = self._at(now_s)
-        places_full = state.places_full
-        state.free_place(place)
-        return self._decide(everything=places_full)
+        slots_full = state.slots_full
+        state.free_slot(slot)
+        return self._decide(everything=slots_full)
 
     def shares_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
         """What users may have and how much they count; `default` is for those who are not in `by_user`."""
@@ -245,7 +245,7 @@ class Allocator:
         devices: AbstractSet[str] = frozenset(),
         *,
         everything: bool = False,
-        newcomer: QueuedRequest | None = None,
+        new_request: QueuedRequest | None = None,
         reserved: bool = False,
         changed: str = "",
     ) -> tuple[Grant, ...]:
@@ -254,7 +254,7 @@ class Allocator:
         Args:
             devices: may have come free.
             everything: others may have come into reach.
-            newcomer: has just begun to wait, for `devices`.
+            new_request: has just begun to wait, for `devices`.
             reserved: a lease may stand in the way of a window.
             changed: a device about which anything may be different.
         """
@@ -265,16 +265,16 @@ class Allocator:
         windows = state.reservations.changed_between(before_s, state.now_s)
         unclaimed = self._cooling.decide()
         near = state.free if everything else state.free & (windows | unclaimed | devices)
-        if newcomer is not None and not windows and not unclaimed:
-            grants = self._serve(near, {newcomer.line.group})
+        if new_request is not None and not windows and not unclaimed:
+            grants = self._serve(near, {new_request.queue.group})
         else:
             grants = self._serve(near, state.waiting_groups(near))
         while unclaimed := self._cooling.decide() & state.free:  # claims that ended with what was granted
             grants += self._serve(unclaimed, state.waiting_groups(unclaimed))
-        if newcomer is not None and newcomer.id not in state.lines.waiting:
-            newcomer = None
-        self._yields.ask_holders(newcomer, reserved=everything or reserved or bool(windows), changed=changed)
-        self._yields.ask_for_place(newcomer)
+        if new_request is not None and new_request.id not in state.queues.waiting:
+            new_request = None
+        self._yields.ask_holders(new_request, reserved=everything or reserved or bool(windows), changed=changed)
+        self._yields.ask_for_slot(new_request)
         return grants
 
     def _serve(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
@@ -294,15 +294,15 @@ class Allocator:
     def _serve_together(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
         chosen: dict[QueuedRequest, set[str]] = {}  # with the devices that would do
         matching: Matching[QueuedRequest, str] = Matching()
-        hopeless: set[RequestLine] = set()
+        hopeless: set[UserQueue] = set()
         while len(chosen) < len(free) and (waiting := self._next(free, groups, matching, hopeless, chosen)):
             self._state.served(waiting)
             if waiting.request.quiet_hub:
                 break
         given = self._choose_devices(chosen)
         for waiting, device in given.items():
-            self._state.place(waiting, device)
-            self._yields.left(waiting.id)
+            self._state.assign(waiting, device)
+            self._yields.request_removed(waiting.id)
             self._yields.began(device)
         return tuple(Grant(waiting.id, given[waiting]) for waiting in chosen)
 
@@ -311,7 +311,7 @@ class Allocator:
         free: set[str],
         groups: set[Group],
         matching: Matching[QueuedRequest, str],
-        hopeless: set[RequestLine],
+        hopeless: set[UserQueue],
         chosen: dict[QueuedRequest, set[str]],
     ) -> QueuedRequest | None:
         """The foremost request that can be served beside all chosen before; it is chosen.
@@ -319,18 +319,18 @@ class Allocator:
         None too when that might be one that needs a quiet hub: first the others have their devices.
         """
         state = self._state
-        for line in state.in_order(state.servable(groups), free):
-            if line in hopeless:
+        for queue in state.in_order(state.servable(groups), free):
+            if queue in hopeless:
                 continue
-            suiting = state.suiting(line.group, free)
-            if suiting and chosen and line.group.meaning.quiet_hub:
+            suiting = state.suiting(queue.group, free)
+            if suiting and chosen and queue.group.meaning.quiet_hub:
                 return None
-            for waiting in state.worth_trying(line, suiting):
+            for waiting in state.worth_trying(queue, suiting):
                 devices = state.allowed(waiting, suiting)
                 if matching.add(waiting, devices):
                     chosen[waiting] = devices
                     return waiting
-            hopeless.add(line)
+            hopeless.add(queue)
         return None
 
     def _choose_devices(self, chosen: Mapping[QueuedRequest, set[str]]) -> dict[QueuedRequest, str]:

@@ -41,24 +41,24 @@ class _Ahead:
 
 def in_order(state: AllocatorState) -> Iterator[QueuedRequest]:
     """Everybody who waits, as they would be served were every device equal and shares to stay as they are."""
-    starving = [line.first for line in state.lines.starving(state.now_s)]
+    starving = [queue.first for queue in state.queues.starving(state.now_s)]
     yield from starving
     seen = set(starving)
-    for _, _, _, requests in state.lines.claims(state.now_s, state.ledger.turns):
+    for _, _, _, requests in state.queues.claims(state.now_s, state.ledger.turns):
         yield from (waiting for waiting in requests if waiting not in seen)
 
 
 def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s: float) -> tuple[DeviceReason, ...]:
     """Per device, why `request` has not got it; the devices it could ever get first."""
     now_s = max(now_s, state.now_s)
-    waiting = state.lines.waiting.get(request_id)
+    waiting = state.queues.waiting.get(request_id)
     meaning = Meaning.of(request)
     ahead: dict[Group, _Ahead] = {}
     # Told of devices that somebody holds; where none is, a team's 100,000 jobs need not be looked at.
     queued = not state.held.keys().isdisjoint(state.index.matching(meaning))
     for other, cause in _ahead_of(state, request, waiting, now_s) if queued else ():
         if state.ledger.may_hold_more(other.request.user):
-            there = ahead.setdefault(other.line.group, _Ahead())
+            there = ahead.setdefault(other.queue.group, _Ahead())
             there.causes[cause] += 1
             if cause is Cause.SHARE:
                 there.users.add(other.request.user)
@@ -90,22 +90,22 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
 
     Tune leases that yield to it (farm.leasing.allocator.yields) take their time until they are asked, and `YIELDED_S`.
 
-    Each device that suits it, and each worker place if it needs one, is followed from its present holder through those
+    Each device that suits it, and each worker slot if it needs one, is followed from its present holder through those
     who are ahead; one held for an unknown time counts as never given back.
     """
-    waiting = state.lines.waiting.get(request_id)
+    waiting = state.queues.waiting.get(request_id)
     if waiting is None or state.paused:
         return None
     now_s = max(now_s, state.now_s)
-    request, group = waiting.request, waiting.line.group
+    request, group = waiting.request, waiting.queue.group
     before = [other for other, _ in _ahead_of(state, request, waiting, now_s)]
     ahead = [other.request for other in before]
-    rivals = [other.request for other in before if not other.line.group.devices.isdisjoint(group.devices)]
+    rivals = [other.request for other in before if not other.queue.group.devices.isdisjoint(group.devices)]
     served_s = [_turn_s((_available_s(state, name, waiting, now_s) for name in group.devices), rivals)]
     if request.worker:
-        spare = [now_s] * state.spare_places
+        spare = [now_s] * state.spare_slots
         ends = [_given_back_s(state, each, waiting, now_s) for each in state.held.values() if each.request.worker]
-        kept = [_given_back_s(state, place, waiting, now_s) for place in state.places.values()]
+        kept = [_given_back_s(state, slot, waiting, now_s) for slot in state.slots.values()]
         served_s.append(_turn_s((*spare, *ends, *kept), (other for other in ahead if other.worker)))
     if not state.ledger.may_hold_more(request.user):
         own = (_ends_s(holding, now_s) for holding in state.held.values() if holding.request.user == request.user)
@@ -115,7 +115,7 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
 
 
 def unleasable_reason(view: DeviceView, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
-    """Why an adopted device cannot be handed out to the class, one line for a person; empty when it can."""
+    """Why an adopted device cannot be handed out to the class, one sentence for a person; empty when it can."""
     facts = []
     if view.life.value != "ready":
         why = "; ".join(filter(None, (view.reason, view.released)))
@@ -139,13 +139,13 @@ def _ahead_of(
 ) -> Iterator[tuple[QueuedRequest, Cause]]:
     """Who is served before, in order; `waiting` is None for a request that would come now."""
     seen = set()
-    for line in state.lines.starving(now_s):
-        if line.first is waiting:
+    for queue in state.queues.starving(now_s):
+        if queue.first is waiting:
             return
-        seen.add(line.first)
-        yield line.first, Cause.STARVED
+        seen.add(queue.first)
+        yield queue.first, Cause.STARVED
     turn = state.ledger.turn(request.user, now_s)
-    for priority, user, their_turn, others in state.lines.claims(now_s, state.ledger.turns):
+    for priority, user, their_turn, others in state.queues.claims(now_s, state.ledger.turns):
         rank = (-priority, their_turn)
         own = priority == request.priority and user == request.user
         if not own and rank > (-request.priority, turn):
@@ -201,8 +201,8 @@ def limits(state: AllocatorState, request: LeaseRequest) -> tuple[str, ...]:
     if not ledger.may_hold_more(request.user):
         held, limit = ledger.held(request.user), ledger.share(request.user).devices
         facts.append(f"{request.user} holds {held} device{'s' * (held != 1)} of at most {limit}")
-    if request.worker and state.places_full:
-        facts.append(f"all {state.policy.workers} worker places are taken")
+    if request.worker and state.slots_full:
+        facts.append(f"all {state.policy.workers} worker slots are taken")
     return tuple(facts)
 
 
@@ -225,9 +225,9 @@ def _facts(
         f"its hub is kept quiet for {state.held[other].request.user or 'somebody'}, who has {other}"
         for other in state.quiet_beside(view.name, request.user)
     )
-    if kept := state.kept_from(view.name, Meaning.of(request), None if waiting is None else waiting.line):
+    if kept := state.kept_from(view.name, Meaning.of(request), None if waiting is None else waiting.queue):
         facts.append(_kept_cool(state, view.name, kept, now_s))
-    elif waiting is not None and (own := state.kept.get(view.name)) and own.line is waiting.line:
+    elif waiting is not None and (own := state.kept.get(view.name)) and own.queue is waiting.queue:
         facts.append(f"kept cool for it, {_span(own.until_s - now_s)} more at most")
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
     if window is not None:
@@ -251,7 +251,7 @@ def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None
 
 
 def _kept_cool(state: AllocatorState, device: str, kept: KeptCool, now_s: float) -> str:
-    lease_class = kept.line.group.meaning.lease_class
+    lease_class = kept.queue.group.meaning.lease_class
     opens_in_s = state.opens_at_s(device, lease_class) - now_s if device in state.closed[lease_class] else inf
     if 0 < opens_in_s < kept.until_s - now_s:
         return f"kept cool for {kept.whose}, about {_span(opens_in_s)}"
@@ -292,7 +292,7 @@ def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now
     for other in beside:
         quiet_s = _given_back_s(state, state.held[other], waiting, now_s)
         at_s = None if at_s is None or quiet_s is None else max(at_s, quiet_s)
-    if at_s is not None and (kept := state.kept_from(device, waiting.line.group.meaning, waiting.line)):
+    if at_s is not None and (kept := state.kept_from(device, waiting.queue.group.meaning, waiting.queue)):
         at_s = max(at_s, kept.until_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
@@ -310,11 +310,11 @@ def _asked_s(state: AllocatorState, holding: Holding, waiting: QueuedRequest | N
     if holding.asked:
         return now_s
     policy = state.policy
-    look_s = max(holding.since_s + policy.min_slice_s, now_s)
+    check_s = max(holding.since_s + policy.min_slice_s, now_s)
     if goes_before(state, waiting, holding):
-        return look_s if look_s > now_s else now_s + policy.min_slice_s
-    if waiting.line.first is waiting:  # once it has starved it goes before the holder of the phone
-        return max(look_s, waiting.line.since_s + policy.starved_s + policy.min_slice_s)
+        return check_s if check_s > now_s else now_s + policy.min_slice_s
+    if waiting.queue.first is waiting:  # once it has starved it goes before the holder of the phone
+        return max(check_s, waiting.queue.since_s + policy.starved_s + policy.min_slice_s)
     return None
 
 

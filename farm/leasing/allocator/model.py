@@ -12,7 +12,7 @@ class AllocatorPolicy:
     """The numbers of the allocator's rules."""
 
     workers: int = 8  # leases with a worker at once (`LeaseRequest.worker`)
-    starved_s: float = 1800.0  # a line that got nothing for so long goes before priority and share
+    starved_s: float = 1800.0  # a queue that got nothing for so long goes before priority and share
     usage_half_life_s: float = 6 * 3600.0  # a morning's use weighs half by the afternoon, next to nothing next week
     held_counts_s: float = 60.0  # what a lease counts in advance, so that one moment's phones go to several users
     # After a lease its user is charged until the phone is ready again. Cleaning and checking take seconds; what lasts
@@ -20,7 +20,7 @@ class AllocatorPolicy:
     cleaning_counts_s: float = 120.0
     min_slice_s: float = 60.0  # a tune lease has its phone at least so long: warming up costs some 10 s
     # A phone that tuned (at most 43 °C) is down to 36 °C, and open to benchmarks, in 5 to 15 min at room temperature.
-    cooling_hold_s: float = 1800.0  # so long a phone is kept cool for a line that starves, at most
+    cooling_hold_s: float = 1800.0  # so long a phone is kept cool for a queue that starves, at most
     reservation_guard_s: float = 600.0  # before a window only leases of known length are granted to others
 
 
@@ -49,4 +49,4 @@ class Holding:
     request: LeaseRequest
     since_s: float
     ends_s: float | None  # it is given back by then; None: nobody knows
-    asked: str = ""  # why it is asked to yield, one line for a person; "" while it is not
+    asked: str = ""  # why it is asked to yield, one sentence for a person; "" while it is not

@@ -1,4 +1,4 @@
-"""What the allocator knows, kept consistent: devices, who holds them, who waits, shares, reservations, places."""
+"""What the allocator knows, kept consistent: devices, who holds them, who waits, shares, reservations, slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import inf
 from farm.leasing.allocator.model import AllocatorPolicy, Holding
 from farm.leasing.allocator.reservations import Reservations
 from farm.leasing.allocator.shares import UsageLedger
-from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, RequestLine, RequestLines
+from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, UserQueue, UserQueues
 from farm.model.device import DeviceView, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
@@ -21,15 +21,15 @@ RETURNING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.
 
 @dataclass(frozen=True, slots=True)
 class KeptCool:
-    """A device that is kept from others so that it cools for one line (farm.leasing.allocator.yields)."""
+    """A device that is kept from others so that it cools for one queue (farm.leasing.allocator.yields)."""
 
-    line: RequestLine
+    queue: UserQueue
     until_s: float
 
     @property
     def whose(self) -> str:
         """For people: "bob's bench"."""
-        return f"{self.line.user or 'somebody'}'s {self.line.group.meaning.lease_class.value}"
+        return f"{self.queue.user or 'somebody'}'s {self.queue.group.meaning.lease_class.value}"
 
 
 class AllocatorState:
@@ -40,7 +40,7 @@ class AllocatorState:
         self.now_s = 0.0
         self.paused = ""
         self.index = DeviceIndex()
-        self.lines = RequestLines(policy.starved_s)
+        self.queues = UserQueues(policy.starved_s)
         self.ledger = UsageLedger(policy.usage_half_life_s, policy.held_counts_s)
         self.reservations = Reservations(policy.reservation_guard_s)
         self.held: dict[str, Holding] = {}
@@ -54,35 +54,35 @@ class AllocatorState:
         self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
         self._holders: set[str] = set()  # request ids
         self._workers = 0
-        self.places: dict[str, Holding] = {}  # worker places that outlast their leases, by who keeps them
+        self.slots: dict[str, Holding] = {}  # worker slots that outlast their leases, by who keeps them
 
     # --- requests and leases --------------------------------------------------------------------------------------
 
-    def request_came(self, request_id: str, request: LeaseRequest) -> QueuedRequest:
+    def request_added(self, request_id: str, request: LeaseRequest) -> QueuedRequest:
         """A request waits from now on.
 
         Raises:
             ValueError: it came before.
         """
-        if request_id in self.lines.waiting or request_id in self._holders:
+        if request_id in self.queues.waiting or request_id in self._holders:
             raise ValueError(f"request {request_id} came twice")
-        group = self.index.came(Meaning.of(request))
-        return self.lines.join(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
+        group = self.index.add(Meaning.of(request))
+        return self.queues.add(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
 
-    def request_left(self, request_id: str) -> None:
+    def request_removed(self, request_id: str) -> None:
         """A request waits no more."""
-        waiting = self.lines.waiting.get(request_id)
+        waiting = self.queues.waiting.get(request_id)
         if waiting is not None:
-            self.lines.leave(waiting)
-            self.index.left(waiting.line.group)
+            self.queues.remove(waiting)
+            self.index.remove(waiting.queue.group)
 
     def served(self, waiting: QueuedRequest) -> None:
-        """A waiting request gets a device, whichever: `place` follows."""
-        self.lines.served(waiting, self.now_s)
-        self.index.left(waiting.line.group)
+        """A waiting request gets some device: `assign` follows."""
+        self.queues.served(waiting, self.now_s)
+        self.index.remove(waiting.queue.group)
         self._count(waiting.id, waiting.request)
 
-    def place(self, waiting: QueuedRequest, device: str) -> None:
+    def assign(self, waiting: QueuedRequest, device: str) -> None:
         """A request that was served has this device."""
         self._hold(device, waiting.id, waiting.request)
 
@@ -103,23 +103,23 @@ class AllocatorState:
         if holding is not None:
             self.held[device] = replace(holding, ends_s=None if longest_s is None else self.now_s + longest_s)
 
-    def keep_place(self, device: str, place: str) -> None:
-        """The worker place of the device's holder, if it has one, is apart from its lease now.
+    def keep_slot(self, device: str, slot: str) -> None:
+        """Part the worker slot of the device's holder, if it has one, from its lease.
 
         Raises:
-            ValueError: there is such a place.
+            ValueError: there is such a slot.
         """
-        if place in self.places:
-            raise ValueError(f"the worker place {place} is kept already")
+        if slot in self.slots:
+            raise ValueError(f"the worker slot {slot} is kept already")
         holding = self.held.get(device)
         if holding is not None and holding.request.worker:
             self.held[device] = replace(holding, request=replace(holding.request, worker=False))
-            self.places[place] = replace(holding, asked="")
+            self.slots[slot] = replace(holding, asked="")
 
-    def free_place(self, place: str) -> None:
-        """Nobody needs this place any more. Harmless when nobody did."""
-        if place in self.places:
-            del self.places[place]
+    def free_slot(self, slot: str) -> None:
+        """Give up a kept slot. Harmless when there is none."""
+        if slot in self.slots:
+            del self.slots[slot]
             self._workers -= 1
 
     def end(self, device: str) -> Holding | None:
@@ -176,13 +176,13 @@ class AllocatorState:
     # --- questions ------------------------------------------------------------------------------------------------
 
     @property
-    def spare_places(self) -> int:
+    def spare_slots(self) -> int:
         """How many more workers may run."""
         return max(0, self.policy.workers - self._workers)
 
     @property
-    def places_full(self) -> bool:
-        """Whether every worker place is taken."""
+    def slots_full(self) -> bool:
+        """Whether every worker slot is taken."""
         return self._workers >= self.policy.workers
 
     @property
@@ -190,27 +190,29 @@ class AllocatorState:
         """Whether somebody has or waits for a quiet hub."""
         return bool(self.quiet or self.index.quiet_waiting)
 
-    def servable(self, groups: set[Group], *, places: int = 0) -> set[Group]:
-        """Those of `groups` that need no worker place, or for which there is one, were `places` more to come free."""
-        if self._workers - places < self.policy.workers:
+    def servable(self, groups: set[Group], *, slots: int = 0) -> set[Group]:
+        """Those of `groups` that need no worker slot, or for which there is one, were `slots` more to come free."""
+        if self._workers - slots < self.policy.workers:
             return groups
         return {group for group in groups if not group.meaning.worker}
 
     def overlooked(self, most: int) -> int:
-        """How many requests of the `most` lines that wait longest could have an idle device; 0 unless there is a bug.
+        """How many requests of the `most` queues that wait longest could have an idle device; 0 unless there is a bug.
 
         Looks at the devices anew, so that it does not repeat what may be wrong in `free`.
         """
         idle = {name for name, view in self.index.views.items() if view.leasable and name not in self.held}
         if self.paused or not idle:
             return 0
-        return sum(len(line.queue) for line in islice(self.lines.longest_first, most) if self._could_have(line, idle))
+        return sum(
+            len(queue.requests) for queue in islice(self.queues.longest_first, most) if self._could_have(queue, idle)
+        )
 
-    def _could_have(self, line: RequestLine, idle: set[str]) -> bool:
-        if not self.ledger.may_hold_more(line.user) or not self.servable({line.group}):
+    def _could_have(self, queue: UserQueue, idle: set[str]) -> bool:
+        if not self.ledger.may_hold_more(queue.user) or not self.servable({queue.group}):
             return False
-        suiting = self.suiting(line.group, idle)
-        return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(line, suiting))
+        suiting = self.suiting(queue.group, idle)
+        return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(queue, suiting))
 
     def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
         """Those of `devices` that suit the group, are open to its class, and on a quiet hub if it needs one."""
@@ -230,18 +232,18 @@ class AllocatorState:
         beside = self._beside(device) & self.quiet if self.quiet else ()
         return sorted(other for other in beside if self.held[other].request.user != user)
 
-    def starves(self, line: RequestLine) -> bool:
-        """Whether the line goes before all that do not."""
-        return self.lines.starves(line, self.now_s)
+    def starves(self, queue: UserQueue) -> bool:
+        """Whether the queue goes before all that do not."""
+        return self.queues.starves(queue, self.now_s)
 
-    def kept_from(self, device: str, meaning: Meaning, line: RequestLine | None) -> KeptCool | None:
-        """For whom a device is kept cool, and so from this line; `line` is None for a request that would begin one."""
+    def kept_from(self, device: str, meaning: Meaning, queue: UserQueue | None) -> KeptCool | None:
+        """The claim on a device that keeps it from `queue`; None as `queue`: from a request that would begin one."""
         kept = self.kept.get(device)
-        if kept is None or kept.line is line or not self.starves(kept.line):
+        if kept is None or kept.queue is queue or not self.starves(kept.queue):
             return None
         if meaning.personal and meaning.lease_class is not LeaseClass.TUNE:
             return None
-        longer = line is not None and line.turn < kept.line.turn and self.starves(line)
+        longer = queue is not None and queue.turn < kept.queue.turn and self.starves(queue)
         return None if longer else kept
 
     def soon(self, device: str) -> bool:
@@ -265,8 +267,8 @@ class AllocatorState:
             return groups
         return {group for group in groups if self.suiting(group, devices)}
 
-    def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[RequestLine]:
-        """RequestLines of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
+    def in_order(self, groups: set[Group], devices: set[str], *, ending: str = "") -> Iterator[UserQueue]:
+        """Queues of `groups` whose users may have one more of `devices`, as served now; starved ones come twice.
 
         `ending` names a held one of the devices, and the order is as if its lease had ended.
         """
@@ -283,16 +285,16 @@ class AllocatorState:
                 found[holder] = self.ledger.turn(holder, now_s, without=1)
             return found
 
-        return self.lines.in_order(groups, self.now_s, self.ledger.turns if holder is None else turns, may)
+        return self.queues.in_order(groups, self.now_s, self.ledger.turns if holder is None else turns, may)
 
     def allowed(self, waiting: QueuedRequest, devices: set[str]) -> set[str]:
         """Those of `devices` that no reservation, quiet hub or claim keeps from this request."""
         if self.kept or self.quiet:
-            line, meaning = waiting.line, waiting.line.group.meaning
+            queue, meaning = waiting.queue, waiting.queue.group.meaning
             devices = {
                 device
                 for device in devices
-                if not self.kept_from(device, meaning, line) and not self.quiet_beside(device, line.user)
+                if not self.kept_from(device, meaning, queue) and not self.quiet_beside(device, queue.user)
             }
         return self.unreserved(waiting, devices)
 
@@ -300,20 +302,20 @@ class AllocatorState:
         """Those of `devices` that no reservation keeps from this request."""
         if not self.reservations:
             return devices
-        room_s, user, now_s = self.reservations.room_s, waiting.line.user, self.now_s
+        room_s, user, now_s = self.reservations.room_s, waiting.queue.user, self.now_s
         return {device for device in devices if room_s(device, user, now_s) >= waiting.lasts_s}
 
-    def worth_trying(self, line: RequestLine, devices: set[str]) -> Iterator[QueuedRequest]:
-        """Requests of the line that may have one of `devices`: the first one, then each that may have more of them."""
+    def worth_trying(self, queue: UserQueue, devices: set[str]) -> Iterator[QueuedRequest]:
+        """Requests of the queue that may have one of `devices`: the first one, then each that may have more of them."""
         if not self.reservations:
-            yield line.first
+            yield queue.first
             return
-        rooms_s = [self.reservations.room_s(device, line.user, self.now_s) for device in devices]
+        rooms_s = [self.reservations.room_s(device, queue.user, self.now_s) for device in devices]
         most_s, least_s = max(rooms_s, default=-1.0), min(rooms_s, default=-1.0)
-        if line.lasts_s > most_s:
+        if queue.lasts_s > most_s:
             return
         shortest_s = inf
-        for waiting in line.queue.values():
+        for waiting in queue.requests.values():
             if waiting.lasts_s <= most_s and waiting.lasts_s < shortest_s:
                 yield waiting
                 shortest_s = waiting.lasts_s

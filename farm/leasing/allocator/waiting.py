@@ -4,13 +4,13 @@ Requests that mean the same devices form a group. What a group means is found on
 labels change: an event costs as much as the groups and devices it touches. A group lives while a request of it waits
 or is among the recent ones; a key that no device answers to is not remembered, so it costs nothing once withdrawn.
 
-A line is what one user wants of one kind: same user, same priority, same devices. Inside a line it is first come, first
-served. The order of the lines for a device:
+A queue has the requests of one user and priority for the same devices. Inside a queue, the first request is served
+first. The order of the queues for a device:
 
-1. Starved lines: those that got nothing for `starved_s` (since they began, or since they were served last), the longest
-   first. So a line waits at most `starved_s` and the time that lines need which starve for longer, whatever the
+1. Starved queues: those that got nothing for `starved_s` (since they began, or were served last), the longest starved
+   first. So a queue waits at most `starved_s` and the time that queues need which starve for longer, whatever the
    priorities and shares of others. One user's ten thousand jobs still do not displace another's: this rule serves each
-   line once in `starved_s` only.
+   queue once in `starved_s` only.
 2. Higher priority.
 3. Users who have had less for their weight (`farm.leasing.allocator.shares`); when equal, whose first request is older.
 4. The older request.
@@ -39,7 +39,7 @@ class Meaning:
     selector: Selector
     device: str = ""
     avoid: frozenset[str] = frozenset()
-    worker: bool = False  # suits the same devices, but needs a worker place with them
+    worker: bool = False  # suits the same devices, but needs a worker slot with them
     only: frozenset[str] | None = None
     lease_class: LeaseClass = LeaseClass.INTERACTIVE  # suits the same devices, but is served by those open to it
     quiet_hub: bool = False  # suits the same devices, but not while others on their hub are leased
@@ -78,7 +78,7 @@ class Group:
     recent: int = 0  # how many of the remembered requests were of this group
     waiting: int = 0
     # By priority and user, in the order in which they were served last (or began).
-    lines: OrderedDict[tuple[int, str], RequestLine] = field(default_factory=OrderedDict)
+    queues: OrderedDict[tuple[int, str], UserQueue] = field(default_factory=OrderedDict)
 
 
 class DeviceIndex:
@@ -114,7 +114,7 @@ class DeviceIndex:
             return set()
         return {group for group in self._groups.values() if group.waiting and not group.devices.isdisjoint(devices)}
 
-    def came(self, meaning: Meaning) -> Group:
+    def add(self, meaning: Meaning) -> Group:
         """A request waits from now on. Returns its group."""
         group = self._groups.get(meaning)
         if group is None:
@@ -132,7 +132,7 @@ class DeviceIndex:
                 self._forget_oldest()
         return group
 
-    def left(self, group: Group) -> None:
+    def remove(self, group: Group) -> None:
         """A request of the group waits no more."""
         group.waiting -= 1
         self.quiet_waiting -= group.meaning.quiet_hub
@@ -218,105 +218,105 @@ class QueuedRequest:
 
     id: str
     request: LeaseRequest
-    line: RequestLine
+    queue: UserQueue
     arrival: int  # 1 for the first request ever
     lasts_s: float  # how long its lease is taken to last
 
 
 @dataclass(slots=True, eq=False)
-class RequestLine:
+class UserQueue:
     """Requests of one user and priority for the same devices, by arrival."""
 
     user: str
     priority: int
     group: Group
-    turn: int  # grows with every line that begins or is served: sorts as `since_s`, without ties
+    turn: int  # grows with every queue that begins or is served: sorts as `since_s`, without ties
     since_s: float  # when it was last served, or began
     lasts_s: float  # none of its requests was ever taken to last shorter
-    queue: OrderedDict[str, QueuedRequest] = field(default_factory=OrderedDict)
+    requests: OrderedDict[str, QueuedRequest] = field(default_factory=OrderedDict)
 
     @property
     def first(self) -> QueuedRequest:
-        """Who is served next."""
-        return next(iter(self.queue.values()))
+        """The request that is served next."""
+        return next(iter(self.requests.values()))
 
 
 @dataclass(slots=True, eq=False)
 class _UserRequests:
-    """What one user waits for with one priority."""
+    """Requests of one user with one priority."""
 
-    lines: dict[Group, RequestLine] = field(default_factory=dict)
-    queue: OrderedDict[str, QueuedRequest] = field(default_factory=OrderedDict)
+    queues: dict[Group, UserQueue] = field(default_factory=dict)
+    requests: OrderedDict[str, QueuedRequest] = field(default_factory=OrderedDict)
 
 
-class RequestLines:
-    """Every waiting request."""
+class UserQueues:
+    """The queues of all users."""
 
     def __init__(self, starved_s: float) -> None:
         """Begin empty; `starved_s` is the bound of rule 1."""
         self._starved_s = starved_s
         self._waiting: dict[str, QueuedRequest] = {}
         self._tiers: dict[int, dict[str, _UserRequests]] = {}  # by priority, then user
-        self._by_turn: OrderedDict[RequestLine, None] = OrderedDict()
+        self._by_turn: OrderedDict[UserQueue, None] = OrderedDict()
         self._arrivals = 0
         self._turns = 0
 
     @property
     def waiting(self) -> Mapping[str, QueuedRequest]:
-        """Everybody who waits, by request id, in order of arrival."""
+        """Every waiting request by id, in order of arrival."""
         return self._waiting
 
     @property
-    def longest_first(self) -> Iterable[RequestLine]:
+    def longest_first(self) -> Iterable[UserQueue]:
         """All of them, by how long they have got nothing."""
         return self._by_turn
 
-    def join(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> QueuedRequest:
-        """Stand at the end of the line; the lease is taken to last `lasts_s`."""
+    def add(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> QueuedRequest:
+        """Add a request at the end of its queue; its lease is taken to last `lasts_s`."""
         self._arrivals += 1
         claim = self._tiers.setdefault(request.priority, {}).setdefault(request.user, _UserRequests())
-        line = claim.lines.get(group)
-        if line is None:
+        queue = claim.queues.get(group)
+        if queue is None:
             self._turns += 1
-            line = RequestLine(request.user, request.priority, group, self._turns, now_s, lasts_s)
-            claim.lines[group] = line
-            group.lines[request.priority, request.user] = line
-            self._by_turn[line] = None
-        line.lasts_s = min(line.lasts_s, lasts_s)
-        waiting = QueuedRequest(request_id, request, line, self._arrivals, lasts_s)
-        line.queue[request_id] = claim.queue[request_id] = self._waiting[request_id] = waiting
+            queue = UserQueue(request.user, request.priority, group, self._turns, now_s, lasts_s)
+            claim.queues[group] = queue
+            group.queues[request.priority, request.user] = queue
+            self._by_turn[queue] = None
+        queue.lasts_s = min(queue.lasts_s, lasts_s)
+        waiting = QueuedRequest(request_id, request, queue, self._arrivals, lasts_s)
+        queue.requests[request_id] = claim.requests[request_id] = self._waiting[request_id] = waiting
         return waiting
 
     def served(self, waiting: QueuedRequest, now_s: float) -> None:
-        """A request got its device: its line starts to wait anew."""
-        line = waiting.line
+        """A request got its device: its queue starts to wait anew."""
+        queue = waiting.queue
         self._turns += 1
-        line.turn, line.since_s = self._turns, now_s
-        self._by_turn.move_to_end(line)
-        line.group.lines.move_to_end((line.priority, line.user))
-        self.leave(waiting)
+        queue.turn, queue.since_s = self._turns, now_s
+        self._by_turn.move_to_end(queue)
+        queue.group.queues.move_to_end((queue.priority, queue.user))
+        self.remove(waiting)
 
-    def leave(self, waiting: QueuedRequest) -> None:
-        """Go away."""
-        line = waiting.line
-        tier = self._tiers[line.priority]
-        claim = tier[line.user]
-        del self._waiting[waiting.id], line.queue[waiting.id], claim.queue[waiting.id]
-        if line.queue:
+    def remove(self, waiting: QueuedRequest) -> None:
+        """Remove a request."""
+        queue = waiting.queue
+        tier = self._tiers[queue.priority]
+        claim = tier[queue.user]
+        del self._waiting[waiting.id], queue.requests[waiting.id], claim.requests[waiting.id]
+        if queue.requests:
             return
-        del claim.lines[line.group], self._by_turn[line], line.group.lines[line.priority, line.user]
-        if not claim.lines:
-            del tier[line.user]
+        del claim.queues[queue.group], self._by_turn[queue], queue.group.queues[queue.priority, queue.user]
+        if not claim.queues:
+            del tier[queue.user]
             if not tier:
-                del self._tiers[line.priority]
+                del self._tiers[queue.priority]
 
-    def starves(self, line: RequestLine, now_s: float) -> bool:
-        """Whether the line goes before all that do not."""
-        return line.since_s <= now_s - self._starved_s
+    def starves(self, queue: UserQueue, now_s: float) -> bool:
+        """Whether the queue goes before all that do not."""
+        return queue.since_s <= now_s - self._starved_s
 
-    def starving(self, now_s: float) -> Iterator[RequestLine]:
-        """Starved lines, the longest first."""
-        return takewhile(lambda line: self.starves(line, now_s), self._by_turn)
+    def starving(self, now_s: float) -> Iterator[UserQueue]:
+        """Starved queues, the longest first."""
+        return takewhile(lambda queue: self.starves(queue, now_s), self._by_turn)
 
     def claims(
         self, now_s: float, turns: Callable[[Mapping[str, object], float], Mapping[str, float]]
@@ -326,7 +326,7 @@ class RequestLines:
             claims = self._tiers[priority]
             turn = turns(claims, now_s)
             for user in sorted(claims, key=lambda user: (turn[user], _oldest(claims[user]))):
-                yield priority, user, turn[user], claims[user].queue.values()
+                yield priority, user, turn[user], claims[user].requests.values()
 
     def in_order(
         self,
@@ -334,38 +334,38 @@ class RequestLines:
         now_s: float,
         turns: Callable[[Mapping[str, object], float], Mapping[str, float]],
         may: Callable[[str], bool],
-    ) -> Iterator[RequestLine]:
-        """Lines of `groups` in the order of the rules; a starved one comes twice. Call again after any change.
+    ) -> Iterator[UserQueue]:
+        """Queues of `groups` in the order of the rules; a starved one comes twice. Call again after any change.
 
         Args:
-            groups: whose lines.
+            groups: whose queues.
             now_s: the time.
             turns: how much each of some users has had (`UsageLedger.turns`).
             may: whether a user may have a device at all.
         """
-        for line in self._starved(groups, now_s):
-            if may(line.user):
-                yield line
+        for queue in self._starved(groups, now_s):
+            if may(queue.user):
+                yield queue
         for priority in sorted(self._tiers, reverse=True):
             tier = self._tiers[priority].items()
-            claims = {user: claim for user, claim in tier if not groups.isdisjoint(claim.lines) and may(user)}
+            claims = {user: claim for user, claim in tier if not groups.isdisjoint(claim.queues) and may(user)}
             turn = turns(claims, now_s)
             for user in sorted(claims, key=lambda user: (turn[user], _oldest(claims[user]))):
                 claim = claims[user]
-                lines = [claim.lines[group] for group in claim.lines.keys() & groups]
-                lines.sort(key=lambda line: line.first.arrival)
-                yield from lines
+                queues = [claim.queues[group] for group in claim.queues.keys() & groups]
+                queues.sort(key=lambda queue: queue.first.arrival)
+                yield from queues
 
-    def _starved(self, groups: Iterable[Group], now_s: float) -> Iterator[RequestLine]:
+    def _starved(self, groups: Iterable[Group], now_s: float) -> Iterator[UserQueue]:
         oldest = next(iter(self._by_turn), None)
         if oldest is None or not self.starves(oldest, now_s):
             return
         fronts = []
         for group in groups:
-            rest = iter(group.lines.values())
-            line = next(rest, None)
-            if line is not None and self.starves(line, now_s):
-                fronts.append((line.turn, line, rest))
+            rest = iter(group.queues.values())
+            queue = next(rest, None)
+            if queue is not None and self.starves(queue, now_s):
+                fronts.append((queue.turn, queue, rest))
         heapify(fronts)
         while fronts and self.starves((front := fronts[0])[1], now_s):
             yield front[1]
@@ -377,4 +377,4 @@ class RequestLines:
 
 
 def _oldest(claim: _UserRequests) -> int:
-    return next(iter(claim.queue.values())).arrival
+    return next(iter(claim.requests.values())).arrival

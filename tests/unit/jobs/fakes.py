@@ -49,7 +49,7 @@ class FakeLeases:
         self.taken = {}
         self.restored = []
         self.released = []
-        self.places = []  # worker places kept beyond their leases
+        self.slots = []  # worker slots kept beyond their leases
         self.yielding = set()  # leases asked to give their phones back
         self._granting = set()
 
@@ -116,18 +116,18 @@ class FakeLeases:
         """As the real one does: who held it is told, and it is over."""
         lease = self.held[device]
         self.taken[lease.id].set_result(error)
-        if lease.request.only is not None or lease.id in self.places:  # nobody gives it back
+        if lease.request.only is not None or lease.id in self.slots:  # nobody gives it back
             self.release(lease.id, "taken")
 
-    def keep_place(self, lease_id):
-        assert lease_id not in self.places
-        self.places.append(lease_id)
+    def keep_slot(self, lease_id):
+        assert lease_id not in self.slots
+        self.slots.append(lease_id)
 
-    def free_place(self, lease_id):
-        if lease_id in self.places:
-            self.places.remove(lease_id)
+    def free_slot(self, lease_id):
+        if lease_id in self.slots:
+            self.slots.remove(lease_id)
 
-    def place_wanted(self, lease_id):
+    def slot_wanted(self, lease_id):
         return lease_id in self.yielding
 
     def yield_wanted(self, lease_id):

@@ -160,7 +160,7 @@ def lease_on(pool, device):
 
 
 async def nothing_is_left(farm):
-    await until(lambda: not (farm.leases.held or farm.leases.waiting or farm.leases.places))
+    await until(lambda: not (farm.leases.held or farm.leases.waiting or farm.leases.slots))
     assert farm.store.leases.open() == ()
 
 
@@ -171,7 +171,7 @@ async def test_one_job_has_the_phones_that_are_identical(tmp_path):
         await has(pool, "a", "b")
         assert pool.state() == {**pool.state(), "wanted": 2, "waits": ""}
         assert "x" not in farm.leases.held
-        assert farm.leases.places == [first.lease]
+        assert farm.leases.slots == [first.lease]
         assert {lease.request.worker for lease in farm.leases.held.values()} == {True, False}
         await farm.ends(job, {"ok": True})
         await farm.until("job.done")

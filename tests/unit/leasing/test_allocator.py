@@ -22,7 +22,7 @@ def feed(allocator, *events):
 
 
 def test_a_free_phone_is_granted_at_once():
-    assert feed(Allocator(), (Allocator.device_changed, phone("a")), (Allocator.request_came, "r", wish())) == [
+    assert feed(Allocator(), (Allocator.device_changed, phone("a")), (Allocator.request_added, "r", wish())) == [
         Grant("r", "a")
     ]
 
@@ -30,7 +30,7 @@ def test_a_free_phone_is_granted_at_once():
 def test_a_waiting_request_gets_the_phone_that_becomes_free():
     allocator = Allocator()
     assert not feed(
-        allocator, (Allocator.request_came, "r", wish()), (Allocator.device_changed, phone("a", life=Life.CHECKING))
+        allocator, (Allocator.request_added, "r", wish()), (Allocator.device_changed, phone("a", life=Life.CHECKING))
     )
     assert feed(allocator, (Allocator.device_changed, phone("a"))) == [Grant("r", "a")]
 
@@ -38,7 +38,7 @@ def test_a_waiting_request_gets_the_phone_that_becomes_free():
 def test_which_phones_are_awaited():
     allocator = Allocator()
     feed(allocator, *((Allocator.device_changed, phone(name, life=Life.GONE)) for name in "ab"))
-    feed(allocator, (Allocator.request_came, "r", wish(device="a")))
+    feed(allocator, (Allocator.request_added, "r", wish(device="a")))
     assert [allocator.awaits(name) for name in ("a", "b", "stranger")] == [True, False, False]
     feed(allocator, (Allocator.request_withdrawn, "r"))
     assert not allocator.awaits("a")
@@ -48,7 +48,10 @@ def test_higher_priority_first_then_first_come():
     allocator = Allocator()
     feed(
         allocator,
-        *((Allocator.request_came, name, wish(priority=priority)) for name, priority in (("a", 1), ("b", 5), ("c", 5))),
+        *(
+            (Allocator.request_added, name, wish(priority=priority))
+            for name, priority in (("a", 1), ("b", 5), ("c", 5))
+        ),
     )
     served = [feed(allocator, (Allocator.device_changed, phone("p")))[0].request_id]
     while grants := feed(allocator, (Allocator.lease_ended, "p")):
@@ -68,9 +71,9 @@ def test_first_come_first_served_within_one_user_whatever_is_wanted():
 def test_the_order_of_arrival_never_changes_who_can_be_served(order):
     """Three wishes and one phone in any order: the most urgent that came before the phone, else the next that came."""
     events = [
-        (Allocator.request_came, "low", wish("android", 1)),
-        (Allocator.request_came, "high", wish("adreno", 9)),
-        (Allocator.request_came, "never", wish("mali", 99)),
+        (Allocator.request_added, "low", wish("android", 1)),
+        (Allocator.request_added, "high", wish("adreno", 9)),
+        (Allocator.request_added, "never", wish("mali", 99)),
         (Allocator.device_changed, phone("p", "adreno")),
     ]
     allocator = Allocator()
@@ -97,7 +100,7 @@ def test_the_order_of_arrival_never_changes_who_can_be_served(order):
 def test_what_is_not_leasable_is_not_granted_and_says_why(change):
     allocator = Allocator()
     assert not feed(
-        allocator, (Allocator.device_changed, replace(phone("p"), **change)), (Allocator.request_came, "r", wish())
+        allocator, (Allocator.device_changed, replace(phone("p"), **change)), (Allocator.request_added, "r", wish())
     )
     (reason,) = allocator.explain(wish(), 0.0, "r")
     assert reason.matches
@@ -108,7 +111,7 @@ def test_withdrawing_is_final_and_harmless_when_repeated():
     allocator = Allocator()
     feed(
         allocator,
-        (Allocator.request_came, "r", wish()),
+        (Allocator.request_added, "r", wish()),
         (Allocator.request_withdrawn, "r"),
         (Allocator.request_withdrawn, "r"),
     )
@@ -127,8 +130,8 @@ def test_the_common_phone_is_taken_while_nothing_is_known():
 def test_of_phones_that_would_do_a_preferred_one_is_taken_if_there_is_one():
     phones = [(Allocator.device_changed, phone(name)) for name in "abc"]
     wanted = replace(wish(), prefer=frozenset("bz"))
-    assert feed(Allocator(), *phones, (Allocator.request_came, "r", wanted)) == [Grant("r", "b")]
-    assert feed(Allocator(), phones[0], (Allocator.request_came, "r", wanted)) == [Grant("r", "a")]
+    assert feed(Allocator(), *phones, (Allocator.request_added, "r", wanted)) == [Grant("r", "b")]
+    assert feed(Allocator(), phones[0], (Allocator.request_added, "r", wanted)) == [Grant("r", "a")]
 
 
 def test_a_phone_that_others_need_is_kept_for_them():
@@ -141,7 +144,7 @@ def test_a_phone_that_others_need_is_kept_for_them():
 def test_a_phone_that_a_waiting_request_needs_is_kept_for_it():
     lab = Lab(phone("a", "adreno"), phone("b", "adreno"), phone("z", "mali"), workers=1)
     lab.want("worker", "b", worker=True)
-    lab.want("waits for a place", "adreno", worker=True)
+    lab.want("waits for a slot", "adreno", worker=True)
     assert lab.want("any") == "z"
 
 
@@ -176,15 +179,15 @@ def test_a_forgotten_phone_is_gone_but_its_lease_stands():
     assert lab.end("p") == "s"
 
 
-# --- places, quotas, pause, restart -----------------------------------------------------------------------------------
+# --- worker slots, quotas, pause, restart -----------------------------------------------------------------------------
 
 
-def test_no_more_workers_than_places_and_waiting_takes_no_place():
+def test_no_more_workers_than_slots_and_waiting_takes_no_slot():
     lab = Lab("a", "b", "c", workers=1)
     assert lab.want("w1", worker=True)
     assert not lab.want("w2", worker=True)
     assert lab.want("person")
-    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker places are taken",)
+    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker slots are taken",)
     assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a")} == {"w2"}
 
 
@@ -263,14 +266,14 @@ def test_unknown_keys_leave_nothing_behind():
     for number in range(1000):
         feed(
             allocator,
-            (Allocator.request_came, f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
+            (Allocator.request_added, f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
             (Allocator.request_withdrawn, f"r{number}"),
         )
     state = allocator._state
     assert not state.index._groups
-    assert not state.lines._waiting
-    assert not state.lines._tiers
-    assert not state.lines._by_turn
+    assert not state.queues._waiting
+    assert not state.queues._tiers
+    assert not state.queues._by_turn
     assert not state.ledger._accounts
 
 
@@ -418,22 +421,22 @@ def test_a_place_that_is_kept_outlasts_its_lease():
     lab = Lab("a", "b", workers=1)
     assert lab.want("tune", worker=True, longest_s=100.0)
     (device,) = lab.holders()
-    lab.tell(Allocator.place_kept, device, "place")
+    lab.tell(Allocator.slot_kept, device, "slot")
     lab.end(device)
     assert lab.want("bench", worker=True) == ""
-    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker places are taken",)
+    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker slots are taken",)
     assert lab.allocator.estimate_s("bench", lab.now_s) == 100.0
     assert lab.want("shell") in ("a", "b")
-    (grant,) = lab.tell(Allocator.place_freed, "place")
+    (grant,) = lab.tell(Allocator.slot_freed, "slot")
     assert grant.request_id == "bench"
-    assert lab.tell(Allocator.place_freed, "place") == []
+    assert lab.tell(Allocator.slot_freed, "slot") == []
 
 
 def test_a_lease_without_a_place_keeps_none():
     lab = Lab("a", workers=1)
     device = lab.want("shell")
     lab.tell_each(
-        (Allocator.place_kept, device, "place"), (Allocator.lease_ended, device), (Allocator.place_freed, "place")
+        (Allocator.slot_kept, device, "slot"), (Allocator.lease_ended, device), (Allocator.slot_freed, "slot")
     )
     assert lab.want("bench", worker=True) == "a"
     assert lab.want("other", worker=True) == ""

@@ -36,12 +36,12 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     for user in weights:  # ann's thirty are there before anybody else has asked
         for _ in range(30):
             number += 1
-            follow(lab.tell(Allocator.request_came, f"{user}-{number}", wish(user=user)))
+            follow(lab.tell(Allocator.request_added, f"{user}-{number}", wish(user=user)))
     for _ in range(6000):
         device = min(ends, key=lambda name: ends[name])
         lab.now_s, user = ends.pop(device)
         number += 1
-        follow(lab.tell(Allocator.request_came, f"{user}-{number}", wish(user=user)))
+        follow(lab.tell(Allocator.request_added, f"{user}-{number}", wish(user=user)))
         follow(lab.tell(Allocator.lease_ended, device))
     whole = sum(used.values())
     for user, weight in weights.items():
@@ -132,7 +132,7 @@ def test_as_many_as_possible_are_served_when_several_phones_come_free_at_once(wa
     lab.tell(Allocator.paused, "full")
     requests = {f"r{number}": wish(key) for number, key in enumerate(wanted)}
     for name, request in requests.items():
-        lab.tell(Allocator.request_came, name, request)
+        lab.tell(Allocator.request_added, name, request)
     suits = {
         name: [view.name for view in views if request.selector.matches(view.labels, view.aliases)]
         for name, request in requests.items()
@@ -149,10 +149,10 @@ def test_the_order_of_independent_events_does_not_change_who_gets_what(order, la
             (Allocator.device_changed, phone(name, gpu))
             for name, gpu in (("a", "adreno"), ("b", "adreno"), ("c", "mali"))
         ),
-        (Allocator.request_came, "any", wish("android", 3, user="ann")),
-        (Allocator.request_came, "adreno", wish("adreno", 2, user="bob")),
-        (Allocator.request_came, "reserved", wish("mali", 1, user="bob")),
-        (Allocator.request_came, "not for her", wish("mali", 4, user="cleo")),
+        (Allocator.request_added, "any", wish("android", 3, user="ann")),
+        (Allocator.request_added, "adreno", wish("adreno", 2, user="bob")),
+        (Allocator.request_added, "reserved", wish("mali", 1, user="bob")),
+        (Allocator.request_added, "not for her", wish("mali", 4, user="cleo")),
         (Allocator.shares_changed, UserConfig(devices=2), {}),
         (Allocator.reservations_changed, (window,)),
     ]

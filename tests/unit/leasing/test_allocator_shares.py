@@ -118,7 +118,9 @@ def test_what_is_cleaned_is_in_no_quota():
 
 
 @pytest.mark.parametrize(
-    "lost", [(Allocator.device_changed, phone("a", life=Life.GONE)), (Allocator.device_forgotten, "a")], ids=repr
+    "lost",
+    [(Allocator.device_changed, phone("a", life=Life.GONE)), (Allocator.device_forgotten, "a")],
+    ids=("gone", "forgotten"),
 )
 def test_nobody_is_charged_for_a_phone_that_is_lost_or_takes_long(lost):
     lab = Lab("a", "b")

@@ -138,7 +138,7 @@ def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     assert lab.holders() == {"b": "bench"}
 
 
-def test_a_phone_whose_holder_has_no_place_to_give_does_not_help_who_needs_one():
+def test_a_phone_whose_holder_has_no_slot_to_give_does_not_help_who_needs_one():
     lab = Lab("a", "b", workers=1)
     tune(lab, device="a")
     lab.want("bench", user="cleo", device="b", worker=True)
@@ -186,9 +186,9 @@ def test_nobody_is_asked_while_paused():
 
 
 def kept(lab, request_id="tune", user="tuner"):
-    """A tune lease whose worker place outlasts it."""
+    """A tune lease whose worker slot outlasts it."""
     device = tune(lab, request_id, user, worker=True)
-    lab.tell(Allocator.place_kept, device, f"place of {request_id}")
+    lab.tell(Allocator.slot_kept, device, f"slot of {request_id}")
     return device
 
 
@@ -196,14 +196,14 @@ def test_a_kept_place_is_asked_for_once_after_its_slice():
     lab = Lab("a", "b", workers=1)
     kept(lab)
     lab.want("bench", user="bob", worker=True)
-    assert not lab.places
+    assert not lab.slots
     lab.later(SLICE_S)
-    assert [(ask.name, ask.reason) for ask in lab.places] == [("place of tune", "bob waits for its worker place")]
-    assert lab.allocator.places["place of tune"].asked
+    assert [(ask.name, ask.reason) for ask in lab.slots] == [("slot of tune", "bob waits for its worker slot")]
+    assert lab.allocator.slots["slot of tune"].asked
     lab.later(10 * SLICE_S)
-    assert len(lab.places) == 1
+    assert len(lab.slots) == 1
     assert not lab.yields  # its phone is not what is missing
-    (grant,) = lab.tell(Allocator.place_freed, "place of tune")
+    (grant,) = lab.tell(Allocator.slot_freed, "slot of tune")
     assert grant.request_id == "bench"
 
 
@@ -213,21 +213,21 @@ def test_a_kept_place_without_a_phone_is_asked_for_at_once_after_its_slice():
     lab.now_s += SLICE_S
     lab.end(device)
     lab.want("bench", user="bob", worker=True)
-    assert [ask.name for ask in lab.places] == ["place of tune"]
+    assert [ask.name for ask in lab.slots] == ["slot of tune"]
 
 
 def test_a_kept_place_is_left_to_its_keeper_when_another_place_or_no_phone_would_do():
     lab = Lab("a", "b", workers=2)
     kept(lab)
     lab.now_s += SLICE_S
-    lab.want("bench", user="bob", worker=True)  # there is a second place
+    lab.want("bench", user="bob", worker=True)  # there is a second slot
     lab.want("none", "mali", user="bob", worker=True)  # and no such phone
     lab.want("own", user="tuner", lease_class=LeaseClass.TUNE, worker=True)  # no better claim
     lab.later(SLICE_S)
-    assert not lab.places
+    assert not lab.slots
 
 
-def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
+def test_slots_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab = Lab("a", "b", "c", "d", workers=2)
     kept(lab, "t1", "busy")
     lab.tell(Allocator.usage_loaded, {"busy": 5000.0})
@@ -235,10 +235,10 @@ def test_places_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab.now_s += SLICE_S
     lab.want("b1", user="bob", worker=True)
     lab.want("b2", user="cleo", worker=True)
-    assert [ask.name for ask in lab.places] == ["place of t1"]
-    lab.tell(Allocator.place_freed, "place of t1")
+    assert [ask.name for ask in lab.slots] == ["slot of t1"]
+    lab.tell(Allocator.slot_freed, "slot of t1")
     lab.later(SLICE_S)
-    assert [ask.name for ask in lab.places] == ["place of t1", "place of t2"]
+    assert [ask.name for ask in lab.slots] == ["slot of t1", "slot of t2"]
 
 
 def test_a_tuning_makes_way_for_its_own_users_bench_before_others_of_equal_use():

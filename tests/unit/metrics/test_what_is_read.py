@@ -65,7 +65,7 @@ async def test_requests_that_nothing_keeps_from_an_idle_phone(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "kept_by", ["heat", "reservation", "a reservation of a part of them", "quota", "quiet hub", "worker place"]
+    "kept_by", ["heat", "reservation", "a reservation of a part of them", "quota", "quiet hub", "worker slot"]
 )
 async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: str) -> None:
     lab = Lab("a", "b", policy=LeasePolicy(allocator=AllocatorPolicy(workers=0)))
@@ -80,7 +80,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             lab.ask(BENCH)  # has "a"
             await settle()
             lab.devices.become("b", Life.READY)
-        case "worker place":
+        case "worker slot":
             wish = replace(wish, worker=True)
         case "quiet hub":
             lab.devices.become("a", Life.READY, place=UsbPlace("1-1", 1, "1-1.1"))

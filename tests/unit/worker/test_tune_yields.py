@@ -1,4 +1,4 @@
-"""A tuning attempt gives its worker place up when it is asked to, and asks only now and then."""
+"""A tuning attempt gives its worker slot up when it is asked to, and asks only now and then."""
 
 from __future__ import annotations
 
