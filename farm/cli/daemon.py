@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +15,6 @@ from farm.cli import work
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, print_note
 from farm.common.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from farm.config import FarmConfig
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GATE_SOCKET = Path("/run/farm-gate/gate.sock")
@@ -38,7 +36,6 @@ def serve(
 
     from farm.common.systemd import Notifier
     from farm.config import load
-    from farm.daemon import Daemon
 
     _begin(die_with_parent=die_with_parent, verbose=verbose)
     flags = {
@@ -48,12 +45,11 @@ def serve(
         "tvm.port": port,
         "adb.socket": adb_socket,
     }
-    environ = dict(os.environ)
+    read = partial(load, config, environ=dict(os.environ), flags=flags)
+    settings = read()
+    from farm.daemon import Daemon  # 2 s: a mistake in the configuration is reported before it
 
-    def read() -> FarmConfig:
-        return load(config, environ=environ, flags=flags)
-
-    asyncio.run(Daemon(read(), read, Notifier.from_environment()).run())
+    asyncio.run(Daemon(settings, read, Notifier.from_environment()).run())
 
 
 def gate(

@@ -55,6 +55,13 @@ def test_the_gate_imports_nothing_heavy(tmp_path):
     assert not (HEAVY | OTHERS | {"farm.daemon", "farm.leasing", "farm.devices", "farm.store", "zmq"}) & set(modules)
 
 
+def test_a_mistake_in_the_configuration_is_reported_before_the_daemon_is_imported(tmp_path):
+    done = farm("serve", "--config", "/absent.toml", tmp_path=tmp_path, code=PROBE)
+    code, *modules = done.stdout.split()
+    assert code == "2"
+    assert not {"farm.daemon", "farm.store", "sqlalchemy", "fastapi"} & set(modules)
+
+
 def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):
     probe = (
         "import sys, farm; before = {name for name in sys.modules if name.startswith('farm')};"

@@ -133,7 +133,7 @@ def test_paths_are_absolute_and_sockets_follow_them(tmp_path):
 
 
 def test_the_documented_file_is_the_whole_configuration(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     path = write(tmp_path, text.partition("```toml\n")[2].partition("```")[0])
     config = load(path, environ={})
     documented = tomllib.loads(path.read_text())
