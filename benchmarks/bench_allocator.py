@@ -112,7 +112,7 @@ class _Lab:
         """A random lease ends; a new request keeps the queue as long as it is."""
 
         def step() -> float:
-            took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)))
+            took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)), "")
             self.tell(Allocator.request_added, *self.wish())
             return took
 
@@ -135,7 +135,7 @@ class _Lab:
         def step() -> float:
             took = self.timed(Allocator.request_added, *self.wish())
             for device in tuple(self.allocator.held):
-                self.tell(Allocator.lease_ended, device)
+                self.tell(Allocator.lease_ended, device, "")
             return took
 
         return self._repeat(events, step)

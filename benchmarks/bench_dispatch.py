@@ -259,7 +259,7 @@ def allocator_s(samples: int) -> Iterator[float]:
         if [grant.device for grant in grants] != [str(IDLE)]:
             raise AssertionError(f"an idle phone was not granted: {grants}")
         begun = time.perf_counter()
-        allocator.lease_ended(str(IDLE), now_s + 0.5)
+        allocator.lease_ended(str(IDLE), "", now_s + 0.5)
         yield seconds + time.perf_counter() - begun
 
 

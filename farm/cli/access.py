@@ -165,13 +165,13 @@ def usage(
     if until:
         window["until"] = parse_since(until, now).isoformat()
     answer = call("usage", by=by, **window)
-    total_s = sum(row["held_s"] for row in answer["usage"])
+    total_s = sum(row["held_s"] + row["cleaned_s"] for row in answer["usage"])
     rows = (
         (
-            row["name"], format_duration(row["held_s"]), f"{row['held_s'] / total_s:.0%}" if total_s else "-",
-            row["leases"], row["jobs"],
+            row["name"], format_duration(row["held_s"]), format_duration(row["cleaned_s"]),
+            f"{(row['held_s'] + row['cleaned_s']) / total_s:.0%}" if total_s else "-", row["leases"], row["jobs"],
         )
         for row in answer["usage"]
     )  # fmt: skip
-    used = table((by.upper(), "TIME", "SHARE", "LEASES", "JOBS"), rows)
+    used = table((by.upper(), "HELD", "CLEANING", "SHARE", "LEASES", "JOBS"), rows)
     emit(answer, used if answer["usage"] else "no phone was used in that time", json=json)

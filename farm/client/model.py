@@ -123,7 +123,8 @@ class Usage:
     """What one user (or device, or connection) had in a window of time."""
 
     name: str
-    held_s: float  # device-seconds
+    held_s: float  # device-seconds of leases
+    cleaned_s: float  # device-seconds of cleaning and checking after them
     leases: int
     jobs: int
 

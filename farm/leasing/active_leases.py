@@ -277,7 +277,7 @@ class ActiveLeases:
         if active.dirty or active.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._writes.end(self._table, lease, active.granted_at, self._clock(), reason)
-        self._requests.decide(self._requests.allocator.lease_ended, device)
+        self._requests.decide(self._requests.allocator.lease_ended, device, lease.id)
 
     def _holder(self, active: ActiveLease) -> Holder:
         session = active.session

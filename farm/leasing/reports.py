@@ -169,7 +169,8 @@ class UsageSum:
     """What one user, device or source had within a window."""
 
     name: str
-    held_s: float  # device-seconds
+    held_s: float  # device-seconds of leases, to the millisecond
+    cleaned_s: float  # device-seconds of cleaning and checking after them
     leases: int
     jobs: int
 
@@ -182,7 +183,7 @@ def decayed_use(usage: UsageOf, now: datetime, half_life_s: float) -> dict[str, 
         until = now - timedelta(seconds=number * slice_s)
         weight = 0.5 ** ((number + 0.5) / SLICES)
         for row in usage(until - timedelta(seconds=slice_s), until):
-            used[row.user] += weight * row.held_s
+            used[row.user] += weight * (row.held_s + row.cleaned_s)
     return dict(used)
 
 
@@ -192,12 +193,16 @@ def summed(rows: Iterable[UsageRow], jobs: Mapping[str, int], by: UsageGrouping)
     `jobs` are those that each `by` began within the window; a user who only waited has no row of use but has jobs.
     """
     held: defaultdict[str, float] = defaultdict(float)
+    cleaned: defaultdict[str, float] = defaultdict(float)
     leases: Counter[str] = Counter()
     for row in rows:
         name = {UsageGrouping.USER: row.user, UsageGrouping.DEVICE: row.device, UsageGrouping.SOURCE: row.source.value}[
             by
         ]
         held[name] += row.held_s
+        cleaned[name] += row.cleaned_s
         leases[name] += row.leases
-    names = sorted(held.keys() | jobs.keys(), key=lambda name: (-held[name], name))
-    return tuple(UsageSum(name, held[name], leases[name], jobs.get(name, 0)) for name in names)
+    names = sorted(held.keys() | jobs.keys(), key=lambda name: (-held[name] - cleaned[name], name))
+    return tuple(
+        UsageSum(name, round(held[name], 3), round(cleaned[name], 3), leases[name], jobs.get(name, 0)) for name in names
+    )

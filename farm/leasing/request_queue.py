@@ -189,6 +189,9 @@ class RequestQueue:
         begun_s = time.perf_counter()
         grants = happened(*facts, self._clock())
         self.decisions.observe(time.perf_counter() - begun_s)
+        for cleaning in self.allocator.cleanings():
+            write = partial(self._table.cleaned, cleaning.lease, cleaning.seconds)
+            self._writes.add(cleaning.device, LeaseWrite(write, None))
         for grant in grants:
             self._begin(grant)
         self._schedule_check()
@@ -268,7 +271,7 @@ class RequestQueue:
         if pending_grant.pause is not None:
             pending_grant.pause.cancel()
         del self._grants[pending_grant.lease.device]
-        self.decide(self.allocator.lease_ended, pending_grant.lease.device)
+        self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
             self._enter(pending)
 

@@ -39,6 +39,7 @@ class LeaseRecord:
     ended_at: datetime | None = None
     reason: str = ""
     held_s: float = 0.0
+    cleaned_s: float = 0.0  # its device was cleaned and checked for so long after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class UsageRow:
     lease_class: LeaseClass
     leases: int
     held_s: float  # within the window
+    cleaned_s: float  # after leases that ended within it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,15 @@ class LeaseTable(TableAccess):
         granted = type_coerce(lease.c.granted_at, Double)
         ended = func.coalesce(type_coerce(lease.c.ended_at, Double), literal(stop))
         held = case((ended < stop, ended), else_=stop) - case((granted > start, granted), else_=start)
+        cleaned = case((lease.c.ended_at <= until, lease.c.cleaned_s), else_=0.0)
         groups = (lease.c.user, lease.c.device, lease.c.source, lease.c.lease_class)
         wanted = (
-            select(*groups, func.count().label("leases"), func.sum(held).label("held_s"))
+            select(
+                *groups,
+                func.count().label("leases"),
+                func.sum(held).label("held_s"),
+                func.sum(cleaned).label("cleaned_s"),
+            )
             .where(lease.c.granted_at < until, or_(lease.c.ended_at.is_(None), lease.c.ended_at > since))
             .group_by(*groups)
             .order_by(*groups)
@@ -137,6 +145,12 @@ class LeaseTable(TableAccess):
             .values(ended_at=ended_at, reason=reason, held_s=held_s)
         )
         return await self._database.change(end, events, last=True)
+
+    async def cleaned(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
+        """How long the device was cleaned and checked after the lease; False: there is none of that id."""
+        return await self._database.change(
+            update(lease).where(lease.c.id == lease_id).values(cleaned_s=seconds), events
+        )
 
     async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
         """Another expiry for a lease; False: it has ended, or there is none."""

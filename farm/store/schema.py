@@ -171,6 +171,7 @@ lease = Table(
     Column("ended_at", UtcTime),
     Column("reason", Word, nullable=False),
     Column("held_s", Double, nullable=False),
+    Column("cleaned_s", Double, nullable=False),  # after it: cleaning and checking, which its user is charged for
     _one_of("source", LeaseSource, "lease_source"),
     _one_of("lease_class", LeaseClass, "lease_class"),
 )

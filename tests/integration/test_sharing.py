@@ -97,7 +97,7 @@ def test_use_is_shown_by_user_and_device(farm):
     assert (row["name"], row["leases"], row["jobs"]) == (getpass.getuser(), 1, 1)
     assert row["held_s"] > 0
     text = farm.farm("usage", "--since", "1h", "--by", "device").stdout
-    assert text.splitlines()[0].split() == ["DEVICE", "TIME", "SHARE", "LEASES", "JOBS"]
+    assert text.splitlines()[0].split() == ["DEVICE", "HELD", "CLEANING", "SHARE", "LEASES", "JOBS"]
     assert text.splitlines()[1].startswith(name)
     (job,) = json.loads(farm.farm("job", "list", "--json").stdout)["jobs"]
     assert job["id"] in farm.farm("explain", "job", job["id"]).stdout

@@ -80,7 +80,7 @@ class Lab:
     def end(self, device: str) -> str:
         """A lease ends; the request that gets the device next, or ""."""
         return next(
-            (grant.request_id for grant in self.tell(Allocator.lease_ended, device) if grant.device == device), ""
+            (grant.request_id for grant in self.tell(Allocator.lease_ended, device, "") if grant.device == device), ""
         )
 
     def later(self, seconds: float) -> None:

@@ -199,7 +199,7 @@ class Beside(RuleBasedStateMachine):
     def lease_ends(self, data):
         device = data.draw(st.sampled_from(sorted(self.model.held)))
         self.model.ended(device)
-        self.step(Allocator.lease_ended, device)
+        self.step(Allocator.lease_ended, device, "")
 
     @precondition(lambda self: self.model.held)
     @rule(data=st.data())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -193,10 +194,7 @@ class LeaseVerbs(VerbGroup):
             "since": since.isoformat(),
             "until": end.isoformat(),
             "by": by.value,
-            "usage": [
-                {**json_of(each, "name", "leases", "jobs"), "held_s": round(each.held_s, 3)}
-                for each in summed(rows, jobs, by)
-            ],
+            "usage": [asdict(each) for each in summed(rows, jobs, by)],
         }
 
     @verb("reservation.list", Role.VIEWER)

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 
 from farm.common.selector import Selector
 from farm.leasing.allocator import explain as allocator_explain
-from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason, Grant, Holding
+from farm.leasing.allocator.model import AllocatorPolicy, Cleaning, DeviceReason, Grant, Holding
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState
 from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest, UserQueue
@@ -80,6 +80,11 @@ class Allocator:
             self._cooling.next_check_s(),
         )
         return min((at_s for at_s in looks if at_s is not None), default=None)
+
+    def cleanings(self) -> tuple[Cleaning, ...]:
+        """What users were charged for after their leases since the last call."""
+        cleanings, self._state.cleanings = tuple(self._state.cleanings), []
+        return cleanings
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -161,8 +166,8 @@ class Allocator:
         self._yields.request_removed(request_id)
         return self._decide()
 
-    def lease_ended(self, device: str, now_s: float) -> tuple[Grant, ...]:
-        """The holder gave the device back, or lost it. Harmless when nobody had it."""
+    def lease_ended(self, device: str, lease: str, now_s: float) -> tuple[Grant, ...]:
+        """The holder gave the device back, or lost it. Harmless when nobody had it. `lease` is the id for `cleanings`."""
         state = self._at(now_s)
         holding = state.held.get(device)
         if holding is None:
@@ -173,7 +178,7 @@ class Allocator:
             or (state.slots_full and holding.request.worker)
             or state.quiet_matters
         )
-        state.end(device)
+        state.end(device, lease)
         self._yields.ended(device)
         return self._decide({device}, everything=others)
 

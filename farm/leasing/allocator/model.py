@@ -33,6 +33,15 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleaning:
+    """The time for which a lease's user is charged after it: its device was cleaned and checked, and ready then."""
+
+    lease: str  # id
+    device: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReason:
     """Why a request has not got this device. `matches` tells the devices it could ever get from the others."""
 

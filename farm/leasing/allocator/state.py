@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import inf
 
-from farm.leasing.allocator.model import AllocatorPolicy, Holding
+from farm.leasing.allocator.model import AllocatorPolicy, Cleaning, Holding
 from farm.leasing.allocator.reservations import Reservations
 from farm.leasing.allocator.shares import UsageLedger
 from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, UserQueue, UserQueues
@@ -45,7 +45,9 @@ class AllocatorState:
         self.reservations = Reservations(policy.reservation_guard_s)
         self.held: dict[str, Holding] = {}
         self.free: set[str] = set()  # leasable and not held
-        self._cleaned_for: dict[str, tuple[str, float]] = {}  # devices on their way back from a lease: user, its end
+        # Devices on their way back from a lease: its user, its id, its end.
+        self._cleaned_for: dict[str, tuple[str, str, float]] = {}
+        self.cleanings: list[Cleaning] = []  # that ended and are not written down
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.kept: dict[str, KeptCool] = {}  # by device
@@ -122,8 +124,8 @@ class AllocatorState:
             del self.slots[slot]
             self._workers -= 1
 
-    def end(self, device: str) -> Holding | None:
-        """The lease on the device is over."""
+    def end(self, device: str, lease: str) -> Holding | None:
+        """The lease on the device is over; `lease` is its id."""
         holding = self.held.pop(device, None)
         if holding is None:
             return None
@@ -133,7 +135,7 @@ class AllocatorState:
         self.ledger.give_back(holding.request.user, self.now_s)
         view = self.index.views.get(device)
         if view is not None and view.life in RETURNING:
-            self._cleaned_for[device] = holding.request.user, self.now_s
+            self._cleaned_for[device] = holding.request.user, lease, self.now_s
             self.ledger.begin_cleaning(holding.request.user, self.now_s)
         self._look_whether_free(device)
         return holding
@@ -145,12 +147,15 @@ class AllocatorState:
             self._end_cleaning(device)
 
     def _cleaned_long(self, device: str) -> bool:
-        return self.now_s - self._cleaned_for[device][1] > self.policy.cleaning_counts_s
+        return self.now_s - self._cleaned_for[device][2] > self.policy.cleaning_counts_s
 
     def _end_cleaning(self, device: str) -> None:
-        user, since_s = self._cleaned_for.pop(device, ("", 0.0))
-        if user:
-            self.ledger.end_cleaning(user, min(self.now_s, since_s + self.policy.cleaning_counts_s), self.now_s)
+        if device not in self._cleaned_for:
+            return
+        user, lease, since_s = self._cleaned_for.pop(device)
+        ended_s = min(self.now_s, since_s + self.policy.cleaning_counts_s)
+        self.ledger.end_cleaning(user, ended_s, self.now_s)
+        self.cleanings.append(Cleaning(lease, device, ended_s - since_s))
 
     # --- devices --------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def test_higher_priority_first_then_first_come():
         ),
     )
     served = [feed(allocator, (Allocator.device_changed, phone("p")))[0].request_id]
-    while grants := feed(allocator, (Allocator.lease_ended, "p")):
+    while grants := feed(allocator, (Allocator.lease_ended, "p", "")):
         served.append(grants[0].request_id)
     assert served == ["b", "c", "a"]
 
@@ -188,7 +188,7 @@ def test_no_more_workers_than_slots_and_waiting_takes_no_slot():
     assert not lab.want("w2", worker=True)
     assert lab.want("person")
     assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker slots are taken",)
-    assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a")} == {"w2"}
+    assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a", "")} == {"w2"}
 
 
 def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
@@ -196,7 +196,7 @@ def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
     lab.want("w1", "adreno", worker=True)
     lab.want("w2", "mali", worker=True)
     lab.want("person", "adreno")
-    assert set(lab.tell(Allocator.lease_ended, "a")) == {Grant("w2", "b"), Grant("person", "a")}
+    assert set(lab.tell(Allocator.lease_ended, "a", "")) == {Grant("w2", "b"), Grant("person", "a")}
 
 
 def test_nobody_holds_more_than_their_quota():
@@ -282,7 +282,7 @@ def test_history_is_bounded():
     for number in range(3 * REMEMBERED_REQUESTS):
         name = f"r{number}"
         lab.want(name, f"name=p,gpu-{number % 2}=1" if number % 3 else "p", avoid=frozenset({f"{number}"}))
-        lab.tell_each((Allocator.request_withdrawn, name), (Allocator.lease_ended, "p"))
+        lab.tell_each((Allocator.request_withdrawn, name), (Allocator.lease_ended, "p", ""))
     index = lab.allocator._state.index
     assert sum(group.recent for group in index._groups.values()) == len(index._recent) <= REMEMBERED_REQUESTS
 
@@ -436,7 +436,7 @@ def test_a_lease_without_a_place_keeps_none():
     lab = Lab("a", workers=1)
     device = lab.want("shell")
     lab.tell_each(
-        (Allocator.slot_kept, device, "slot"), (Allocator.lease_ended, device), (Allocator.slot_freed, "slot")
+        (Allocator.slot_kept, device, "slot"), (Allocator.lease_ended, device, ""), (Allocator.slot_freed, "slot")
     )
     assert lab.want("bench", worker=True) == "a"
     assert lab.want("other", worker=True) == ""

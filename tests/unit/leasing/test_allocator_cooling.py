@@ -83,7 +83,7 @@ def test_a_persons_own_lease_is_not_kept_from_it_unless_it_tunes():
     assert lab.want("person", personal=True) == "a"
     assert kept(lab) == {}  # it does not yield, and there is no other phone
     assert lab.asked() == []
-    lab.tell(Allocator.lease_ended, "a")
+    lab.tell(Allocator.lease_ended, "a", "")
     assert kept(lab) == {"a": "bob's bench"}
     assert lab.holders() == {}
 
@@ -180,7 +180,7 @@ def test_a_user_who_may_have_no_more_claims_nothing():
     lab.want("bench", user="bob", lease_class=BENCH)
     lab.later(2 * STARVED_S)
     assert kept(lab) == {}
-    lab.tell(Allocator.lease_ended, "b")
+    lab.tell(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"b": "bench"}
 
 

@@ -42,7 +42,7 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
         lab.now_s, user = ends.pop(device)
         number += 1
         follow(lab.tell(Allocator.request_added, f"{user}-{number}", wish(user=user)))
-        follow(lab.tell(Allocator.lease_ended, device))
+        follow(lab.tell(Allocator.lease_ended, device, ""))
     whole = sum(used.values())
     for user, weight in weights.items():
         assert used[user] / whole == pytest.approx(weight / 6, rel=0.1)
@@ -172,5 +172,5 @@ def test_leases_that_end_in_any_order_serve_the_same_requests(order):
         lab.want(f"holder-{number}", user=f"user-{number}")
     for name in "abcd":
         lab.want(f"next-{name}", name)
-    lab.tell_each(*((Allocator.lease_ended, "abcd"[index]) for index in order))
+    lab.tell_each(*((Allocator.lease_ended, "abcd"[index], "") for index in order))
     assert lab.holders() == {name: f"next-{name}" for name in "abcd"}

@@ -148,7 +148,7 @@ def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
     assert lab.reasons("quiet", wish(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
     lab.end("far")
     assert "a" not in lab.holders()
-    lab.tell(Allocator.lease_ended, "b")
+    lab.tell(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"a": "quiet"}
 
 
@@ -168,7 +168,7 @@ def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_af
     )
     assert [grant.request_id for grant in lab.tell(Allocator.paused, "")] == ["q1"]
     (device,) = lab.holders()
-    lab.tell(Allocator.lease_ended, device)
+    lab.tell(Allocator.lease_ended, device, "")
     assert list(lab.holders().values()) == ["q2"]
 
 
@@ -180,9 +180,9 @@ def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone():
     assert lab.allocator.estimate_s("other", lab.now_s) == 300.0
     assert lab.want("elsewhere", user="bob") == "far"
     assert lab.want("own", device="b") == "b"
-    lab.tell(Allocator.lease_ended, "b")
+    lab.tell(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"a": "quiet", "far": "elsewhere"}
-    lab.tell(Allocator.lease_ended, "a")
+    lab.tell(Allocator.lease_ended, "a", "")
     assert lab.holders() == {"b": "other", "far": "elsewhere"}
 
 

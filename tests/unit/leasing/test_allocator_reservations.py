@@ -146,7 +146,7 @@ def test_estimates_wait_for_the_end_of_a_window():
     reserve(lab, window(0, 100, "ann"))
     lab.want("bob", user="bob")
     assert lab.allocator.estimate_s("bob", lab.now_s) == 100.0
-    lab.tell(Allocator.lease_ended, "a")
+    lab.tell(Allocator.lease_ended, "a", "")
     assert lab.allocator.estimate_s("bob", lab.now_s) == 100.0
 
 

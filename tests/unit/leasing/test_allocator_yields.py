@@ -134,7 +134,7 @@ def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     lab.later(SLICE_S)
     lab.want("bench", user="bob", device="b", worker=True)
     assert lab.asked() == ["a"]
-    lab.tell(Allocator.lease_ended, "a")
+    lab.tell(Allocator.lease_ended, "a", "")
     assert lab.holders() == {"b": "bench"}
 
 

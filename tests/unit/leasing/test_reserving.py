@@ -8,10 +8,12 @@ from sqlalchemy import Double, literal, update
 from farm.common.errors import UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector, SelectorError
+from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
 from farm.leasing.reports import UsageGrouping, decayed_use, summed
 from farm.leasing.reservations import ClockWatch, NoSuchReservationError, ReservationBook
+from farm.model.device import Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.store.leases import UsageRow
 from farm.store.maintenance import check
@@ -209,8 +211,8 @@ async def test_slewing_is_no_jump(lab):
     assert lab.events.since() == []
 
 
-def row(user, held_s, device="a", source=LeaseSource.TVM):
-    return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s)
+def row(user, held_s, device="a", source=LeaseSource.TVM, cleaned_s=0.0):
+    return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s, cleaned_s)
 
 
 def test_old_use_counts_less():
@@ -231,10 +233,14 @@ def test_old_use_counts_less():
 
 
 def test_use_is_summed_by_what_is_asked():
-    rows = [row("alice", 10.0), row("alice", 5.0, "b", LeaseSource.JOB), row("bob", 60.0, "b", LeaseSource.JOB)]
+    rows = [
+        row("alice", 10.0),
+        row("alice", 5.0, "b", LeaseSource.JOB, cleaned_s=2.0),
+        row("bob", 60.0, "b", LeaseSource.JOB),
+    ]
     by_user = summed(rows, {"alice": 2, "carol": 1}, UsageGrouping.USER)
-    assert [(each.name, each.held_s, each.leases, each.jobs) for each in by_user] == [
-        ("bob", 60.0, 1, 0), ("alice", 15.0, 2, 2), ("carol", 0, 0, 1),
+    assert [(each.name, each.held_s, each.cleaned_s, each.leases, each.jobs) for each in by_user] == [
+        ("bob", 60.0, 0, 1, 0), ("alice", 15.0, 2.0, 2, 2), ("carol", 0, 0, 0, 1),
     ]  # fmt: skip
     assert [each.name for each in summed(rows, {}, UsageGrouping.DEVICE)] == ["b", "a"]
     assert [(each.name, each.held_s) for each in summed(rows, {}, UsageGrouping.SOURCE)] == [
@@ -260,3 +266,29 @@ async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
     assert 0 < everything.held_s < 10
     await leasing.close()
     store.close()
+
+
+async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(tmp_path):
+    clocks, store, devices = Clocks(), Store.open(tmp_path / "farm.db"), FakeDevices()
+    devices.add("a", "android")
+    events, begun = EventLog(store.epoch), clocks.at
+    leasing = Leasing(devices, events, 1, store.leases, clock=clocks.monotonic, wall=clocks.wall)
+    for held_s, cleaned_s in ((10.0, 3.0), (20.0, 0.0), (30.0, 1000.0)):
+        lease = await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
+        clocks.pass_(held_s)
+        if cleaned_s:
+            devices.become("a", Life.RECOVERING)
+        leasing.release(lease.id)
+        clocks.pass_(cleaned_s)
+        devices.become("a", Life.CHECKING)  # of a phone that was ready, its own trouble
+        devices.become("a", Life.READY)
+    await leasing.close()
+    store.close()
+    again = Store.open(tmp_path / "farm.db")
+    (used,) = again.leases.usage(begun, clocks.at)
+    assert (used.held_s, used.cleaned_s) == (60.0, 3.0 + AllocatorPolicy().cleaning_counts_s)
+    (earlier,) = again.leases.usage(begun, begun + timedelta(seconds=32))  # the second lease goes on
+    assert (earlier.held_s, earlier.cleaned_s) == (10.0 + 19.0, 3.0)
+    decayed = decayed_use(again.leases.usage, clocks.at, half_life_s=1e9)
+    assert decayed["alice"] == pytest.approx(183.0, rel=0.2)
+    again.close()
