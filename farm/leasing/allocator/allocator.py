@@ -167,7 +167,7 @@ class Allocator:
         return self._decide()
 
     def lease_ended(self, device: str, lease: str, now_s: float) -> tuple[Grant, ...]:
-        """The holder gave the device back, or lost it. Harmless when nobody had it. `lease` is the id for `cleanings`."""
+        """The holder gave the device back, or lost it. Harmless when nobody had it. `lease`: its id, of `cleanings`."""
         state = self._at(now_s)
         holding = state.held.get(device)
         if holding is None:
