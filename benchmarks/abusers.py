@@ -63,7 +63,9 @@ def connect_silently(where: Where, count: int, begun: Callable[[], None]) -> Non
 
     def silent() -> socket.socket | None:
         with contextlib.suppress(OSError):
-            return socket.create_connection(tuple(where["tracker"]), 30)
+            opened = socket.create_connection(tuple(where["tracker"]), 30)
+            opened.setblocking(False)
+            return opened
         return None
 
     held = [silent() for _ in range(count)]
@@ -71,7 +73,7 @@ def connect_silently(where: Where, count: int, begun: Callable[[], None]) -> Non
     while True:
         for number, each in enumerate(held):
             try:
-                if each is None or each.recv(1, socket.MSG_DONTWAIT) == b"":
+                if each is None or each.recv(1) == b"":
                     held[number] = silent()
             except BlockingIOError:
                 continue

@@ -1,4 +1,4 @@
-"""What an open TVM session and an operator notice of somebody else's abuse.
+"""What an open TVM session, a tracker's client and an operator notice of somebody else's abuse.
 
 Each abuse (`benchmarks/abusers.py`) has a row without it, measured just before. Abusers of the history are remote
 viewers.
@@ -27,6 +27,7 @@ from benchmarks.whole_farm import PROFILES
 from farm.common.errors import DaemonUnreachableError, HostError
 from farm.common.events import EPOCH_SHIFT, Event
 from farm.control.client import ControlClient
+from farm.daemon.monitoring import TRIM_EVERY_S
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.store.store import Store
 
@@ -37,10 +38,12 @@ STATUS_EVERY_S = 0.25
 SETTLE_LIMIT_S = 30.0
 IDLE_PERCENT = 15.0  # of a core: below it the daemon has nothing left to do for callers that have gone
 GOAL_FACTOR = 3.0
-FLOOR_MS = 20.0  # of the quiet maximum: below it the scheduler of the host decides
+# Of the quiet figure: below it the scheduler of the host decides.
+FLOOR_MS = 20.0  # of a session's slowest call
+EXCHANGE_FLOOR_MS = 5.0  # of the tracker's p99
 GOAL_STATUS_S = 1.0
 GOAL_IDLE_S = 5.0
-GOAL_GROWTH_MB = 40.0
+GOAL_GROWTH_MB = 30.0
 ABUSES = (
     ("30 readers of all events", "events", 30),
     ("250 readers of all events", "events", 250),
@@ -58,6 +61,7 @@ class Measured:
 
     calls_ms: list[float]
     status_s: list[float]
+    exchanges_ms: list[float]  # of a tracker's client; none when it was refused, as one of the abuser's user may be
 
 
 def run(context: Context) -> list[Figure]:
@@ -82,12 +86,13 @@ def run(context: Context) -> list[Figure]:
         session = rpc.connect_tracker(*farm.tracker()).request("android")
         before_mb = daemon.memory_info().rss / 1e6
         for title, kind, count in ABUSES:
-            quiet = measure(farm.socket, session)
+            quiet = measure(farm, session)
             context.say(title)
             with abusers(kind, count, where):
-                abused = measure(farm.socket, session)
+                abused = measure(farm, session)
             figures += [*rows(title, quiet, abused), left_over(title, daemon)]
             figures.append(Figure(f"{title}: memory of the daemon", daemon.memory_info().rss / 1e6, "MB", before_mb))
+        time.sleep(2 * TRIM_EVERY_S)
         after_mb = daemon.memory_info().rss / 1e6
         words = f"at most {GOAL_GROWTH_MB:g} more than before"
         ok = after_mb <= before_mb + GOAL_GROWTH_MB
@@ -127,36 +132,43 @@ def viewer(farm: VirtualFarm, folder: Path) -> Path:
     return path
 
 
-def measure(control: Path, session: Any) -> Measured:
-    """Calls of the session, and of an operator's `status` beside them."""
+def measure(farm: VirtualFarm, session: Any) -> Measured:
+    """Calls of the session; beside them an operator's `status`, and exchanges with the tracker."""
     import numpy as np
     import tvm
+    from tvm import rpc
 
-    tensor, calls_ms, status_s = (
-        tvm.runtime.tensor(np.zeros(1, "float32"), session.cpu(0)),
-        list[float](),
-        list[float](),
-    )
-    over = threading.Event()
+    tensor = tvm.runtime.tensor(np.zeros(1, "float32"), session.cpu(0))
+    measured, over, address = Measured([], [], []), threading.Event(), farm.tracker()
 
     def operate() -> None:
         while not over.wait(STATUS_EVERY_S):
             begun = time.monotonic()
-            with contextlib.suppress(DaemonUnreachableError), ControlClient(control) as client:
+            with contextlib.suppress(DaemonUnreachableError), ControlClient(farm.socket) as client:
                 client.call("status")  # unanswered for 2 s it is given up: also more than the goal
-            status_s.append(time.monotonic() - begun)
+            measured.status_s.append(time.monotonic() - begun)
 
-    thread = threading.Thread(target=operate)
-    thread.start()
+    def exchange() -> None:
+        with contextlib.suppress(OSError):
+            tracker = rpc.connect_tracker(*address)
+            while not over.wait(CALL_EVERY_S):
+                begun = time.perf_counter()
+                tracker.summary()
+                measured.exchanges_ms.append(1e3 * (time.perf_counter() - begun))
+
+    threads = [threading.Thread(target=each) for each in (operate, exchange)]
+    for thread in threads:
+        thread.start()
     until_s = time.monotonic() + MEASURE_S
     while time.monotonic() < until_s:
         begun = time.perf_counter()
         tensor.numpy()  # one round trip
-        calls_ms.append(1e3 * (time.perf_counter() - begun))
+        measured.calls_ms.append(1e3 * (time.perf_counter() - begun))
         time.sleep(CALL_EVERY_S)
     over.set()
-    thread.join()
-    return Measured(calls_ms, status_s)
+    for thread in threads:
+        thread.join()
+    return measured
 
 
 @contextlib.contextmanager
@@ -194,9 +206,14 @@ def rows(title: str, quiet: Measured, abused: Measured) -> list[Figure]:
     worst, quiet_worst = max(abused.calls_ms), max(quiet.calls_ms)
     goal_ms = GOAL_FACTOR * max(quiet_worst, FLOOR_MS)
     status_s, quiet_s = max(abused.status_s), max(quiet.status_s)
-    return [
+    figures = [
         Figure(f"{title}: call, median", statistics.median(abused.calls_ms), "ms", statistics.median(quiet.calls_ms)),
         Figure(f"{title}: call, p99", percentile(abused.calls_ms, 99), "ms", percentile(quiet.calls_ms, 99)),
         under(f"{title}: call, maximum", worst, "ms", goal_ms, quiet_worst),
         under(f"{title}: an operator's status, maximum", status_s, "s", GOAL_STATUS_S, quiet_s),
     ]
+    if abused.exchanges_ms:
+        p99_ms, quiet_ms = percentile(abused.exchanges_ms, 99), percentile(quiet.exchanges_ms, 99)
+        goal_ms = GOAL_FACTOR * max(quiet_ms, EXCHANGE_FLOOR_MS)
+        figures.append(under(f"{title}: tracker exchange, p99", p99_ms, "ms", goal_ms, quiet_ms))
+    return figures

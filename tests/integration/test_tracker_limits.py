@@ -50,6 +50,22 @@ async def test_200_clients_at_once_are_all_served():
         assert await asyncio.gather(*(one() for _ in range(CLIENTS))) == [0] * CLIENTS
 
 
+async def test_clients_that_connect_leave_the_loop_to_sessions_after_a_few():
+    queued = listener.bind("127.0.0.1", 0)
+    clients = [socket.create_connection(queued.getsockname()) for _ in range(CLIENTS)]
+    taken, in_a_turn = [], []
+    acceptor = listener.Acceptor(taken.append)
+    acceptor.take(queued)
+    while len(taken) < CLIENTS:
+        before = len(taken)
+        await asyncio.sleep(0)
+        in_a_turn.append(len(taken) - before)
+    acceptor.stop()
+    for each in (*clients, *taken):
+        each.close()
+    assert max(in_a_turn) <= 8, "each takes 0.04 ms, and both ways of a session's call wait for a turn"
+
+
 def test_a_door_without_descriptors_rests_and_comes_back():
     window_s = 1.0
     with farm_door(files=FEW_FILES) as door:

@@ -77,6 +77,11 @@ def test_a_restart_of_the_daemon_takes_neither_adb_nor_the_gate_along() -> None:
     assert settings(daemon, "Wants") == ["farm-adb.service farm-gate.socket"]
 
 
+def test_sessions_have_scheduler_groups_of_their_own() -> None:
+    for unit in ("farm-adb.service", "farm-gate.service"):  # any weight makes systemd use the processor's cgroups
+        assert settings(texts()[unit], "CPUWeight") == ["1000"]
+
+
 def test_the_daemons_environment_is_configuration(tmp_path: Path) -> None:
     words = " ".join(settings(texts()["farm.service"], "Environment")).split()
     environ = {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("FARM_")}
