@@ -224,22 +224,24 @@ def classify(text: str, *, serial: str = "") -> AdbError | None:
         text: the whole output of the server or the phone; it becomes the error's evidence.
         serial: the phone's, for the message.
     """
-    who, phone = (f"Phone {serial}", f"phone {serial}") if serial else ("The phone", "the phone")
+    subject, phone = (f"Phone {serial}", f"phone {serial}") if serial else ("The phone", "the phone")
     for pattern, build, message, hint in _RULES:
         match = pattern.search(text)
         if match is None or (build is AdbVersionClash and _OVERCOME.search(text)):
             continue
         words = [group.strip() if group else "" for group in match.groups()]
-        return build(message.format(*words, who=who, phone=phone), hint=hint, evidence=text.strip())
-    return _unknown(text, who) if _STATED_FAILURE.search(text) else None
+        return build(message.format(*words, subject=subject, phone=phone), hint=hint, evidence=text.strip())
+    return _unknown(text, subject) if _STATED_FAILURE.search(text) else None
 
 
 def failure(text: str, *, serial: str = "") -> AdbError:
     """Like `classify`, for a text that certainly is a refusal (a FAIL, an exit code that is not 0)."""
-    who = f"Phone {serial}" if serial else "The phone"
-    return classify(text, serial=serial) or _unknown(text, who)
+    subject = f"Phone {serial}" if serial else "The phone"
+    return classify(text, serial=serial) or _unknown(text, subject)
 
 
-def _unknown(text: str, who: str) -> AdbFailed:
+def _unknown(text: str, subject: str) -> AdbFailed:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return AdbFailed(f"{who} or the adb server refused: {lines[0] if lines else '(no words)'}", evidence=text.strip())
+    return AdbFailed(
+        f"{subject} or the adb server refused: {lines[0] if lines else '(no words)'}", evidence=text.strip()
+    )

@@ -47,8 +47,8 @@ class ServerProcess:
     usb: bool = True  # whether it may hold USB phones
 
     def __str__(self) -> str:
-        who = f"pid {self.pid}" if self.pid is not None else "an unknown pid"
-        return f"{who} of user {self.user}" + (f" ({self.command})" if self.command else "")
+        process = f"pid {self.pid}" if self.pid is not None else "an unknown pid"
+        return f"{process} of user {self.user}" + (f" ({self.command})" if self.command else "")
 
 
 def find_adb(configured: Path | None = None) -> AdbBinary:

@@ -186,7 +186,7 @@ class DeviceWatcher:
         await self._check_version(version)
         changed = asyncio.Event()
         listening = asyncio.create_task(self._listen(changed), name="adb track-devices")
-        owed, lost, asked_at = True, 0, 0.0
+        stale, lost, asked_at = True, 0, 0.0
         try:
             while not listening.done():
                 with suppress(TimeoutError):
@@ -195,11 +195,11 @@ class DeviceWatcher:
                 self.moved_at = now = time.monotonic()
                 if changed.is_set():
                     changed.clear()
-                    owed, lost = True, 0  # a server that notifies is alive, however slow its answers are
+                    stale, lost = True, 0  # a server that notifies is alive, however slow its answers are
                 unsettled = any(device.state in UNSETTLED for device in self.devices or ())
-                if owed or unsettled or now - asked_at >= self._policy.probe_every_s:
-                    owed = not await self._refresh()
-                    lost = lost + 1 if owed else 0
+                if stale or unsettled or now - asked_at >= self._policy.probe_every_s:
+                    stale = not await self._refresh()
+                    lost = lost + 1 if stale else 0
                     asked_at = time.monotonic()
                     await self._check_health(lost)
                 self._step_network(now)

@@ -214,8 +214,8 @@ class BundleLibrary:
                 raise BundleInUseError(
                     f"bundle {name} is in use: {reason}", hint="wait, or drain the devices that use it first"
                 )
-            for gone in going:
-                (self._names / gone).unlink(missing_ok=True)
+            for unused in going:
+                (self._names / unused).unlink(missing_ok=True)
             sync(self._names)
             if last:
                 self._discard(bundle.hash)

@@ -172,11 +172,11 @@ def compile_model(
         raise UserError("no target is given", hint="--target NAME, or --on SELECTOR")
     path = output or Path(f"{model.stem}.farm.tar")
     check_writable(path)
-    meant: Any = target if on is None else _target_of_phones(on, target or "cpu")
+    chosen: Any = target if on is None else _target_of_phones(on, target or "cpu")
     with elapsed(f"compiling {model.name}"):
         made = _with_model(
             "compile", "compiling", model, shape, dtype,
-            precision=precision, records=str(records) if records else None, target=meant, target_name=target or "cpu",
+            precision=precision, records=str(records) if records else None, target=chosen, target_name=target or "cpu",
             with_model=with_model, output=str(path.resolve()), cache=str(cache_folder()),
         )  # fmt: skip
     emit(made, str(path), json=json)

@@ -391,8 +391,8 @@ class AsyncClient:
                     lease = await granted(self.connection, job, on_wait)
             except TimeoutError as error:
                 waits = (await self.connection.call("job.show", job=job))["job"]["waits"]
-                said = f"no phone within {format_duration(wait_s or 0.0)}" + (f": {waits}" if waits else "")
-                raise NoPhoneError(said, hint="wait longer, or choose others: farm device list") from error
+                message = f"no phone within {format_duration(wait_s or 0.0)}" + (f": {waits}" if waits else "")
+                raise NoPhoneError(message, hint="wait longer, or choose others: farm device list") from error
             if lease is None:
                 (await self.job(job)).raise_for_error()
                 raise FarmError(f"lease {job} has ended before it was known", hint=f"farm logs {job}")

@@ -50,7 +50,7 @@ class DaemonConnection:
         self.on_notice = on_notice
         self.on_transfer: OnTransfer | None = None
         self._met = False
-        self._gone = False
+        self._disconnected = False
         self._context: zmq.asyncio.Context | None = None
         self._idle: list[Link] = []
         self._open: set[Link] = set()
@@ -103,8 +103,8 @@ class DaemonConnection:
         """
         if not self._met:
             raise error
-        if not self._gone:
-            self._gone = True
+        if not self._disconnected:
+            self._disconnected = True
             self.on_notice(f"{error.message}; waiting up to {self._restart_s:.0f} s for it to come back")
         deadline = time.monotonic() + self._restart_s
         while time.monotonic() < deadline:
@@ -114,8 +114,8 @@ class DaemonConnection:
                 error = latest
                 await asyncio.sleep(LOOK_S)
             else:
-                if self._gone:
-                    self._gone = False
+                if self._disconnected:
+                    self._disconnected = False
                     self.on_notice("the farm daemon is back")
                 return
         raise error

@@ -254,8 +254,8 @@ def _check_files(planned: Planned, passed: set[str]) -> None:
     if not isinstance(spec, ModelSpec):
         return
     artifacts = _artifacts(type(spec))
-    looked_at = {"kind", *artifacts, "shapes", "dtypes", "precision", "precision_b"}
-    key = json.dumps({name: value for name, value in spec.to_wire().items() if name in looked_at}, sort_keys=True)
+    checked_fields = {"kind", *artifacts, "shapes", "dtypes", "precision", "precision_b"}
+    key = json.dumps({name: value for name, value in spec.to_wire().items() if name in checked_fields}, sort_keys=True)
     if key in passed:
         return
     for name, path in planned.files.items():

@@ -70,15 +70,15 @@ async def log_lines(
         try:
             async with aclosing(stream) as pages:
                 async for page in pages:
-                    came = page.fields.get("number", number)
-                    elsewhere = not fresh and came != number
+                    received = page.fields.get("number", number)
+                    elsewhere = not fresh and received != number
                     fresh = True
                     if elsewhere:
-                        asked, number, after = came, came, 0
+                        asked, number, after = received, received, 0
                         break
                     for line in page.fields.get("lines", ()):
                         yield line_from(line)
-                    number, after = came, page.fields.get("next", after)
+                    number, after = received, page.fields.get("next", after)
         except DaemonUnreachableError as error:
             await connection.wait_until_back(error)
             asked = number  # read that attempt to its end, before those that came after it

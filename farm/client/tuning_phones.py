@@ -284,13 +284,13 @@ class FarmPhones:
             await self._know_first(client, held)
             slot.held = held
             slot.left.clear()
-            await self._look_after(slot, held)
+            await self._follow(slot, held)
         finally:
             slot.held, slot.yield_wanted, slot.waits = None, False, "the farm is being asked for one again"
             slot.left.set()
             await held.release()
 
-    async def _look_after(self, slot: _PhoneSlot, held: AsyncLease) -> None:
+    async def _follow(self, slot: _PhoneSlot, held: AsyncLease) -> None:
         """Return when the lease is over, or to be given back."""
         assert slot.again is not None
         waited: list[asyncio.Future[Any]] = [

@@ -54,30 +54,30 @@ class SharedCall(Generic[K, T]):
 
     def __init__(
         self,
-        look: Callable[[K], Coroutine[Any, Any, T]],
+        function: Callable[[K], Coroutine[Any, Any, T]],
         *,
         keep_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look` is the shared call, by its argument. Its error reaches all callers that wait, and is not kept."""
-        self._look = look
+        """`function` is the shared call, by its argument. Its error reaches all callers that wait, and is not kept."""
+        self._function = function
         self._keep_s = keep_s
         self._clock = clock
-        self._looks: dict[K, asyncio.Task[T]] = {}
+        self._running: dict[K, asyncio.Task[T]] = {}
         self._kept_until: dict[K, float] = {}  # of looks that have ended
 
     def __call__(self, at: K) -> Awaitable[T]:
         """The result. A cancelled caller does not end the call for the others."""
         now_s = self._clock()
         for old in [each for each, until_s in self._kept_until.items() if until_s <= now_s]:
-            del self._kept_until[old], self._looks[old]
-        if at not in self._looks:
-            self._looks[at] = asyncio.create_task(self._look(at))
-            self._looks[at].add_done_callback(partial(self._ended, at))
-        return asyncio.shield(self._looks[at])
+            del self._kept_until[old], self._running[old]
+        if at not in self._running:
+            self._running[at] = asyncio.create_task(self._function(at))
+            self._running[at].add_done_callback(partial(self._ended, at))
+        return asyncio.shield(self._running[at])
 
     def _ended(self, at: K, task: asyncio.Task[T]) -> None:
         if task.cancelled() or task.exception() is not None:
-            del self._looks[at]
+            del self._running[at]
         else:
             self._kept_until[at] = self._clock() + self._keep_s

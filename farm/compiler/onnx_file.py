@@ -24,10 +24,10 @@ def read_proto(data: bytes, name: str) -> Any:
     try:
         proto = onnx.load_model_from_string(data)
     except DecodeError as error:
-        looks = data[:1] == ONNX_FIRST
+        is_onnx = data[:1] == ONNX_FIRST
         raise ModelError(
-            f"{name} is an ONNX model that is cut short or damaged" if looks else f"{name} is not an ONNX model",
-            hint="copy or export it again" if looks else "export the model as ONNX (torch.onnx.export, tf2onnx ...)",
+            f"{name} is an ONNX model that is cut short or damaged" if is_onnx else f"{name} is not an ONNX model",
+            hint="copy or export it again" if is_onnx else "export the model as ONNX (torch.onnx.export, tf2onnx ...)",
             evidence=str(error),
         ) from error
     if not proto.graph.node or not proto.ir_version:

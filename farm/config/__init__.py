@@ -208,10 +208,10 @@ def load(
         return _with_paths(_validate(tree, origin))
     except ConfigError as error:
         problem = error.message.removeprefix(f"{origin}: ")
-        for key, whose in elsewhere.items():
+        for key, setting in elsewhere.items():
             if problem.startswith((f"{key}:", f"{key} ", f"{key}.", f"unknown key {key!r}")):
                 hint = "" if error.hint == VALUES_HINT else error.hint
-                raise ConfigError(f"{whose}: {problem}", hint=hint) from error
+                raise ConfigError(f"{setting}: {problem}", hint=hint) from error
         raise
     except (ValueError, OverflowError, RecursionError) as error:  # numbers that Python does not even print
         raise ConfigError(f"{origin}: a value is out of any range: {error}"[:500]) from error

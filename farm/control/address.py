@@ -84,7 +84,7 @@ def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os
         key = key or defaults.get("key", "")
     if daemon and not daemon.startswith("tcp:"):
         if "/" not in daemon or "://" in daemon:
-            raise UserError(f"{daemon[:80]!r} is no daemon's address", hint=_meant(daemon))
+            raise UserError(f"{daemon[:80]!r} is no daemon's address", hint=_suggestion(daemon))
         return Path(daemon)
     if not daemon and not key:
         return _of_this_host()
@@ -107,12 +107,16 @@ def remote(daemon: str, key: ClientKey) -> Remote:
     return Remote(found[1], port, key)
 
 
-def _meant(daemon: str) -> str:
+def _suggestion(daemon: str) -> str:
     """What to write instead of HOST:PORT, or of a page's address, whose port is another."""
     scheme, _, rest = daemon.rpartition("://")
     host = rest.partition("/")[0]
-    meant = f"tcp://{host.rpartition(':')[0] or host if scheme.startswith('http') else host}"
-    return f"write {meant}" if _ADDRESS.fullmatch(meant) else "tcp://HOST:PORT, or a socket's path with a / in it"
+    suggestion = f"tcp://{host.rpartition(':')[0] or host if scheme.startswith('http') else host}"
+    return (
+        f"write {suggestion}"
+        if _ADDRESS.fullmatch(suggestion)
+        else "tcp://HOST:PORT, or a socket's path with a / in it"
+    )
 
 
 def read_key(path: Path) -> tuple[ClientKey, str]:

@@ -94,8 +94,8 @@ class AuditTrail:
     def _refusal(self, caller: Caller, record: AuditRecord) -> list[AuditRecord]:
         now = self._clock()
         rows = self._ended(now)
-        who = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.payer)
-        key = (who, record.kind, record.outcome)
+        source = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.payer)
+        key = (source, record.kind, record.outcome)
         window = self._refusals.get(key)
         if window is None and len(self._refusals) < MOST_WINDOWS:
             window = self._refusals[key] = _Window(now, record)

@@ -189,7 +189,7 @@ class UnreadLimiter:
         if route in self._answers and not self._connections.fits(route, size_bytes):
             return False
         if not self._users.fits(payer, size_bytes):
-            self.forget_read(tuple(each for each, (whose, _) in self._answers.items() if whose == payer))
+            self.forget_read(tuple(each for each, (answer_payer, _) in self._answers.items() if answer_payer == payer))
         return not self._users.of(payer) or self._users.fits(payer, size_bytes)
 
     def forget_read(self, routes: Iterable[bytes]) -> None:
@@ -253,21 +253,21 @@ class ConnectionLimiter:
         )
         self._thread.start()
 
-    def note_sender(self, descriptor: int, who: Hashable) -> None:
+    def note_sender(self, descriptor: int, sender: Hashable) -> None:
         """Note who sends over a connection."""
-        self._speakers[descriptor] = who
+        self._speakers[descriptor] = sender
 
-    def mark_leaving(self, who: Hashable) -> Hashable:
+    def mark_leaving(self, sender: Hashable) -> Hashable:
         """A handle for these connections, valid when another sender has the name by the time that they are ended."""
         them = object()
-        self._speakers.update({each: them for each, speaker in tuple(self._speakers.items()) if speaker == who})
+        self._speakers.update({each: them for each, speaker in tuple(self._speakers.items()) if speaker == sender})
         return them
 
-    def cut_connections(self, who: Hashable) -> int:
-        """End the connections over which `who` sent; returns how many."""
+    def cut_connections(self, sender: Hashable) -> int:
+        """End the connections over which `sender` sent; returns how many."""
         ended = 0
         for descriptor, speaker in tuple(self._speakers.items()):
-            if speaker == who:
+            if speaker == sender:
                 with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
                     if self._owner(connection) is not None:
                         _end(connection)

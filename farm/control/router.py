@@ -70,7 +70,7 @@ class Call:
     request: Request
     peer: LocalPeer | KeyPeer | None
     send: Sender
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
+    caller_gone: asyncio.Event = field(default_factory=asyncio.Event)  # set ahead of its end when that is the caller's
 
     async def progress(self, **fields: Any) -> None:
         """Send something ahead of the answer.
@@ -260,7 +260,7 @@ class Router:
                 wait_s = SIGN_INTERVAL_S
             await send(_outcome(request, work))
         except CallerGoneError:
-            call.gone.set()
+            call.caller_gone.set()
             logger.info("the caller of %s went away", request.kind)
         except asyncio.CancelledError:  # only `stop` and `put_out` cancel calls
             why = self._put_out.get(task) if (task := asyncio.current_task()) is not None else None

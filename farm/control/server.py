@@ -184,7 +184,7 @@ class ControlServer:
         try:
             await asyncio.wait((work,))
         except asyncio.CancelledError:
-            call.gone.set()
+            call.caller_gone.set()
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             raise
@@ -216,7 +216,7 @@ class ControlServer:
         changes = role > Role.VIEWER and kind not in ONLY_LOOK
         send = self._in_turn(call.send, caller) if kind in STREAMS else call.send
         try:
-            answer = await handler(ControlCall(call.request, call.peer, send, call.gone, caller=caller))
+            answer = await handler(ControlCall(call.request, call.peer, send, call.caller_gone, caller=caller))
         except asyncio.CancelledError:
             if changes and self._audit is not None:
                 self._audit.record_later(caller, kind, about, CallerGoneError.code)
@@ -256,8 +256,8 @@ class ControlServer:
         assert isinstance(peer, KeyPeer)
         account = None if self.accounts is None else self.accounts.named(peer.account)
         if account is None:
-            nobody = Caller(peer.account, Role.VIEWER, peer.origin, peer)
-            await self.audit(nobody, UNKNOWN, "", NotAllowedError.code)
+            anonymous = Caller(peer.account, Role.VIEWER, peer.origin, peer)
+            await self.audit(anonymous, UNKNOWN, "", NotAllowedError.code)
             raise _revoked(peer.account)
         return await self.serve(call, Caller(account.user, account.role, peer.origin, peer))
 

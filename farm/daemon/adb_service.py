@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         command = [str(binary.path), "-L", options.socket, "nodaemon", "server"]
         os.execve(binary.path, command, server.environment())  # noqa: S606 (no shell is the point)
     except FarmError as error:
-        _say(error)
+        _print_error(error)
     except OSError as error:
         sys.stderr.write(f"error: cannot start adb: {error}\n")
     time.sleep(PAUSE_S)
@@ -48,12 +48,12 @@ def _config() -> AdbConfig:
     try:
         return load().adb
     except ConfigError as error:
-        _say(error)
+        _print_error(error)
         sys.stderr.write("  adb starts with the defaults of [adb]\n")
         return AdbConfig()
 
 
-def _say(error: FarmError) -> None:
+def _print_error(error: FarmError) -> None:
     sys.stderr.write(f"error: {error.message}\n" + (f"  hint: {error.hint}\n" if error.hint else ""))
 
 

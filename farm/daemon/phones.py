@@ -74,7 +74,7 @@ class Phones:
         }
         return list(unresolved_names(config, keys and keys | self.aliases.selectors().keys(), words))
 
-    async def look(self, serial: str) -> dict[str, Any]:
+    async def read_conditions(self, serial: str) -> dict[str, Any]:
         """Fields of farm.measure.conditions.PhoneCondition: the phone's own, its hub's, and what probes found wrong.
 
         Raises:

@@ -107,7 +107,7 @@ async def open_scheduling(
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
-        sum(leasing.holds(view.name) for view in phones.fleet.views()), last_byte_at=tvm_server.heard_at
+        sum(leasing.holds(view.name) for view in phones.fleet.views()), last_byte_at=tvm_server.last_phone_byte_at
     )
 
     def gate() -> tuple[str, int]:
@@ -123,7 +123,7 @@ async def open_scheduling(
         gate=gate,
         events=events,
         quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
-        read_conditions=phones.look,
+        read_conditions=phones.read_conditions,
         nominals=store.measurements.nominal_s,
         bundle=workers.bundles.get,
         record_sets=store.record_sets,
@@ -181,8 +181,10 @@ async def _open_leasing(
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
     phones.fleet.probes.turn = leasing.turn
-    phones.fleet.awaited = leasing.requests.allocator.awaits
-    phones.fleet.recovery.holder = lambda name: "" if (holder := leasing.active.holder(name)) is None else holder.who
+    phones.fleet.is_awaited = leasing.requests.allocator.awaits
+    phones.fleet.recovery.holder = lambda name: (
+        "" if (holder := leasing.active.holder(name)) is None else holder.holder_name
+    )
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
     leasing.load_usage(await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s))

@@ -281,11 +281,11 @@ class BundleOverride:
         agent = self._find(name)
         news = asyncio.Event()
 
-        def look(view: DeviceView) -> None:
+        def check(view: DeviceView) -> None:
             if view.serial == agent.serial:
                 news.set()
 
-        unsubscribe = self._subscribe(look)
+        unsubscribe = self._subscribe(check)
         try:
             agent.override_bundle(bundle)
             while agent.state.bundle_override == bundle.hash:

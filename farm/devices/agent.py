@@ -149,8 +149,8 @@ class Agent:
             AdbError: it did not.
         """
         if self.state.life in LINK_DOWN:
-            said = f"{self.name} cannot be rebooted: it is {self.state.life}"
-            raise PhoneError(said, hint=self.state.hint or "connect it, or restart it by hand")
+            message = f"{self.name} cannot be rebooted: it is {self.state.life}"
+            raise PhoneError(message, hint=self.state.hint or "connect it, or restart it by hand")
         self.on_event(m.ActionOrdered(RecoveryAction.REBOOT, reason))
         if self._work is None:
             raise self._overtaken()
@@ -160,10 +160,10 @@ class Agent:
         await asked
 
     def _overtaken(self) -> PhoneError:
-        said = f"{self.name} was not asked to reboot: it is {self.state.life}"
+        message = f"{self.name} was not asked to reboot: it is {self.state.life}"
         if self.state.reason:
-            said += f" ({self.state.reason})"
-        return PhoneError(said, hint=f"see `farm explain device {self.name}`; then order it again")
+            message += f" ({self.state.reason})"
+        return PhoneError(message, hint=f"see `farm explain device {self.name}`; then order it again")
 
     async def blame(self, since_s: float) -> None:
         """It failed since monotonic second `since_s`: find out whether its hub or the host did, before that is decided.
@@ -357,9 +357,9 @@ class Agent:
         self.assigned = "" if bundle is None or self.state.bundle_override else bundle.hash
         if bundle is None:
             abi, platform = self.runs()
-            said = f"there is no runtime bundle for {abi or 'an unknown ABI'} ({platform})"
+            message = f"there is no runtime bundle for {abi or 'an unknown ABI'} ({platform})"
             return m.WorkFailed(
-                number, said, "farm bundle add FOLDER --name NAME (docs/bundles.md)", DeviceFault.BUNDLE
+                number, message, "farm bundle add FOLDER --name NAME (docs/bundles.md)", DeviceFault.BUNDLE
             )
         self.installing = bundle.hash
         done = await provision(
@@ -377,8 +377,8 @@ class Agent:
         self._sessions_left = done.server.sessions
         adoptable = done.server.adoptable and self.server is not None and self.server.port == done.server.port
         left_by_person = done.noted and not self._context.fleet.in_hands(self)
-        left_quiet = done.quiet and self.serial not in self._context.quiet
-        return m.Provisioned(number, bundle.hash, adoptable, left_by_person or left_quiet)
+        quiet_pending = done.quiet and self.serial not in self._context.quiet
+        return m.Provisioned(number, bundle.hash, adoptable, left_by_person or quiet_pending)
 
     def runs(self) -> tuple[str, Platform]:
         """The ABI and platform of its bundles."""

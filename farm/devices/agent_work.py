@@ -159,21 +159,21 @@ async def reconnect(client: AdbClient, serial: str) -> None:
     await asyncio.sleep(DROPPED_S)
 
 
-async def reboot(client: AdbClient, serial: str, before: str, heard: Callable[[], None]) -> None:
+async def reboot(client: AdbClient, serial: str, before: str, on_accepted: Callable[[], None]) -> None:
     """Reboot the phone; returns when it runs another boot than `before`, which adb's list may never have shown.
 
     Args:
         client: adb.
         serial: the phone.
         before: its boot id.
-        heard: called when it has taken the request.
+        on_accepted: called when it has taken the request.
 
     Raises:
         AdbError: it did not take the request.
         RebootRefusedError: it is still in the same boot.
     """
     await client.reboot(serial)
-    heard()
+    on_accepted()
     try:
         async with asyncio.timeout(REBOOT_DOWN_S):
             while True:

@@ -160,13 +160,13 @@ class BatteryController:
         if known is None or not known.node:
             return
         try:
-            said = await self._ask(agent, "allow")
+            answer = await self._ask(agent, "allow")
         except FarmError as error:
-            said = str(error)
-        if said.partition(" ")[0] in ("allowed", "nothing"):
+            answer = str(error)
+        if answer.partition(" ")[0] in ("allowed", "nothing"):
             self._set_held(agent, known, "")
         else:
-            log.info("%s: its charging is still held back: %s", agent.name, said)
+            log.info("%s: its charging is still held back: %s", agent.name, answer)
 
     async def _end(self, agent: Agent) -> None:
         known = self._devices[agent]
@@ -212,25 +212,25 @@ class BatteryController:
             return  # what it was before it went away decides nothing
         if known.boot != agent.health.boot_id:
             # A daemon before this one may have held it; a reboot lets it go.
-            said, _, node = (await self._ask(agent, "state")).partition(" ")
+            answer, _, node = (await self._ask(agent, "state")).partition(" ")
             known.boot = agent.health.boot_id
-            self._set_held(agent, known, node if said == "held" else "")
+            self._set_held(agent, known, node if answer == "held" else "")
         wanted = charges(agent.health.battery, self._config, held_back=bool(known.node))
         due = self._monotonic() - known.asked_at_s >= RENEW_S
         if wanted:
             await self.allow(agent)
         elif (wanted is False or known.node) and (due or not (known.node or known.refused)):
             known.asked_at_s = self._monotonic()
-            said, _, node = (await self._ask(agent, f"hold {HELD_S:.0f}")).partition(" ")
-            if said == "held":
+            answer, _, node = (await self._ask(agent, f"hold {HELD_S:.0f}")).partition(" ")
+            if answer == "held":
                 known.refused = ""
                 self._set_held(agent, known, node)
-            elif said != known.refused:
-                known.refused = said
+            elif answer != known.refused:
+                known.refused = answer
                 reason = {
                     "no-root": "only root may stop its charging",
                     "no-switch": "its charger has no switch that farm knows",
-                }.get(said, f"its charger's switch does not obey: {node}")
+                }.get(answer, f"its charger's switch does not obey: {node}")
                 self._events.publish("battery.refused", agent.name, reason=reason)
 
     async def _ask(self, agent: Agent, what: str) -> str:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from farm.devices.server.rollouts import Rollouts
     from farm.store.devices import BatteryTable, DeviceTable, RecoveryTable
 
-LOOKED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left
+VIEWED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left
 HEALTH_KEPT_EVERY_S = 300.0  # what a power cut may cost: people see the last probe of a phone that is away
 
 log = logging.getLogger(__name__)
@@ -124,10 +124,10 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._migration = SerialMigration(self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
-        self.awaited: Callable[[str], bool] = lambda _: (
+        self.is_awaited: Callable[[str], bool] = lambda _: (
             False
         )  # whether a request waits for that name; set by the daemon
-        self._looked_at = -LOOKED_S  # when somebody last looked at the farm, monotonic seconds
+        self._viewed_at = -VIEWED_S  # when somebody last looked at the farm, monotonic seconds
         watcher.wanted = self.wanted
         self.admin = DeviceAdmin(self)
         self._in_hands: set[str] = set()  # names of devices that people have
@@ -219,14 +219,14 @@ class Fleet:
         """
         return self.device_views.subscribe(callback)
 
-    def looked_at(self) -> None:
-        """Somebody looks at the farm: network phones that are away are tried sooner for `LOOKED_S`."""
-        self._looked_at = time.monotonic()
+    def note_viewer(self) -> None:
+        """Somebody looks at the farm: network phones that are away are tried sooner for `VIEWED_S`."""
+        self._viewed_at = time.monotonic()
 
     def wanted(self, serial: str) -> bool:
         """Whether somebody waits for that device, or has just looked at the farm."""
         agent = self.agents.get(serial)
-        return time.monotonic() - self._looked_at < LOOKED_S or (agent is not None and self.awaited(agent.name))
+        return time.monotonic() - self._viewed_at < VIEWED_S or (agent is not None and self.is_awaited(agent.name))
 
     # -- leases and sessions --
 

@@ -134,8 +134,8 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     # The script waits for a begin that still runs there, though nobody listens to it any more.
     command = f"if [ -e {QUIESCE_LOCK} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
     result = await client.shell(serial, command, timeout_s=END_TIMEOUT_S)
-    said = result.output
-    restored = parse_restored(said)
+    output = result.output
+    restored = parse_restored(output)
     for each in restored.left:
         log.warning("%s: somebody else changed %s during a measurement; it stays so", serial, each)
     for each in restored.unknown:
@@ -144,12 +144,12 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
         raise NotRestoredError(
             f"the phone does not take back {', '.join(each.split()[0] for each in restored.failed)}",
             hint="a reboot helps where system_server hangs: farm device reboot NAME",
-            evidence=said[-_EVIDENCE_CHARS:],
+            evidence=output[-_EVIDENCE_CHARS:],
         )
     return restored
 
 
-def parse_begun(said: str) -> QuiesceResult:
+def parse_begun(output: str) -> QuiesceResult:
     """Read what `quiesce.sh begin` says.
 
     Raises:
@@ -157,21 +157,21 @@ def parse_begun(said: str) -> QuiesceResult:
         ScriptError: it says something else.
     """
     steps, level = [], None
-    for line in said.splitlines():
+    for line in output.splitlines():
         word, _, rest = line.partition(" ")
         if word in ("took", "refused"):
             name, _, detail = rest.partition(" ")
             steps.append(QuiesceStep(name, detail, word == "took"))
         elif word == "failed":
-            raise PhoneError(f"the phone was not made quiet: {rest}", evidence=said[-_EVIDENCE_CHARS:])
+            raise PhoneError(f"the phone was not made quiet: {rest}", evidence=output[-_EVIDENCE_CHARS:])
         elif word == "begun" and rest in (Level.GENTLE, Level.FULL):
             level = Level(rest)
     if level is None:
-        raise ScriptError("quiesce.sh did not say what it did", evidence=said[-_EVIDENCE_CHARS:])
+        raise ScriptError("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
     return QuiesceResult(level, tuple(steps))
 
 
-def parse_restored(said: str) -> Restored:
+def parse_restored(output: str) -> Restored:
     """Read what `quiesce.sh end` says.
 
     Raises:
@@ -179,10 +179,10 @@ def parse_restored(said: str) -> Restored:
     """
     found: dict[str, list[str]] = {"restored": [], "left": [], "rebooted": [], "failed": [], "unknown": []}
     last = ""
-    for line in said.splitlines():
+    for line in output.splitlines():
         last, _, rest = line.partition(" ")
         if last in found:
             found[last].append(rest)
     if last not in ("ended", "unfinished"):
-        raise ScriptError("quiesce.sh did not say what it did", evidence=said[-_EVIDENCE_CHARS:])
+        raise ScriptError("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
     return Restored(**{name: tuple(lines) for name, lines in found.items()}, complete=last == "ended")

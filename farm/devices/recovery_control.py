@@ -129,8 +129,8 @@ class RecoveryLog:
     def renounce(self, serial: str) -> None:
         """A promised quarantine did not come: what is believed is kept."""
         row = self._kept.get(serial)
-        gone = partial(self._book.remove_quarantine, serial)
-        self._write(serial, gone if row is None else partial(self._book.add_quarantine, row))
+        remove = partial(self._book.remove_quarantine, serial)
+        self._write(serial, remove if row is None else partial(self._book.add_quarantine, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
         """A device's first state with what is remembered of it."""
@@ -224,8 +224,8 @@ class RecoveryLog:
                 serial, kept.reason, kept.hint, kept.fault.value, kept.rule.value, kept.evidence, at
             )
             self._kept[serial] = record
-        gone = partial(self._book.remove_quarantine, serial)
-        self._write(name, gone if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
+        remove = partial(self._book.remove_quarantine, serial)
+        self._write(name, remove if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
 
     def _write(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
         """Keep it after what was to be kept before, as soon as the store can."""
@@ -321,8 +321,8 @@ class RecoveryController:
                 self._still_free(agent, force=force)
                 await agent.reboot(f"{by or 'an operator'} wants it rebooted")
         except TimeoutError:
-            said = f"{agent.name} did not take the request in {REBOOT_ASKED_S:g} s"
-            raise PhoneError(said, hint="restart it by hand, or: farm device power-cycle NAME") from None
+            message = f"{agent.name} did not take the request in {REBOOT_ASKED_S:g} s"
+            raise PhoneError(message, hint="restart it by hand, or: farm device power-cycle NAME") from None
 
     async def power_cycle(self, name: str, by: str, *, force: bool) -> tuple[str, ...]:
         """Cut the power of its USB port for a moment; returns what else is on that hub.
@@ -340,9 +340,9 @@ class RecoveryController:
             self._still_free(agent, force=force)
             hurt = self._hurt(agent)
             if hurt and not force:
-                said = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
+                message = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
                 raise UserError(
-                    f"{said} may lose power with {agent.name}: it is on the same hub",
+                    f"{message} may lose power with {agent.name}: it is on the same hub",
                     hint=f"wait, or: farm device power-cycle {agent.name} --force",
                 )
             agent.on_event(m.ActionOrdered(RecoveryAction.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))

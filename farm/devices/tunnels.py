@@ -93,12 +93,12 @@ class TunnelKeeper:
         """
         await self._ledger.own(tunnel)
         await self._reconciled()
-        said = self._state.get(tunnel)
-        if said is not None and said.step is TunnelStep.CONFLICT:
+        planned = self._state.get(tunnel)
+        if planned is not None and planned.step is TunnelStep.CONFLICT:
             await self._ledger.release(tunnel, dialler_stopped=True)
             await self._reconciled()
             raise HostError(
-                f"{tunnel.listen} is taken: {said.reason}", hint="choose another port; farm leaves that one alone"
+                f"{tunnel.listen} is taken: {planned.reason}", hint="choose another port; farm leaves that one alone"
             )
 
     async def remove(self, tunnel: Tunnel, *, dialler_stopped: bool) -> str:

@@ -294,7 +294,7 @@ class AttemptContextFactory:
         await self._jobs.facts(attempt.id, attempt.fence, facts)
 
 
-async def keep_left(job: Job, executor: Executor | None, jobs: JobTable, contexts: AttemptContextFactory) -> None:
+async def salvage(job: Job, executor: Executor | None, jobs: JobTable, contexts: AttemptContextFactory) -> None:
     """Before a job that does not run is written as ended; whatever happens here, it ends."""
     if job.state not in FINAL or job.attempts == 0 or executor is None:
         return
@@ -303,6 +303,6 @@ async def keep_left(job: Job, executor: Executor | None, jobs: JobTable, context
         lease = Lease(
             last.lease, last.device, last.fence, request_of(contexts.kinds, job, frozenset()), granted_at=0.0
         )  # long over
-        await executor.keep_left(contexts.create(job, last, lease))
+        await executor.salvage(contexts.create(job, last, lease))
     except Exception:
         log.exception("what attempts of %s left could not be kept", job.id)

@@ -21,7 +21,7 @@ from farm.common.errors import FarmError, PhoneError, StoppingError, error_to_wi
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.devices.fleet import Fleet
-from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, keep_left
+from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
 from farm.jobs.executor import Executor
 from farm.jobs.job_store import JobWriter, arrays_begun, recover
 from farm.jobs.planning import (
@@ -316,7 +316,7 @@ class Dispatcher:
 
     async def _save(self, job: Job, before: JobState) -> None:
         if not self._stopping:
-            await keep_left(job, self._executors.get(job.kind), self._store.jobs, self._contexts)
+            await salvage(job, self._executors.get(job.kind), self._store.jobs, self._contexts)
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:

@@ -73,7 +73,7 @@ class Executor(ABC):
         """Go on with an attempt that saved `attempt.facts` under the daemon before this one; by default, begin anew."""
         return await self.run(context)
 
-    async def keep_left(self, context: AttemptContext) -> None:  # noqa: B027 - most kinds have nothing to keep
+    async def salvage(self, context: AttemptContext) -> None:  # noqa: B027 - most kinds have nothing to keep
         """Keep what attempts have left of a job that ends while it waits for the next one; by default, nothing.
 
         `context` is of its last attempt, without a phone or a lease that lasts.

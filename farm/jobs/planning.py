@@ -305,9 +305,9 @@ def check_whole(jobs: JobTable, names: Collection[str]) -> None:
         UserError: one is no whole id of a job or array.
     """
     for name in names:
-        (meant,) = resolve_after(jobs, (name,))
-        if meant != name:
-            raise UserError(f"after: {name!r} is no whole id", hint=f"write {meant!r} if you mean that one")
+        (resolved,) = resolve_after(jobs, (name,))
+        if resolved != name:
+            raise UserError(f"after: {name!r} is no whole id", hint=f"write {resolved!r} if you mean that one")
 
 
 def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:

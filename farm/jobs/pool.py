@@ -41,8 +41,8 @@ def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int 
     """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
     groups: dict[PoolingTraits, set[str]] = {}
     for view in views:
-        meant = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
-        if meant and usable(view) and (like := alike(view.identity, view.bundle)) is not None:
+        matches = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
+        if matches and usable(view) and (like := alike(view.identity, view.bundle)) is not None:
             groups.setdefault(like, set()).add(view.name)
     most = max(map(len, groups.values()), default=0)
     enough = most if devices == "all" else min(most, devices)
@@ -142,7 +142,7 @@ class Pool:
         self._settled = False
         self._began_s = 0.0
         self._published: object = None
-        self._left: dict[str, str] = {}  # phones that left since the last publication, and why
+        self._given_back: dict[str, str] = {}  # phones that left since the last publication, and why
         self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
 
     def begin(self, on_change: Callable[[str, dict[str, Any]], None]) -> None:
@@ -249,8 +249,8 @@ class Pool:
         self.check(lease_id)
         device = self._held.pop(lease_id).device
         shut = next((view.closed.get(LeaseClass.TUNE) for view in self._devices.views() if view.name == device), None)
-        self._left[device] = OTHERS_WAIT if shut is None else f"given back: {shut}"
-        self._leases.release(lease_id, self._left[device])
+        self._given_back[device] = OTHERS_WAIT if shut is None else f"given back: {shut}"
+        self._leases.release(lease_id, self._given_back[device])
         self._update_soon()
 
     # --- what happens ---
@@ -278,7 +278,7 @@ class Pool:
         self._actions = actions
         for leases, why in ((actions.drop, UNLIKE), (actions.spare, SPARE)):
             for lease_id in leases:
-                self._left[self._held.pop(lease_id).device] = why
+                self._given_back[self._held.pop(lease_id).device] = why
                 self._leases.release(lease_id, why)
         while self._asked and (again or len(self._asked) > actions.ask):
             _, request = self._asked.popitem()
@@ -323,7 +323,7 @@ class Pool:
         if why.cancelled() or lease_id not in self._held:
             return
         lease = self._held.pop(lease_id)
-        self._left[lease.device] = why.result().message
+        self._given_back[lease.device] = why.result().message
         if isinstance(why.result(), UserError):
             self._barred.add(lease.device)
         self._update_soon()
@@ -333,6 +333,6 @@ class Pool:
         if (devices, self._actions.wanted) != self._published:
             self._published = devices, self._actions.wanted
             step = f"{len(devices)} of {self._actions.wanted} phones: {', '.join(devices) or 'it waits for one'}"
-            step += "".join(f"; {name} left: {why}" for name, why in self._left.items() if name not in devices)
-            self._left.clear()
+            step += "".join(f"; {name} left: {why}" for name, why in self._given_back.items() if name not in devices)
+            self._given_back.clear()
             self._on_change(step, {"phones": devices, "wanted": self._actions.wanted, "waits": self.waits()})

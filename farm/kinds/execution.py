@@ -56,7 +56,7 @@ class LeaseHost:
     context: AttemptContext
     parts: WorkerServices
     # What this attempt has asked about, with the kills that it reported: it may report nothing else.
-    looked: dict[str, int] = field(default_factory=dict, kw_only=True)
+    kills_seen: dict[str, int] = field(default_factory=dict, kw_only=True)
 
     async def open_session(self, lease: str) -> SessionOffer:  # noqa: ARG002 - it has one
         """A way to the lease's phone, good for one session."""
@@ -76,9 +76,9 @@ class LeaseHost:
         match verb:
             case "poison.look":
                 artifacts = _artifacts(fields)
-                if len(self.looked) + len(artifacts) <= MAX_LOOKED:
+                if len(self.kills_seen) + len(artifacts) <= MAX_LOOKED:
                     for artifact in artifacts:
-                        self.looked.setdefault(artifact, 0)
+                        self.kills_seen.setdefault(artifact, 0)
                 return {"poisoned": sorted(self.parts.poison.refused(artifacts, self.context.job.user))}
             case "poison.report":
                 artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
@@ -87,14 +87,14 @@ class LeaseHost:
                     raise ProtocolError(f"a worker reports 1 to {MAX_KILLS} kills")
                 if device not in self.devices():
                     raise ProtocolError(f"{device} is no phone of this attempt")
-                await self._told(artifact, device, what, kills)
+                await self._report_kills(artifact, device, what, kills)
                 return {}
             case "poison.suspect":
                 artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
                 lease = self.context.lease
                 killed = await self.parts.kills.killed(lease.id, lease.device)
                 if killed:
-                    await self._told(artifact, lease.device, what, 1)
+                    await self._report_kills(artifact, lease.device, what, 1)
                 return {"killed": killed}
         raise no_verb(verb)
 
@@ -102,12 +102,12 @@ class LeaseHost:
         """The phones that the attempt has had."""
         return (self.context.lease.device,)
 
-    async def _told(self, artifact: str, device: str, what: str, kills: int) -> None:
-        if artifact not in self.looked:
+    async def _report_kills(self, artifact: str, device: str, what: str, kills: int) -> None:
+        if artifact not in self.kills_seen:
             raise ProtocolError("a worker reports only artifacts that it has asked about")
-        if self.looked[artifact] + kills > MAX_KILLS:
+        if self.kills_seen[artifact] + kills > MAX_KILLS:
             raise ProtocolError(f"an attempt reports at most {MAX_KILLS} kills by one artifact")
-        self.looked[artifact] += kills
+        self.kills_seen[artifact] += kills
         job = self.context.job
         await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
@@ -212,16 +212,16 @@ def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
 class CrashClassifier:
     """Tells a killed process from a lost phone."""
 
-    def __init__(self, leases: Leasing, devices: Fleet, look_s: float = LOOK_S) -> None:
+    def __init__(self, leases: Leasing, devices: Fleet, wait_s: float = LOOK_S) -> None:
         self._leases = leases
         self._devices = devices
-        self._look_s = look_s
+        self._wait_s = wait_s
 
     async def killed(self, lease_id: str, device: str) -> bool:
         """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept."""
         changed, lost = asyncio.Event(), False
 
-        def look(view: DeviceView) -> None:
+        def check(view: DeviceView) -> None:
             nonlocal lost
             if view.name == device:
                 lost = lost or view.life not in _THERE
@@ -230,9 +230,9 @@ class CrashClassifier:
         def life() -> Life:
             return next((view.life for view in self._devices.views() if view.name == device), Life.GONE)
 
-        unsubscribe = self._devices.subscribe(look)
+        unsubscribe = self._devices.subscribe(check)
         try:
-            async with asyncio.timeout(self._look_s):
+            async with asyncio.timeout(self._wait_s):
                 if not await self._leases.ended_by_phone(lease_id):
                     return False
                 while not lost and (now := life()) is not Life.READY and now in _THERE:
@@ -254,7 +254,7 @@ ReadConditions = Callable[[str], Awaitable[dict[str, Any]]]
 class MeasuringHost(LeaseHost):
     """What the worker of a measurement may ask for besides."""
 
-    look: ReadConditions
+    check: ReadConditions
     quiet: DeviceQuiescer
 
     async def open_session(self, lease: str) -> SessionOffer:
@@ -267,7 +267,7 @@ class MeasuringHost(LeaseHost):
         if verb != "conditions":
             return await LeaseHost.serve(self, verb, fields)
         try:
-            return await self.look(self.context.view.serial)
+            return await self.check(self.context.view.serial)
         except FarmError as error:
             self.context.log(f"the phone's condition is not known: {error.message}", "warning")
             return {}
@@ -334,7 +334,7 @@ class DeviceQuiescer:
         self._level = parts.config.of(context.spec.kind, asked)
         self._begun = False
         self._cut = False  # cancelled while it was begun: the phone may get it after an end
-        self._told = not_quiet("")
+        self._quiet = not_quiet("")
         self._changed = False
 
     async def begin(self) -> None:
@@ -348,9 +348,9 @@ class DeviceQuiescer:
             quiet = await self._parts.phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
         except FarmError as error:
             self._context.log(f"{self._device} is measured as it is: {error.message}", "warning")
-            self._told = not_quiet(error.message)
+            self._quiet = not_quiet(error.message)
         else:
-            self._told, self._changed = quiet.to_wire(), quiet.changed
+            self._quiet, self._changed = quiet.to_wire(), quiet.changed
         self._cut = False
 
     async def end(self) -> None:
@@ -365,16 +365,16 @@ class DeviceQuiescer:
         else:
             leases.changed_phone(self._lease, changed=False)
             if self._changed and not restored.restored and not restored.left:
-                self._told = not_quiet("it changed itself back, or was rebooted, while it measured")
+                self._quiet = not_quiet("it changed itself back, or was rebooted, while it measured")
 
     def to_wire(self) -> Mapping[str, Any]:
         """What was in force, for the certificate."""
-        return self._told
+        return self._quiet
 
     def notes(self) -> list[str]:
         """What people should read beside the number: all of it, if the job asked for a level; pinned clocks anyway."""
-        notes = [describe(self._told)] if self._asked else []
-        if pinned := self._told["pinned"]:
+        notes = [describe(self._quiet)] if self._asked else []
+        if pinned := self._quiet["pinned"]:
             notes.append(f"clocks pinned at their highest: {', '.join(pinned)}; heat still lowers them")
         return notes
 

@@ -97,7 +97,7 @@ class Holder:
     expires_at: datetime | None = None  # it is given back by then; None: nobody knows
 
     @property
-    def who(self) -> str:
+    def holder_name(self) -> str:
         """What people call the holder: the user, else where they come from."""
         return self.lease.request.user or self.peer or self.lease.request.source.value
 
@@ -119,14 +119,14 @@ def seen(devices: Fleet, name: str, fits: Callable[[Life], bool]) -> Iterator[as
     """A future that is done as soon as the life of the phone `name` is one that fits."""
     found: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
 
-    def look(view: DeviceView) -> None:
+    def check(view: DeviceView) -> None:
         if view.name == name and fits(view.life) and not found.done():
             found.set_result(view)
 
-    unsubscribe = devices.subscribe(look)
+    unsubscribe = devices.subscribe(check)
     try:
         for view in devices.views():
-            look(view)
+            check(view)
         yield found
     finally:
         unsubscribe()

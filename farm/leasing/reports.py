@@ -73,9 +73,9 @@ def explain(
     selector = Selector() if device else Selector.parse(subject)
     named = allocator.matching(selector, device)
     concerned = {
-        meant: count
-        for meant, count in wanted.items()
-        if meant[0] == selector or not named.isdisjoint(allocator.matching(*meant))
+        asked: count
+        for asked, count in wanted.items()
+        if asked[0] == selector or not named.isdisjoint(allocator.matching(*asked))
     }
     waiting = [each for each in foremost if (each.request.selector, each.request.device) in concerned]
     exact = next((each for each in waiting if each.request.selector == selector and not device), None)

@@ -254,15 +254,15 @@ def _describe_modes(modes: Modes) -> tuple[float, str]:
 def _outliers(where: str, outliers: Outliers | None) -> Iterator[Reason]:
     if outliers is None:
         return
-    whose = "samples of the reference kernel" if where else "samples"
+    samples_of = "samples of the reference kernel" if where else "samples"
     if outliers.share > MOST_OUTLIERS:
-        sentence = f"{outliers.count} {whose} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
+        sentence = f"{outliers.count} {samples_of} ({outliers.share:.0%}) are outliers, the worst {outliers.worst:+.0%}"
         yield Reason(where + "outliers", Verdict.SUSPECT, sentence)
     if outliers.lost > MOST_LOST:
-        sentence = f"outliers took {outliers.lost:.0%} of the time of the {whose}: what ran here was held up"
+        sentence = f"outliers took {outliers.lost:.0%} of the time of the {samples_of}: what ran here was held up"
         yield Reason(where + "held_up", Verdict.SUSPECT, sentence)
     if outliers.longest_run > LONGEST_RUN:
-        sentence = f"{outliers.longest_run} {whose} in a row are outliers: something else ran"
+        sentence = f"{outliers.longest_run} {samples_of} in a row are outliers: something else ran"
         yield Reason(where + "burst", Verdict.SUSPECT, sentence)
 
 

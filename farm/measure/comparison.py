@@ -27,7 +27,7 @@ DOUBT = 1.5  # times; a suspect result may be wrong by so much (farm.measure.ass
 FIRST_PAIRS = 2 * FEWEST_ROUNDS
 # Pairs after which growing samples are compared (`more_pairs`), fixed before any are taken: each look may err by an
 # equal part of what the confidence leaves, so whatever decides where it ends, all of them together err no more often.
-LOOKS_AT = tuple(FIRST_PAIRS * 2**look for look in range(7))
+STAGES = tuple(FIRST_PAIRS * 2**stage for stage in range(7))
 MOST_PAIRS = 2000  # of one comparison
 MOST_RATIO = 3e4  # of a round's interval to the one wanted: about 1e9 rounds stand for "never"
 SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own standard errors it is taken higher
@@ -97,7 +97,7 @@ def compare(
         found = _of_few(rounds)
         answer = _sure_answer(found, min_effect) if rounds.size >= FEWEST_FOR_ANSWER else ComparisonAnswer.CANNOT_TELL
     else:
-        found = _for_all_looks(median_interval(rounds, confidence=CONFIDENCE), rounds)
+        found = _for_all_stages(median_interval(rounds, confidence=CONFIDENCE), rounds)
         answer = _answer(found, min_effect)
     undecided = [_few_pairs(pairs)] if few else _undecided(answer, found, min_effect)
     reasons = (
@@ -133,7 +133,7 @@ def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
 
     First until there are `needed_pairs`, whatever the answer is so far: how long to go on is decided by the scatter
     alone. Without an answer then, until there are `needed_same`: so many make an interval so narrow that differences
-    found by chance stay below the minimum effect. It is looked at `LOOKS_AT` only, or at the `most` that may be taken.
+    found by chance stay below the minimum effect. It is looked at `STAGES` only, or at the `most` that may be taken.
     """
     if found.pairs == 0:
         return 0
@@ -142,8 +142,8 @@ def more_pairs(found: Comparison, *, most: int = MOST_PAIRS) -> int:
         aim = found.needed_same
     if aim <= found.pairs:
         return 0
-    look = next((pairs for pairs in LOOKS_AT if pairs > found.pairs), found.pairs)
-    more = min(look, most) - found.pairs
+    stage = next((pairs for pairs in STAGES if pairs > found.pairs), found.pairs)
+    more = min(stage, most) - found.pairs
     return max(0, more + more % 2)
 
 
@@ -326,7 +326,7 @@ def _of_few(rounds: FloatArray) -> MedianEstimate:
     return MedianEstimate(math.exp(middle), low, high, CONFIDENCE, count, count, 1)
 
 
-def _for_all_looks(found: MedianEstimate, rounds: FloatArray) -> MedianEstimate:
+def _for_all_stages(found: MedianEstimate, rounds: FloatArray) -> MedianEstimate:
     """An interval so much wider that its confidence is that of all looks together (Bonferroni).
 
     On either side it reaches as far as the bootstrap's, and as the standard deviation says if that is further: of few
@@ -363,7 +363,7 @@ def _log_half(estimate: MedianEstimate) -> float:
 
 def _quantile() -> float:
     """Up to where one look's interval goes, of a distribution."""
-    return 1 - (1 - CONFIDENCE) / 2 / len(LOOKS_AT)
+    return 1 - (1 - CONFIDENCE) / 2 / len(STAGES)
 
 
 def _z() -> float:

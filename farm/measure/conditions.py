@@ -95,10 +95,10 @@ def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
     if low:
         sentence = f"the battery was at {min(low):.0f} % and not charging: the phone may save power"
         reasons.append(Reason("battery", Verdict.SUSPECT, sentence))
-    for code, whose in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
+    for code, clock_name in (("clock", "the clock"), ("gpu_clock", "the GPU's clock")):
         clocks = _known(conditions, f"{code}_hz")
         if clocks and max(clocks) > (1 + MOST_CLOCK_CHANGE) * min(clocks):
-            sentence = f"{whose} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
+            sentence = f"{clock_name} was between {min(clocks) / 1e6:.0f} and {max(clocks) / 1e6:.0f} MHz"
             reasons.append(Reason(code, Verdict.SUSPECT, sentence))
     disturbed = dict.fromkeys(each.disturbed for each in conditions.moments if each.disturbed)
     reasons += [Reason("disturbed", Verdict.SUSPECT, sentence) for sentence in disturbed]

@@ -123,13 +123,13 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
         parts = np.split(levels, starts)
         sides = np.concatenate([part - np.median(part) for part in parts])
         far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), LEAST_SIGMA))
-        astray = int((np.abs(sides) > far).sum())
+        outliers = int((np.abs(sides) > far).sum())
         least = effects.index(min(effects))
         sizes = parts[least].size, parts[least + 1].size
         error = MEDIAN_ERROR * _scatter_within(sides) * math.sqrt(1 / sizes[0] + 1 / sizes[1])
-        enough = FEWEST_AFTER + bool(astray)  # where single results lie astray, two in a row are no level
+        enough = FEWEST_AFTER + bool(outliers)  # where single results lie astray, two in a row are no level
         if (
-            astray <= max(1, MOST_ASTRAY * levels.size)
+            outliers <= max(1, MOST_ASTRAY * levels.size)
             and min(effects) >= SURE_OF_WANDERING * error
             and min(sizes) >= enough
         ):

@@ -80,8 +80,8 @@ class DeviceIdentity:
 
 def target_key(target: object) -> str:
     """The hash of a target's canonical JSON: of a TVM tag, or a target dict in whatever order."""
-    said = json.dumps(target, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    document = json.dumps(target, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(document.encode()).hexdigest()[:16]
 
 
 def target_words(target: object) -> str:

@@ -163,19 +163,19 @@ def check_set(target: object, best: object) -> None:
 
 def superseded(sets: Iterable[KeptSet]) -> list[int]:
     """Ids of one user's sets for a model and target, the newest first, that can go."""
-    gone: list[int] = []
+    obsolete: list[int] = []
     older: list[tuple[int, int]] = []
     newer: list[Tasks] = []
     for place, each in enumerate(sets):
         tasks = _tasks(each.best)
         if place >= KEPT_VERSIONS:
             if any(_holds(there, tasks) for there in newer):
-                gone.append(each.id)
+                obsolete.append(each.id)
                 continue
             older.append((each.records, each.id))
         newer.append(tasks)
     too_many = max(0, KEPT_VERSIONS + len(older) - MOST_VERSIONS)
-    return gone + [number for _, number in sorted(older, key=lambda each: each[0])[:too_many]]
+    return obsolete + [number for _, number in sorted(older, key=lambda each: each[0])[:too_many]]
 
 
 def _holds(newer: Tasks, older: Tasks) -> bool:
@@ -262,9 +262,9 @@ class RecordSets(TableAccess):
             return version
 
         version = await self._database.write(keep, events)
-        gone = await asyncio.to_thread(self._superseded, *own)
-        if gone:
-            await self._database.execute(delete(record_set).where(record_set.c.id.in_(gone)))
+        obsolete = await asyncio.to_thread(self._superseded, *own)
+        if obsolete:
+            await self._database.execute(delete(record_set).where(record_set.c.id.in_(obsolete)))
         return version
 
     async def remove(self, number: int, events: Sequence[Event] = ()) -> bool:

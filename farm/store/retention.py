@@ -145,9 +145,9 @@ class Retention:
         step = _Progress()
         while not step.over:
             step = await self._database.write(partial(_remove_jobs, ended=ended, so_far=step))
-            if step.gone:
-                jobs += len(step.gone)
-                await asyncio.to_thread(self._remove_logs, step.gone)
+            if step.removed:
+                jobs += len(step.removed)
+                await asyncio.to_thread(self._remove_logs, step.removed)
         leases = await self._in_batches(partial(_remove_leases, ended=ended))
         events = await self._in_batches(partial(_remove_oldest, table=event, before=ended))
         past = delete(reservation).where(reservation.c.ends_at < ended)  # an operator makes a few: no batches
@@ -198,7 +198,7 @@ class Retention:
 class _Progress:
     """How far the old jobs have been looked through, oldest end first. A value: a step may be undone and repeated."""
 
-    gone: tuple[str, ...] = ()  # removed by the latest step
+    removed: tuple[str, ...] = ()  # removed by the latest step
     over: bool = False
     place: tuple[float, int] = (-math.inf, 0)  # end and number of the last job looked at
     waited_for: frozenset[str] = frozenset()  # jobs and arrays that live jobs name in `after`
@@ -222,7 +222,7 @@ def _remove_jobs(connection: Connection, ended: datetime, so_far: _Progress) -> 
     old = select(job.c.id, job.c.array, job.c.submission, job.c.seq, end.label("end"))
     batch = connection.execute(old.where(job.c.ended_at < ended, *beyond).order_by(end, job.c.seq).limit(BATCH)).all()
     if not batch:
-        return replace(so_far, gone=(), over=True)
+        return replace(so_far, removed=(), over=True)
     rows = [row for row in batch if so_far.waited_for.isdisjoint((row.id, row.array))]
     names = tuple(row.id for row in rows)
     if names:
@@ -231,7 +231,7 @@ def _remove_jobs(connection: Connection, ended: datetime, so_far: _Progress) -> 
         keys = {row.submission for row in rows} - {None}
         unused = ~exists().where(job.c.submission == submission.c.id)
         connection.execute(delete(submission).where(submission.c.id.in_(keys), unused))
-    return replace(so_far, gone=names, place=(batch[-1].end, batch[-1].seq))
+    return replace(so_far, removed=names, place=(batch[-1].end, batch[-1].seq))
 
 
 def _remove_leases(connection: Connection, ended: datetime) -> int:

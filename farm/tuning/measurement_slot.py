@@ -81,8 +81,8 @@ class MeasurementSlot:
     @property
     def leaving(self) -> bool:
         """Whether it takes nothing more."""
-        gone = self._absent_s is not None and time.monotonic() - self._absent_s > LOST_AFTER_S
-        return self.abandoned or gone or self._queue.closed or self.phone.yield_wanted or self.out != ""
+        lost = self._absent_s is not None and time.monotonic() - self._absent_s > LOST_AFTER_S
+        return self.abandoned or lost or self._queue.closed or self.phone.yield_wanted or self.out != ""
 
     def update(self, phone: PooledPhone | None, asked_s: float) -> None:
         """Take the source's latest state of the phone (None: not shown), asked for at `asked_s`, monotonic."""

@@ -89,8 +89,8 @@ class ArchiveLinker:
     def _report_once(self, kind: str, what: str, hint: str) -> None:
         if kind not in self._reported:
             self._reported.add(kind)
-            mend = hint or f"build for the phones' own target, {self._target()}, or with farm.FarmBuilder(runner)"
-            self._report(f"candidates that come as .tar are linked on this host, and that fails: {what} ({mend})")
+            remedy = hint or f"build for the phones' own target, {self._target()}, or with farm.FarmBuilder(runner)"
+            self._report(f"candidates that come as .tar are linked on this host, and that fails: {what} ({remedy})")
 
 
 def is_archive(artifact: bytes) -> bool:

@@ -98,7 +98,7 @@ class OfferRegistry:
         self._speaking[registration] = None
         return registration
 
-    def heard(self, registration: Registration) -> tuple[str, ...]:
+    def renew(self, registration: Registration) -> tuple[str, ...]:
         """The connection spoke; returns the keys of the offers that count again because of it."""
         self._notice_silence()
         registration.last_heard = self._clock()

@@ -214,10 +214,10 @@ class Acceptor:
             while self._reserve.shed(self._socket):
                 pass
         self._loop.remove_reader(self._socket)
-        self._resume = self._loop.call_later(self._pause_s, self._look_again)
+        self._resume = self._loop.call_later(self._pause_s, self._resume_now)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _look_again(self) -> None:
+    def _resume_now(self) -> None:
         self._resume = None
         if self._socket is not None and not self._held:
             self._loop.add_reader(self._socket, self._accept)

@@ -73,7 +73,7 @@ class TvmServer(ABC):
 
     @property
     @abstractmethod
-    def heard_at(self) -> float:
+    def last_phone_byte_at(self) -> float:
         """When a phone last sent bytes in an open session, in the loop's time; 0 never."""
 
     @property
@@ -159,9 +159,9 @@ class LocalTvmServer(TvmServer):
         return "" if self.listener is None else self.listener.problem
 
     @property
-    def heard_at(self) -> float:
+    def last_phone_byte_at(self) -> float:
         """When a phone last sent bytes in an open session, in the loop's time; 0 never."""
-        return self.gate.heard_at
+        return self.gate.last_phone_byte_at
 
     async def start(self) -> None:
         """Listen.

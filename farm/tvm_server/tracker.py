@@ -290,7 +290,7 @@ class TrackerConnection(ClientConnection):
         messages = 0
         self._parser.receive_data(data)
         if self._registration is not None:
-            for key in self._tracker.registry.heard(self._registration):
+            for key in self._tracker.registry.renew(self._registration):
                 self._tracker.hand_out(key)
         with self.gathered():
             try:

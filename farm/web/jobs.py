@@ -226,8 +226,8 @@ async def _plots(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
     raw = await _raw(request, shown) if page.samples else None
     readings = await _readings(request, shown) if page.readings else []
     async with web_of(request).drawing:
-        plots, gone = await asyncio.to_thread(_drawn, page, shown, raw, readings)
-    return {**drawn, "plots": plots, "samples_gone": page.samples and gone}
+        plots, samples_removed = await asyncio.to_thread(_drawn, page, shown, raw, readings)
+    return {**drawn, "plots": plots, "samples_gone": page.samples and samples_removed}
 
 
 def _drawn(

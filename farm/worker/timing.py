@@ -137,7 +137,7 @@ def first_runs(model: Timer, most: int = FIRST_RUNS) -> list[float]:
     return found
 
 
-def runs_alike(run_a_s: float, run_b_s: float) -> tuple[int, int]:
+def equal_runs(run_a_s: float, run_b_s: float) -> tuple[int, int]:
     """How many runs make a sample of either of two builds: as many of both, unless one is far slower."""
     if max(run_a_s, run_b_s) > MOST_APART * min(run_a_s, run_b_s):
         return runs_per_sample(run_a_s, MIN_SAMPLE_S), runs_per_sample(run_b_s, MIN_SAMPLE_S)
@@ -157,7 +157,7 @@ def measure(
     *,
     nominal_s: float | None = None,
     clock: Clock = time.monotonic,
-    look: Callable[[TakenSamples, Assessment], None] | None = None,
+    on_assessed: Callable[[TakenSamples, Assessment], None] | None = None,
 ) -> tuple[TakenSamples, Assessment]:
     """Take samples until the median is known as exactly as the plan wants, or its time is over.
 
@@ -167,7 +167,7 @@ def measure(
         plan: how much.
         nominal_s: the kernel's nominal time on this phone; None: its median in this run.
         clock: monotonic seconds.
-        look: sees each standing between two rounds of samples, while the phone has nothing to do.
+        on_assessed: sees each standing between two rounds of samples, while the phone has nothing to do.
 
     Raises:
         PhoneError: the phone failed.
@@ -185,8 +185,8 @@ def measure(
         more = more_samples(assessment, plan.half_width, most=MOST_SAMPLES)
         if not more:
             return taken, assessment
-        if look is not None:
-            look(taken, assessment)
+        if on_assessed is not None:
+            on_assessed(taken, assessment)
         wanted = len(taken.seconds) + more
 
 
@@ -238,7 +238,7 @@ def time_pairs(
         PhoneError: the phone failed.
     """
     most = FIRST_RUNS if shuffled else 1
-    number_a, number_b = runs_alike(min(first_runs(a, most)), min(first_runs(b, most)))
+    number_a, number_b = equal_runs(min(first_runs(a, most)), min(first_runs(b, most)))
     order = np.random.default_rng(ORDER_SEED)
     a_s: list[float] = []
     b_s: list[float] = []

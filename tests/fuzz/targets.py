@@ -277,7 +277,7 @@ TARGETS: Mapping[str, Target] = {
         gate_message,
         tuple(
             gate_messages.encode(each)
-            for each in (gate_messages.Notice(gate_messages.Signal.DAEMON_READY), gate_messages.PhoneHeard(1.5))
+            for each in (gate_messages.Notice(gate_messages.Signal.DAEMON_READY), gate_messages.PhoneActive(1.5))
         ),
     ),
     "adb-host": Target(

@@ -33,7 +33,7 @@ async def test_a_session_through_both_processes_is_opened_copied_ended_and_count
         sock = await lab.session()
         assert await echo(sock)
         assert daemon.door.sessions == 1
-        await until(lambda: daemon.door.heard_at)
+        await until(lambda: daemon.door.last_phone_byte_at)
         assert await echo(sock, GOODBYE)
         sock.close()
         await until(daemon.ended)

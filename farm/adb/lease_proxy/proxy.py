@@ -194,13 +194,13 @@ class LeasedAdb:
             async with asyncio.timeout(HOST_TIMEOUT_S):
                 await server.request(listing.service)
             await loop.sock_sendall(client, _OKAY)
-            left = asyncio.create_task(_until_gone(client), name="leased adb tracker")
+            closed = asyncio.create_task(_until_closed(client), name="leased adb tracker")
             blocks, shown = BlockReader(), None
             try:
-                while not left.done():
+                while not closed.done():
                     while (block := blocks.next()) is None:
                         receiving = asyncio.ensure_future(server.receive())
-                        await asyncio.wait((left, receiving), return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait((closed, receiving), return_when=asyncio.FIRST_COMPLETED)
                         if not receiving.done():
                             receiving.cancel()
                             return
@@ -214,8 +214,8 @@ class LeasedAdb:
                     if not listing.follow:
                         return
             finally:
-                left.cancel()
-                await asyncio.gather(left, return_exceptions=True)
+                closed.cancel()
+                await asyncio.gather(closed, return_exceptions=True)
 
     async def _transport_id(self) -> int | None:
         """The phone's number in the real server's list, None when it is not there."""
@@ -236,7 +236,7 @@ async def _read_request(client: socket.socket) -> str | None:
     return r.request_of(block)
 
 
-async def _until_gone(client: socket.socket) -> None:
+async def _until_closed(client: socket.socket) -> None:
     """Wait until a client that follows a list closes its connection."""
     loop = asyncio.get_running_loop()
     try:

@@ -28,7 +28,7 @@ class EventLines:
         self._many = len(rows) > FEW_JOBS and not ends
         self._ends = ends
         self._ended = self._failed = 0
-        self._told: dict[str, str] = {}  # how each job's latest attempt ended
+        self._last_ends: dict[str, str] = {}  # how each job's latest attempt ended
         self._steps: dict[str, str] = {}  # each job's latest step: its repetitions have no line
 
     def name(self, job: str) -> str:
@@ -51,8 +51,8 @@ class EventLines:
                 self._steps.pop(job, None)
                 return f"{self.name(job)}: started"
             case "attempt.ended" if data.get("state") not in ("done", "cancelled"):
-                self._told[job] = f"{self.name(job)}: {data.get('state')}{_because(data)}"
-                return self._told[job]
+                self._last_ends[job] = f"{self.name(job)}: {data.get('state')}{_because(data)}"
+                return self._last_ends[job]
             case "job.queued" | "job.held" | "job.resumed":
                 return f"{self.name(job)}: {event.kind.removeprefix('job.')}{_because(data)}"
             case "job.done" | "job.failed" | "job.cancelled":
@@ -77,7 +77,7 @@ class EventLines:
         self._failed += state != "done"
         if self._ends or state == "cancelled":
             line = f"{self.name(job)}: {state}{because}"
-            return "" if line == self._told.get(job) else line  # the end of its last attempt was its own
+            return "" if line == self._last_ends.get(job) else line  # the end of its last attempt was its own
         whole = len(self._devices)
         if not self._many or self._ended * TOLD_PARTS // whole == (self._ended - 1) * TOLD_PARTS // whole:
             return ""

@@ -112,13 +112,13 @@ def interruptible() -> Iterator[None]:
 
     Signals that come together are one: the second must not break what the first has begun.
     """
-    came_s: float | None = None
+    last_signal_s: float | None = None
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal came_s
+        nonlocal last_signal_s
         now_s = time.monotonic()
-        if came_s is None or now_s - came_s >= SAME_SIGNAL_S:
-            came_s = now_s
+        if last_signal_s is None or now_s - last_signal_s >= SAME_SIGNAL_S:
+            last_signal_s = now_s
             raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -214,9 +214,9 @@ class ReadingsVerbs(VerbGroup):
     @verb("device.battery", Role.VIEWER)
     async def battery(self, device: str) -> Mapping[str, Any]:
         """The latest reading, the last days, what farm does about its charge, and signs of swelling."""
-        look = self._fleet.battery(device)
-        days = [{**asdict(day), "capacity": day.capacity} for day in look.days]
-        return {**asdict(look), "days": days}
+        record = self._fleet.battery(device)
+        days = [{**asdict(day), "capacity": day.capacity} for day in record.days]
+        return {**asdict(record), "days": days}
 
 
 class ToolVerbs(VerbGroup):
@@ -318,8 +318,8 @@ class ToolVerbs(VerbGroup):
         device, caller = self._fleet.view(name).name, call.caller
         holder = self._leasing.active.holder(device)
         if holder is not None and holder.lease.request.user != caller.user and caller.role < Role.OPERATOR:
-            who = holder.lease.request.user or holder.peer
-            raise NotAllowedError(f"{who} holds {device}", hint="wait until it is free, or ask an operator")
+            holder_name = holder.lease.request.user or holder.peer
+            raise NotAllowedError(f"{holder_name} holds {device}", hint="wait until it is free, or ask an operator")
         return serial
 
     def _adopted(self, name: str) -> str:

@@ -53,8 +53,8 @@ class FleetVerbs(VerbGroup):
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
-        self._fleet.looked_at()
-        holders = {holder.lease.device: holder.who for holder in self._leasing.active.holders()}
+        self._fleet.note_viewer()
+        holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
         summary = self._facts.summary()
         bound, pid = self._facts.tvm_server()
@@ -74,7 +74,7 @@ class FleetVerbs(VerbGroup):
     @verb("device.show", Role.VIEWER)
     async def show(self, device: str) -> Mapping[str, Any]:
         """One device, whole."""
-        self._fleet.looked_at()
+        self._fleet.note_viewer()
         view = self._fleet.view(device)
         return device_details(view, self._fleet.recovery.holder(view.name))
 
@@ -110,7 +110,7 @@ class FleetVerbs(VerbGroup):
     @verb("device.add", Role.OPERATOR)
     async def add(self, address: str) -> Mapping[str, Any]:
         """Add a network phone, HOST:PORT."""
-        self._fleet.looked_at()
+        self._fleet.note_viewer()
         return {"address": await self._fleet.admin.add_network(address)}
 
     @verb("alias.list", Role.VIEWER)
@@ -156,7 +156,9 @@ class FleetVerbs(VerbGroup):
         """
         view = self._fleet.view(name)
         if (holder := self._leasing.active.holder(view.name)) is not None:
-            raise UserError(f"{holder.who} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}")
+            raise UserError(
+                f"{holder.holder_name} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}"
+            )
         return view.name
 
 

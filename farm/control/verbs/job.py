@@ -227,7 +227,7 @@ class JobVerbs(VerbGroup):
                 self._abandoned(call.caller, ids)
             return {}
         except asyncio.CancelledError:
-            if attended and call.gone.is_set():  # not the end of the daemon
+            if attended and call.caller_gone.is_set():  # not the end of the daemon
                 self._abandoned(call.caller, ids)
             raise
         return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, ids))}
@@ -393,8 +393,8 @@ class JobVerbs(VerbGroup):
         """The ids of all jobs that these names mean, each once."""
         names = tuple(dict.fromkeys(names))
         known = {job.id for job in self._store.jobs.several(names)}
-        meant = ([name] if name in known else [job.id for job in self._named(name)] for name in names)
-        return tuple(dict.fromkeys(chain.from_iterable(meant)))
+        resolved = ([name] if name in known else [job.id for job in self._named(name)] for name in names)
+        return tuple(dict.fromkeys(chain.from_iterable(resolved)))
 
     def _one(self, name: str) -> Job:
         found = self._store.jobs.get(name)

@@ -137,7 +137,7 @@ class LeaseVerbs(VerbGroup):
         raise UserError(f"explain does not know {what!r}", hint="device, key or job")
 
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
-        self._fleet.looked_at()
+        self._fleet.note_viewer()
         facts = await device_facts(self._fleet, view.name)
         explanation = self._leasing.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
@@ -307,7 +307,7 @@ class DrainVerbs(VerbGroup):
             self._leasing.drain("")
             self._events.publish("host.in_service", "host", by=by)
         held = [
-            {"device": each.lease.device, "user": each.who, "held_s": each.held_s}
+            {"device": each.lease.device, "user": each.holder_name, "held_s": each.held_s}
             for each in self._leasing.active.holders()
         ]
         return {"draining": bool(self._leasing.drained), "leases": held}

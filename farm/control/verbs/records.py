@@ -95,8 +95,8 @@ class RecordsVerbs(VerbGroup):
         """Forget a set: its owner and operators may; answers with the removed set."""
         kept = await asyncio.to_thread(self._found, str(set), call.caller.user)
         if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
-            whose = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
-            raise NotAllowedError(f"set {set} is {whose}", hint="its owner or an operator may remove it")
+            owner = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
+            raise NotAllowedError(f"set {set} is {owner}", hint="its owner or an operator may remove it")
         if not await self._sets.remove(set):
             raise NoSuchSetError(f"there is no set of records {set}", hint="farm records list")
         return _set_row(kept)

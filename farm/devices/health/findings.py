@@ -8,7 +8,15 @@ from weakref import WeakKeyDictionary
 
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
-from farm.devices.health.health_rules import FindingHistory, HealthConfig, Situation, advance, findings, kinds_of, tells
+from farm.devices.health.health_rules import (
+    FindingHistory,
+    HealthConfig,
+    Situation,
+    advance,
+    findings,
+    has_evidence,
+    kinds_of,
+)
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.recovery import ReleaseRule
 from farm.model.device import Life
@@ -107,7 +115,7 @@ class Findings:
     def _well(self, agent: Agent, now: Health, account: FindingHistory) -> Iterable[m.FaultCleared]:
         """A quarantine that ends by itself: its fault is found no more, not even by a probe that awaits another."""
         kept = agent.state.quarantine
-        if kept is None or kept.rule is not ReleaseRule.WELL or not tells(now, kept.fault):
+        if kept is None or kept.rule is not ReleaseRule.WELL or not has_evidence(now, kept.fault):
             return
         if kept.fault not in account.faults | {each.fault for each in account.first.values()}:
             yield m.FaultCleared(kept.fault)

@@ -95,7 +95,7 @@ def findings(now: Health, before: Health | None, policy: HealthConfig, situation
     )
 
 
-def tells(now: Health, fault: DeviceFault) -> bool:
+def has_evidence(now: Health, fault: DeviceFault) -> bool:
     """Whether this probe read what tells that a fault is over."""
     match fault:
         case DeviceFault.STORAGE:
@@ -126,8 +126,8 @@ def _storage(now: Health, policy: HealthConfig, situation: Situation) -> Iterabl
                 DeviceFault.STORAGE,
             )
         elif free_mb < policy.data_low_mb:
-            said = f"/data has {free_mb:.0f} MB left, which is less than {policy.data_low_mb} MB"
-            yield Finding(FindingKind.DATA_LOW, said, "remove files or apps on the phone")
+            text = f"/data has {free_mb:.0f} MB left, which is less than {policy.data_low_mb} MB"
+            yield Finding(FindingKind.DATA_LOW, text, "remove files or apps on the phone")
     if available is not None and available / 1e6 < policy.memory_low_mb:
         total = f" of {now.memory_total_bytes / 1e6:.0f}" if now.memory_total_bytes else ""
         yield Finding(
@@ -246,14 +246,14 @@ def _gauge(now: Health) -> Iterable[Finding]:
     hint = "its charge is not known; a full charge often sets the gauge right"
     odd = [each for each in now.dropped if each.source == "battery" and each.raw != _NO_BATTERY]
     if odd:
-        said = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
+        text = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
         if odd[0].raw == _SET_BY_HAND:
-            said, hint = "somebody set what its battery says by hand", "adb shell dumpsys battery reset"
+            text, hint = "somebody set what its battery says by hand", "adb shell dumpsys battery reset"
     elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
-        said = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
+        text = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
     else:
         return
-    yield Finding(FindingKind.GAUGE, said, hint)
+    yield Finding(FindingKind.GAUGE, text, hint)
 
 
 def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterable[Finding]:

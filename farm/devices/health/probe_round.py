@@ -197,8 +197,8 @@ class ProbeRound:
         if agent.device is None or not agent.state.adopted or agent.state.life not in _WORTH_PROBING:
             return False
         now = self._monotonic()
-        until, whose = self._paused.get(agent.serial, (0.0, ""))
-        paused = until > now and whose and whose == self.turn(agent.name)
+        until, owner = self._paused.get(agent.serial, (0.0, ""))
+        paused = until > now and owner and owner == self.turn(agent.name)
         return not paused or now - agent.health_at >= UNSEEN_S
 
     def _begin(self, agent: Agent) -> None:

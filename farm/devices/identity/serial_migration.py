@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DEFAULTS = frozenset({"0123456789abcdef", "1234567890abcdef", "123456789", "1234567890", "unknown", "emulator", "n/a"})
 
 
-def tells(hardware_serial: str) -> bool:
+def is_distinct(hardware_serial: str) -> bool:
     """Whether a serial number may be one phone's own: no maker's default, not all one character."""
     plain = hardware_serial.strip().lower()
     return len(set(plain)) > 1 and plain not in _DEFAULTS
@@ -56,7 +56,7 @@ def sick_twin(agent: Agent, agents: Iterable[Agent]) -> Agent | None:
     """Another adopted device in quarantine that says it is the same phone."""
     number = _number(agent)
     for other in agents:
-        if other is agent or not tells(number) or _number(other) != number:
+        if other is agent or not is_distinct(number) or _number(other) != number:
             continue
         if other.state.adopted and other.state.quarantine is not None and same_kind(agent.identity, other.identity):
             return other
@@ -125,7 +125,7 @@ class SerialMigration:
         `by_rule`: a rule adopts the device anyway; else one whose model nobody remembers is nobody.
         """
         number = identity.hardware_serial
-        if not tells(number) or number in self._shared:
+        if not is_distinct(number) or number in self._shared:
             return False
         return same_kind(identity, former.identity) if former.identity is not None else by_rule
 
@@ -135,7 +135,7 @@ class SerialMigration:
         Two phones trade serials when both were away (network addresses dealt anew, equal numbers told apart by ports).
         """
         return (
-            tells(own)
+            is_distinct(own)
             and own not in self._shared
             and not _is_there(former)
             and self._may_follow(identity, former, by_rule=by_rule)

@@ -148,8 +148,8 @@ class Lifecycle:
 def brief(event: Event) -> str:
     """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
-    said = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
-    return f"{type(event).__name__}({', '.join(said)})"
+    shown = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
+    return f"{type(event).__name__}({', '.join(shown)})"
 
 
 def _name(instruction: Instruction) -> str:
@@ -276,7 +276,7 @@ def _server_in_doubt(
                 failures = state.failures if context.elsewhere else max(state.failures, MUTE_TRIES - 1)
                 silent = replace(state, follow=0, failures=failures)
                 return recover(silent, DeviceFault.MUTE, reason, "", now, context)
-            return _look_again(replace(state, follow=0), reason)
+            return _reidentify(replace(state, follow=0), reason)
 
 
 def _bundle_wanted(state: LifecycleState, bundle: str) -> Decision:
@@ -383,7 +383,7 @@ def _drop_override(state: LifecycleState, reason: str) -> Decision:
     return work(own, Life.PROVISIONING)
 
 
-def _look_again(state: LifecycleState, reason: str) -> Decision:
+def _reidentify(state: LifecycleState, reason: str) -> Decision:
     """Whether its server lives is unknown: look at once after the first failure, else after a pause."""
     counted = replace(state, failures=state.failures + 1, trouble=reason, hint="")
     if counted.failures <= IMMEDIATE_RESTARTS:

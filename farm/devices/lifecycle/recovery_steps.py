@@ -115,13 +115,13 @@ def quarantine(state: LifecycleState, fault: DeviceFault, reason: str, hint: str
     rule = RELEASED_WHEN.get(fault, ReleaseRule.PERSON)
     if fault in BUNDLE_FAULTS and not _proven(state):
         rule = ReleaseRule.BUNDLES  # its bundle never worked on it: another one may
-    said = f"{reason} ({'; '.join(state.progress.skipped)})" if state.progress.skipped else reason
+    text = f"{reason} ({'; '.join(state.progress.skipped)})" if state.progress.skipped else reason
     hint = hint or (_RELEASE if rule is ReleaseRule.PERSON else "")
-    kept = replace(state, quarantine=Quarantine(said, hint, fault, rule))
+    kept = replace(state, quarantine=Quarantine(text, hint, fault, rule))
     if state.life in LINK_DOWN:
         return kept, ()
     stop: tuple[Instruction, ...] = (EndServer(),) if state.adopted and state.identified else ()
-    return rest(kept, Life.QUARANTINED, said, hint), () if fault in (DeviceFault.BUNDLE, DeviceFault.BUG) else stop
+    return rest(kept, Life.QUARANTINED, text, hint), () if fault in (DeviceFault.BUNDLE, DeviceFault.BUG) else stop
 
 
 def probe_reported(
@@ -249,9 +249,9 @@ def link_down(state: LifecycleState, event: Listed | Unlisted, now: float, conte
     if ours:
         assert under_way is not None
         # We sent it away ourselves: it is expected back.
-        said = f"{under_way.action} under way" + ("" if under_way.cause == reason else f": {under_way.cause}")
+        text = f"{under_way.action} under way" + ("" if under_way.cause == reason else f": {under_way.cause}")
         left_s = under_way.began_s + return_s(under_way.action, context) - now
-        return pause(rest(state, life, f"{reason}; {said}" if reason else said, hint), max(1.0, left_s))
+        return pause(rest(state, life, f"{reason}; {text}" if reason else text, hint), max(1.0, left_s))
     cut = replace(state, progress=state.progress.end(ActionOutcome.CUT, "its link was lost", now))
     if life in LINK_DOWN and state.life not in LINK_DOWN:
         cut = replace(cut, progress=cut.progress.settled(now, but=DeviceFault.WRONG))

@@ -112,8 +112,8 @@ class Uhubctl:
                 raise PowerError(f"uhubctl shows no port {place.port} on hub {place.hub}", hint="uhubctl -l HUB")
             if before is on:
                 return
-            said, complaint = await self._call((*where, "-a", action), f"hub {place.hub}")
-            deadline, now = time.monotonic() + VERIFY_S, powered(said, place.port, after=True)
+            output, complaint = await self._call((*where, "-a", action), f"hub {place.hub}")
+            deadline, now = time.monotonic() + VERIFY_S, powered(output, place.port, after=True)
             while now is not on:
                 if time.monotonic() > deadline:
                     if lacks_permission(complaint):  # it tries another way then, which may have worked
@@ -121,33 +121,33 @@ class Uhubctl:
                     raise PowerError(
                         f"hub {place.hub} took the order, but its port {place.port} is not {action}",
                         hint="many hubs claim to switch and do not (docs/facts.md): [power.hub] switch = 'none'",
-                        evidence=said[-_EVIDENCE_CHARS:],
+                        evidence=output[-_EVIDENCE_CHARS:],
                     )
                 await asyncio.sleep(_LOOK_S)
-                said, _ = await self._call(where, f"hub {place.hub}")
-                now = powered(said, place.port)
+                output, _ = await self._call(where, f"hub {place.hub}")
+                now = powered(output, place.port)
 
-    async def _call(self, arguments: Sequence[str], whom: str) -> tuple[str, str]:
+    async def _call(self, arguments: Sequence[str], target: str) -> tuple[str, str]:
         """What it printed, and what it complained about."""
         code, out, err = await _run((self._program, *self._brief, *arguments), self._timeout_s, _NOT_INSTALLED)
         if code and self._brief and "option" in err:  # 2.4 has no -N; 2.5 has
             self._brief = ()
-            return await self._call(arguments, whom)
+            return await self._call(arguments, target)
         if code and lacks_permission(err):
-            raise _not_permitted(whom, err)
+            raise _not_permitted(target, err)
         if knows_no_hub(err):
             raise PowerError(
-                f"uhubctl cannot switch {whom}: it is not there, or cannot switch its ports one by one",
+                f"uhubctl cannot switch {target}: it is not there, or cannot switch its ports one by one",
                 hint="`uhubctl` lists hubs that can; another kind of switch: [power.hub] (docs/configuration.md)",
                 evidence=err,
             )
         if code:
-            raise PowerError(f"uhubctl failed for {whom} (exit {code})", hint="try it by hand", evidence=err or out)
+            raise PowerError(f"uhubctl failed for {target} (exit {code})", hint="try it by hand", evidence=err or out)
         return out, err
 
 
-def _not_permitted(whom: str, evidence: str) -> PowerError:
-    return PowerError(f"uhubctl may not switch {whom}: it lacks the permission", hint=udev_fix(), evidence=evidence)
+def _not_permitted(target: str, evidence: str) -> PowerError:
+    return PowerError(f"uhubctl may not switch {target}: it lacks the permission", hint=udev_fix(), evidence=evidence)
 
 
 class CommandSwitch:
@@ -179,12 +179,12 @@ class CommandSwitch:
         if not self._rule.state:
             return
         deadline = time.monotonic() + VERIFY_S
-        while (said := (await self._call(self._rule.state, place)).strip().lower()) != wanted:
+        while (output := (await self._call(self._rule.state, place)).strip().lower()) != wanted:
             if time.monotonic() > deadline:
                 raise PowerError(
-                    f"port {place.path} should be {wanted}, but {self._rule.state[0]} says {said[:40]!r}",
+                    f"port {place.path} should be {wanted}, but {self._rule.state[0]} says {output[:40]!r}",
                     hint="its `state` command must print on or off",
-                    evidence=said[:_EVIDENCE_CHARS],
+                    evidence=output[:_EVIDENCE_CHARS],
                 )
             await asyncio.sleep(_LOOK_S)
 

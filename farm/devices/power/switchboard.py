@@ -58,8 +58,8 @@ class Switchboard:
             return "the power of its port is not switched ([power])"
         if switch == "uhubctl" and not (self.uhubctl.find() if ordered else self.uhubctl.installed):
             return "uhubctl is not installed, and no other power switch is configured"
-        said, at_s = self._refused.get(place, ("", 0.0))
-        return "" if ordered or self._monotonic() - at_s >= REFUSED_S else said
+        refusal, at_s = self._refused.get(place, ("", 0.0))
+        return "" if ordered or self._monotonic() - at_s >= REFUSED_S else refusal
 
     def hurt(self, place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
         """Which of `places` (by serial) lose their power with that port, whatever is in it included.

@@ -302,23 +302,23 @@ async def remove_residue(client: AdbClient, serial: str, noted: str = "") -> dic
         AdbError: phone or link failed.
     """
     result = await client.shell(serial, f"sh {LEASE} clean {noted}", timeout_s=TIDY_TIMEOUT_S)
-    said = result.text.strip()
-    if said.startswith("failed"):
-        raise StuckProcessError.of(said)
+    answer = result.text.strip()
+    if answer.startswith("failed"):
+        raise StuckProcessError.of(answer)
     return parse_tidied(result.output)
 
 
-def parse_tidied(said: str) -> dict[str, int]:
+def parse_tidied(answer: str) -> dict[str, int]:
     """Read `cleaned killed=N removed=N left=N`: processes, files and folders, files that could not be removed.
 
     Raises:
         ScriptError: it says something else.
     """
-    words = said.split()
+    words = answer.split()
     figures = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     counts = {name: figures.get(name, "") for name in ("killed", "removed", "left")}
     if words[:1] != ["cleaned"] or not all(
         count.isascii() and count.isdigit() and len(count) < 10 for count in counts.values()
     ):
-        raise ScriptError("lease.sh did not say what it did", evidence=said[-_EVIDENCE_CHARS:])
+        raise ScriptError("lease.sh did not say what it did", evidence=answer[-_EVIDENCE_CHARS:])
     return {name: int(count) for name, count in counts.items()}

@@ -176,13 +176,13 @@ class Rollouts:
         """{state, reason, phones, of}: how a bundle stands; `phones` of `of` have the candidate."""
         group = bundle.abi, bundle.platform
         rollout = self._groups.get(group, Rollout())
-        said: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0}
+        facts: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0}
         if bundle.hash in rollout.refused:
-            return {**said, "state": "refused", "reason": rollout.refused[bundle.hash]}
+            return {**facts, "state": "refused", "reason": rollout.refused[bundle.hash]}
         if bundle.hash == rollout.current:
-            return {**said, "state": "current"}
+            return {**facts, "state": "current"}
         if bundle.hash != rollout.candidate:
-            return said
+            return facts
         done, of = rules.progress(rollout, self._phones(group))
         failures = [trial.reason for trial in rollout.trials.values() if trial.reason]
         state = "rolling-out" if done else "candidate"
@@ -207,18 +207,18 @@ class Rollouts:
         group = self._group_of(agent)
         if group is None:
             return ()
-        rollout, said = self._groups[group], []
+        rollout, lines = self._groups[group], []
         trial = rollout.trials.get(agent.serial)
         if rollout.candidate:
             done, of = rules.progress(rollout, self._phones(group))
-            said.append(f"bundle {self._name(rollout.candidate)} is rolling out: {done} of {of} phones have it")
+            lines.append(f"bundle {self._name(rollout.candidate)} is rolling out: {done} of {of} phones have it")
         if trial is not None and trial.reason:
-            said.append(f"bundle {self._name(trial.bundle)} failed on it: {trial.reason}")
+            lines.append(f"bundle {self._name(trial.bundle)} failed on it: {trial.reason}")
         elif trial is not None and trial.bundle == rollout.candidate:
             kept = self._name(agent.state.proven)
-            said.append(f"it has {self._name(trial.bundle)} on trial, and gets {kept} back if that fails")
-        said += (f"bundle {self._name(bundle)} is refused: {why}" for bundle, why in rollout.refused.items())
-        return tuple(said)
+            lines.append(f"it has {self._name(trial.bundle)} on trial, and gets {kept} back if that fails")
+        lines += (f"bundle {self._name(bundle)} is refused: {why}" for bundle, why in rollout.refused.items())
+        return tuple(lines)
 
     # -- running --
 

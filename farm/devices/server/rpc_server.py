@@ -40,12 +40,12 @@ class StuckProcessError(PhoneError):
     code = "stuck_process"
 
     @classmethod
-    def of(cls, said: str) -> StuckProcessError:
+    def of(cls, output: str) -> StuckProcessError:
         """As a device script says it."""
         return cls(
-            plain(said.strip().removeprefix("failed ").splitlines()[0]),
+            plain(output.strip().removeprefix("failed ").splitlines()[0]),
             hint="a process is stuck in a driver: reboot the phone (farm device reboot NAME)",
-            evidence=said[-_EVIDENCE_CHARS:],
+            evidence=output[-_EVIDENCE_CHARS:],
         )
 
 
@@ -116,15 +116,15 @@ class RpcServer:
             f"FARM_SECRET={server.secret} sh {SUPERVISE} start {quote(bundle)} {server.secret_sha256}"
             f" {FIRST_PORT} {PORT_END}"
         )
-        said = await self._run(command, START_TIMEOUT_S)
-        first, _, rest = said.partition("\n")
+        output = await self._run(command, START_TIMEOUT_S)
+        first, _, rest = output.partition("\n")
         words = first.split()
         if words[:1] == ["started"]:
             port = _number(_words(first).get("port", ""))
             if 0 < port < 65536:
                 return RunningServer(port, bundle, server.secret)
         if first.startswith(_STUCK):
-            raise StuckProcessError.of(said)
+            raise StuckProcessError.of(output)
         reason = first.removeprefix("failed ").strip() or "it said nothing"
         raise ServerStartError(
             f"the RPC server did not start: {reason}",
@@ -169,19 +169,19 @@ class RpcServer:
         Raises:
             StuckProcessError: something survives SIGKILL.
         """
-        said = (await self._run(f"sh {REAP}", REAP_TIMEOUT_S)).strip()
-        if said.startswith("failed"):
-            raise StuckProcessError.of(said)
-        if "server=" not in said:
-            raise ScriptError("reap.sh did not say what it did", evidence=said[-_EVIDENCE_CHARS:])
-        return "server=alive" in said
+        output = (await self._run(f"sh {REAP}", REAP_TIMEOUT_S)).strip()
+        if output.startswith("failed"):
+            raise StuckProcessError.of(output)
+        if "server=" not in output:
+            raise ScriptError("reap.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
+        return "server=alive" in output
 
     async def stop(self) -> None:
         """End the server and all it left; nothing to do where there is none."""
         command = f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} stop; else {_END_WITHOUT_SCRIPTS}; fi"
-        said = await self._run(command, STOP_TIMEOUT_S)
-        if said.startswith("failed"):
-            raise StuckProcessError.of(said)
+        output = await self._run(command, STOP_TIMEOUT_S)
+        if output.startswith("failed"):
+            raise StuckProcessError.of(output)
 
     async def clean(self) -> None:
         """End the server and remove everything of ours from the phone, verified."""
@@ -189,11 +189,11 @@ class RpcServer:
             f"if [ -f {SUPERVISE} ]; then sh {SUPERVISE} clean; else {_END_WITHOUT_SCRIPTS}; rm -rf {ROOT}; fi;"
             f" [ ! -e {ROOT} ] && echo gone"
         )
-        said = await self._run(command, STOP_TIMEOUT_S)
-        if said.startswith("failed"):
-            raise StuckProcessError.of(said)
-        if "gone" not in said.split():
-            raise PhoneError(f"{ROOT} is still on the phone", evidence=said[-_EVIDENCE_CHARS:])
+        output = await self._run(command, STOP_TIMEOUT_S)
+        if output.startswith("failed"):
+            raise StuckProcessError.of(output)
+        if "gone" not in output.split():
+            raise PhoneError(f"{ROOT} is still on the phone", evidence=output[-_EVIDENCE_CHARS:])
 
     async def log(self) -> str:
         """What the server printed: its first and its latest lines."""

@@ -128,11 +128,11 @@ def _margin(group: SensorGroup, config: HeatConfig) -> float:
 
 def _merged(*tables: HeatLimits) -> HeatLimits:
     """What the last table that says something says."""
-    said = {
+    limits = {
         each.name: [value for table in tables if (value := getattr(table, each.name)) is not None]
         for each in fields(HeatLimits)
     }
-    return HeatLimits(**{name: values[-1] for name, values in said.items() if values})
+    return HeatLimits(**{name: values[-1] for name, values in limits.items() if values})
 
 
 def _stricter(hard: HeatLimits, table: HeatLimits, name: str, lease_class: LeaseClass, margin: float) -> Limit | None:
@@ -251,24 +251,24 @@ def _too_warm(
     thermal: HeatState, lease_class: LeaseClass, policy: HeatPolicy, *, margins: bool
 ) -> list[tuple[str, float]]:
     """What is above the limits, or above what opens the phone again; each in words and when it was read."""
-    said: list[tuple[str, float]] = []
+    found: list[tuple[str, float]] = []
     for group, limit in policy.limits[lease_class].items():
         seen = thermal.seen.get(group)
         if seen is None or not _counts(group, lease_class, thermal):
             continue
         name = _NAMES.get(group, group.value)
         if seen.celsius > limit.most:
-            said.append((f"{name} {seen.celsius:.1f} °C is above {limit.most:g} °C {limit.whom}", seen.at_s))
+            found.append((f"{name} {seen.celsius:.1f} °C is above {limit.most:g} °C {limit.whom}", seen.at_s))
         elif margins and seen.celsius > limit.most - limit.margin:
             down = f"is not down to {limit.most - limit.margin:g} °C {limit.whom}"
-            said.append((f"{name} {seen.celsius:.1f} °C {down}", seen.at_s))
+            found.append((f"{name} {seen.celsius:.1f} °C {down}", seen.at_s))
     status, highest = thermal.throttle, policy.throttle.get(lease_class)
     if status is not None and highest is not None and status > highest.most:
         by = f" ({thermal.throttled_by})" if thermal.throttled_by else ""
         allowed = ThrottleStatus(int(highest.most)).name.lower()
         above = f"thermal status {status.name.lower()}{by} is above {allowed} {highest.whom}"
-        said.append((above, thermal.throttle_at_s))
-    return said
+        found.append((above, thermal.throttle_at_s))
+    return found
 
 
 def _counts(group: SensorGroup, lease_class: LeaseClass, thermal: HeatState) -> bool:

@@ -123,13 +123,13 @@ class JobQueue:
                 return f"it is held: farm job resume {job_id}"
             case JobState.BLOCKED if entry.missing:
                 first, *more = sorted(entry.missing)
-                return f"it waits for {first}{self._stands(first)}" + (f" and {len(more)} more" if more else "")
+                return f"it waits for {first}{self._state_of(first)}" + (f" and {len(more)} more" if more else "")
             case JobState.QUEUED if entry.ready_s > now.s:
                 message = (entry.job.error or {}).get("message", "the last attempt failed")
                 return f"it is tried again in {entry.ready_s - now.s:.0f} s: {message}"
         return ""
 
-    def _stands(self, name: str) -> str:
+    def _state_of(self, name: str) -> str:
         """How a job or array that others wait for stands, behind its name; nothing when it is not known."""
         if (entry := self._entries.get(name)) is not None:
             return f", which {STANDS.get(entry.job.state, f'is {entry.job.state}')}"
@@ -166,7 +166,7 @@ class JobQueue:
                 self._hold(event.job, now)
             case JobResumed():
                 self._ordered(event.job).held = False
-                self._look(self._entries[event.job], now)
+                self._advance(self._entries[event.job], now)
             case PhonesChanged():
                 self._forgive(event.job)
             case PhoneGranted():
@@ -205,7 +205,7 @@ class JobQueue:
             self._push(entry.deadline_s, job.id)
         if not running and job.attempts == 0:  # one that has begun has had what it waited for
             self._wait_for(entry, event.ended)
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _wait_for(self, entry: QueuedJob, ended: Mapping[str, JobState | None]) -> None:
         for name in entry.job.after:
@@ -218,14 +218,14 @@ class JobQueue:
     def _end(self, job_id: str, state: JobState, error: Error, now: ClockReading) -> None:
         entry = self._ordered(job_id)
         entry.fixed_end = entry.fixed_end or (state, error)
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _hold(self, job_id: str, now: ClockReading) -> None:
         entry = self._ordered(job_id)
         if entry.job.state is JobState.RUNNING or entry.phase is Phase.STARTING:
             raise JobRunsError(f"job {job_id} runs: it cannot be held", hint=f"farm job cancel {job_id}, or wait")
         entry.held = True
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _forgive(self, job_id: str) -> None:
         entry = self._entries.get(job_id)
@@ -250,12 +250,12 @@ class JobQueue:
     def _started(self, entry: QueuedJob, now: ClockReading) -> None:
         self._go(entry, Phase.RUNNING)
         self._become(entry, replace(entry.job, state=JobState.RUNNING, attempts=entry.job.attempts + 1))
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _not_started(self, entry: QueuedJob, pause_s: float, now: ClockReading) -> None:
         self._go(entry, Phase.RESTING)
         entry.ready_s = now.s + pause_s
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _ended(self, entry: QueuedJob, event: AttemptEnded, now: ClockReading) -> None:
         job = after_attempt(entry.job, event.outcome, now)
@@ -277,17 +277,17 @@ class JobQueue:
             return
         if entry.job.not_before is not None:
             entry.ready_s = now.s + max(0.0, (entry.job.not_before - now.at).total_seconds())
-        self._look(entry, now)
+        self._advance(entry, now)
 
     def _time_passed(self, now: ClockReading) -> None:
         while self._due and self._due[0][0] <= now.s:
             _, _, job_id = heapq.heappop(self._due)
             if job_id in self._entries:
-                self._look(self._entries[job_id], now)
+                self._advance(self._entries[job_id], now)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def _look(self, entry: QueuedJob, now: ClockReading) -> None:
+    def _advance(self, entry: QueuedJob, now: ClockReading) -> None:
         """Do what is due for a job now. Does nothing while something of it is being written."""
         if entry.fixed_end is None and entry.deadline_s is not None and now.s >= entry.deadline_s:
             entry.fixed_end = JobState.FAILED, error_to_wire(DeadlineError("the job did not end before its deadline"))
@@ -350,7 +350,7 @@ class JobQueue:
             entry.missing.discard(name)
             if job.state is not JobState.DONE:
                 entry.fixed_end = entry.fixed_end or not_done(job.id, job.state)
-            self._look(entry, now)
+            self._advance(entry, now)
 
     # --- helpers --------------------------------------------------------------------------------------------------
 

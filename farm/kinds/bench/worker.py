@@ -64,8 +64,8 @@ def _timed(
         step = _step(tries, remeasure)
         daemon.progress(step)
         started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
-        look = partial(_tell_standing, daemon, step, task.spec.half_width)
-        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds, look=look)
+        on_assessed = partial(_report_standing, daemon, step, task.spec.half_width)
+        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds, on_assessed=on_assessed)
         seconds = time.monotonic() - started_s
         now = daemon.conditions()
         conditions = Conditions(before, (), now)
@@ -101,7 +101,9 @@ def plan_of(task: ModelTask[BenchSpec]) -> SamplingPlan:
     )
 
 
-def _tell_standing(daemon: WorkerChannel, step: str, half_width: float, taken: TakenSamples, found: Assessment) -> None:
+def _report_standing(
+    daemon: WorkerChannel, step: str, half_width: float, taken: TakenSamples, found: Assessment
+) -> None:
     """Report the interval so far, and the latest samples as the clock showed them."""
     estimate = found.estimate
     standing = {

@@ -113,8 +113,8 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
 def sentence(compared: Mapping[str, Any]) -> str:
     """The answer in words."""
     interval = f"99 % interval {_interval(compared, 'to')}"
-    said = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
-    return f"{said.get(compared['answer'], 'cannot tell')}: B / A is {ratio_words(compared['ratio'])}, {interval}"
+    answers = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
+    return f"{answers.get(compared['answer'], 'cannot tell')}: B / A is {ratio_words(compared['ratio'])}, {interval}"
 
 
 def _interval(compared: Mapping[str, Any], between: str) -> str:

@@ -42,15 +42,15 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
 
 def _builds(task: CompareTask, daemon: WorkerChannel) -> dict[str, Any]:
     sides = sides_of(task)
-    with _said("A"):
+    with _prefixed("A"):
         a = prepare(sides[0], daemon, inputs=task.spec.inputs, all_or_none=True)
-    with _said("B"):
+    with _prefixed("B"):
         b = prepare(sides[1], daemon, inputs=task.spec.inputs, all_or_none=True)
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
-        with _said("A"):
+        with _prefixed("A"):
             ran_a, about_a = _checked(a, sides[0], "a", session, daemon.progress)
-        with _said("B"):
+        with _prefixed("B"):
             ran_b, about_b = _checked(b, sides[1], "b", session, daemon.progress)
         daemon.progress("timing both in turns")
         timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)
@@ -70,7 +70,7 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Wo
 
     @contextlib.contextmanager
     def turn(which: int) -> Iterator[BundleTurn]:
-        with _said(f"under bundle {bundles[which].name}"), session_to_phone(daemon) as session:
+        with _prefixed(f"under bundle {bundles[which].name}"), session_to_phone(daemon) as session:
             ran, facts = _checked(built, side, "", session)
             about[which] = {**facts, "bundle": asdict(bundles[which])}
             with on_phone("loading the reference kernel"):
@@ -144,7 +144,7 @@ def _checked(
 
 
 @contextlib.contextmanager
-def _said(side: str) -> Iterator[None]:
+def _prefixed(side: str) -> Iterator[None]:
     """Which of the two an error is about."""
     try:
         yield

@@ -91,15 +91,17 @@ class ShellExecutor(Executor):
 
     async def _to_the_end(self, serial: str, command: str, stdout: LineSplitter, stderr: LineSplitter) -> int:
         stream: ShellStream
-        async with await self.parts.client.open_shell(serial, command, on_stderr=partial(_heard, stderr)) as stream:
+        async with await self.parts.client.open_shell(
+            serial, command, on_stderr=partial(_take_output, stderr)
+        ) as stream:
             await stream.close_stdin()
             while chunk := await stream.read():
-                await _heard(stdout, chunk)
+                await _take_output(stdout, chunk)
         assert stream.exit_code is not None  # read() ends in no other way
         return stream.exit_code
 
 
-async def _heard(lines: LineSplitter, data: bytes) -> None:
+async def _take_output(lines: LineSplitter, data: bytes) -> None:
     """Take what came; even a phone that prints as fast as its link allows lets others have their turn."""
     for start in range(0, len(data), PORTION_BYTES):
         lines.feed(data[start : start + PORTION_BYTES])

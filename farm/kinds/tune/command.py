@@ -128,8 +128,8 @@ class Live:
         self._write = write or sys.stderr.write
         self._clock = clock
         self._open = False
-        self._told: tuple[object, str] = None, ""  # trials, and why there are too few phones
-        self._told_s = -STANDING_S
+        self._last_line: tuple[object, str] = None, ""  # trials, and why there are too few phones
+        self._last_line_s = -STANDING_S
         self._tasks: dict[str, Any] = {}  # rows by name, as told
         self._tasks_s = -STANDING_S
 
@@ -173,11 +173,11 @@ class Live:
 
     def _is_news(self, standing: Mapping[str, Any]) -> bool:
         trials, waits = standing.get("trials"), _NUMBER.sub("", str(standing.get("waits", "")))
-        done = trials == standing.get("wanted") and trials != self._told[0]
-        due = trials != self._told[0] and self._clock() - self._told_s >= STANDING_S
-        if not (done or due or waits != self._told[1]):
+        done = trials == standing.get("wanted") and trials != self._last_line[0]
+        due = trials != self._last_line[0] and self._clock() - self._last_line_s >= STANDING_S
+        if not (done or due or waits != self._last_line[1]):
             return False
-        self._told, self._told_s = (trials, waits), self._clock()
+        self._last_line, self._last_line_s = (trials, waits), self._clock()
         return True
 
     def end(self) -> None:
@@ -252,7 +252,7 @@ def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: st
                 request,
                 scratch,
                 module="farm.kinds.tune.tune_here",
-                on_line=lambda line: _tell(line, live, standing, quiet=quiet),
+                on_line=lambda line: _show_line(line, live, standing, quiet=quiet),
                 after_crash="the same command goes on where it was",
             )
     except KeyboardInterrupt:
@@ -264,7 +264,7 @@ def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: st
         live.end()
 
 
-def _tell(line: str, live: Live, standing: Standing, *, quiet: bool) -> None:
+def _show_line(line: str, live: Live, standing: Standing, *, quiet: bool) -> None:
     try:
         message = loads(line)
     except ValueError:

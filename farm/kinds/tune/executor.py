@@ -142,7 +142,7 @@ class TuneExecutor(Executor):
             nominals=await asyncio.to_thread(self.parts.nominals, view.name, epoch_of(view)),
         )
 
-    async def keep_left(self, context: AttemptContext) -> None:
+    async def salvage(self, context: AttemptContext) -> None:
         """Keep what the attempts of a job measured that ends while it waits for the next one."""
         parts = self.parts
         await self._salvage(context, KeepingHost(context, parts.work.parts, parts.record_sets, parts.artifacts))

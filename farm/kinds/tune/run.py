@@ -141,7 +141,7 @@ def searched(
     ready: Prepared,
     phones: PhoneSource,
     reporter: Reporter,
-    look: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
     *,
     server: BuildServerProcess | None = None,
 ) -> tuple[RecordSet, dict[str, Any]]:
@@ -149,7 +149,7 @@ def searched(
 
     Returns the records, the prior's too, and what the search came to, as fields of the result.
 
-    `look` is called often; what it raises ends the search, and nothing that was measured is lost. `server`, where one
+    `check` is called often; what it raises ends the search, and nothing that was measured is lost. `server`, where one
     runs already, builds.
 
     Raises:
@@ -181,7 +181,7 @@ def searched(
             ) as runner,
             FarmBuilder(runner, cache=plan.cache, server=server) as builder,
         ):
-            news = News(reporter, runner, look)
+            news = News(reporter, runner, check)
             search = Search(database, builder, runner, plan.options, news=news.on_progress)
             reason = search.run()
             news.publish(search)
@@ -189,7 +189,7 @@ def searched(
             with ready.target:
                 default = tvm.transform.Sequential(default_schedules(ready.target))
                 found = measure_defaults(
-                    database, builder, runner, default, look, reporter.log, limit_s=plan.options.end_s
+                    database, builder, runner, default, check, reporter.log, limit_s=plan.options.end_s
                 )
                 database.know_defaults(found)
             runner.close()
@@ -338,7 +338,7 @@ class News:
 
     reporter: Reporter
     runner: PoolRunner
-    look: Callable[[], None]
+    check: Callable[[], None]
     began_s: float = field(default_factory=time.monotonic)
     published_s: float = -1e9
     published: tuple[object, ...] = ()  # what had changed then
@@ -347,7 +347,7 @@ class News:
 
     def on_progress(self, search: Search) -> None:
         """Called often; publishes when it is due."""
-        self.look()
+        self.check()
         now_s = time.monotonic() - self.began_s
         if not news_due(self.published_s, now_s):
             return

@@ -123,14 +123,14 @@ def yielding(daemon: WorkerChannel, clock: Callable[[], float] = time.monotonic)
     """Asks now and then whether the attempt should end; raises YieldedError when it should."""
     asked_s = clock()
 
-    def look() -> None:
+    def check() -> None:
         nonlocal asked_s
         if clock() - asked_s >= ASK_S:
             asked_s = clock()
             if daemon.yield_wanted():
                 raise YieldedError("others wait for a worker slot")
 
-    return look
+    return check
 
 
 def _prior(task: TuneTask, daemon: WorkerChannel) -> RecordSet | None:

@@ -74,12 +74,12 @@ class Allocator:
         state = self._state
         if state.paused:
             return None
-        looks = (
+        checks = (
             state.reservations.next_change_s(state.now_s),
             self._yields.next_check_s(),
             self._cooling.next_check_s(),
         )
-        return min((at_s for at_s in looks if at_s is not None), default=None)
+        return min((at_s for at_s in checks if at_s is not None), default=None)
 
     def cleanings(self) -> tuple[Cleaning, ...]:
         """What users were charged for after their leases since the last call."""

@@ -168,12 +168,12 @@ def _queue(groups: Iterable[_Ahead]) -> str:
         users |= there.users
     if not causes:
         return ""
-    told = [f"{causes[cause]} {cause}" for cause in Cause if causes[cause]]
+    parts = [f"{causes[cause]} {cause}" for cause in Cause if causes[cause]]
     if users:
         names = sorted(user or "nobody" for user in users)
         more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
-        told = [part + f" ({', '.join(names[:NAMED_USERS])}{more})" * part.endswith(Cause.SHARE) for part in told]
-    return f"behind {', '.join(told)}"
+        parts = [part + f" ({', '.join(names[:NAMED_USERS])}{more})" * part.endswith(Cause.SHARE) for part in parts]
+    return f"behind {', '.join(parts)}"
 
 
 def _turn_s(available_s: Iterable[float | None], before: Iterable[LeaseRequest]) -> float | None:
@@ -254,8 +254,8 @@ def _kept_cool(state: AllocatorState, device: str, kept: KeptCool, now_s: float)
     lease_class = kept.queue.group.meaning.lease_class
     opens_in_s = state.opens_at_s(device, lease_class) - now_s if device in state.closed[lease_class] else inf
     if 0 < opens_in_s < kept.until_s - now_s:
-        return f"kept cool for {kept.whose}, about {_span(opens_in_s)}"
-    return f"kept cool for {kept.whose}, {_span(kept.until_s - now_s)} at most"
+        return f"kept cool for {kept.owner}, about {_span(opens_in_s)}"
+    return f"kept cool for {kept.owner}, {_span(kept.until_s - now_s)} at most"
 
 
 def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:

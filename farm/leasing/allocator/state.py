@@ -27,7 +27,7 @@ class KeptCool:
     until_s: float
 
     @property
-    def whose(self) -> str:
+    def owner(self) -> str:
         """For people: "bob's bench"."""
         return f"{self.queue.user or 'somebody'}'s {self.queue.group.meaning.lease_class.value}"
 
@@ -137,7 +137,7 @@ class AllocatorState:
         if view is not None and view.life in RETURNING:
             self._cleaned_for[device] = holding.request.user, lease, self.now_s
             self.ledger.begin_cleaning(holding.request.user, self.now_s)
-        self._look_whether_free(device)
+        self._update_free(device)
         return holding
 
     def end_long_cleanings(self) -> None:
@@ -167,7 +167,7 @@ class AllocatorState:
         self._note_closed(view.name, view)
         if view.life not in RETURNING:
             self._end_cleaning(view.name)
-        self._look_whether_free(view.name)
+        self._update_free(view.name)
 
     def device_forgotten(self, name: str) -> None:
         """A device is no part of the farm any more."""
@@ -176,7 +176,7 @@ class AllocatorState:
         self.reservations.device_forgotten(name)
         self._note_closed(name, None)
         self._end_cleaning(name)
-        self._look_whether_free(name)
+        self._update_free(name)
 
     # --- questions ------------------------------------------------------------------------------------------------
 
@@ -382,7 +382,7 @@ class AllocatorState:
         else:
             self.closed_at_s.pop(name, None)
 
-    def _look_whether_free(self, name: str) -> None:
+    def _update_free(self, name: str) -> None:
         view = self.index.views.get(name)
         if view is not None and view.leasable and name not in self.held:
             self.free.add(name)

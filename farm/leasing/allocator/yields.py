@@ -163,7 +163,7 @@ class Yields:
         ripe_s = self._state.now_s - self._state.policy.min_slice_s
         for device, kept in self._state.kept.items():
             if device in self._check_s and self._state.held[device].since_s <= ripe_s:
-                self._ask(device, f"it is to cool for {kept.whose}")
+                self._ask(device, f"it is to cool for {kept.owner}")
                 self._unclaimed.add(device)
 
     def _ask_for_new_request(self, new_request: QueuedRequest) -> None:

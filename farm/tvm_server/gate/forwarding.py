@@ -105,7 +105,7 @@ class FdHandoff:
         for n, client in waiting:
             self._offer(n, client)
 
-    def daemon_gone(self) -> None:
+    def daemon_disconnected(self) -> None:
         """Clients that it served are gone with it; the others wait for the next daemon."""
         self._link = None
         for n, client in tuple(self._all.items()):
@@ -307,7 +307,7 @@ class RemoteRoute:
 
     # --- the daemon -----------------------------------------------------------------------------------------------
 
-    def daemon_came(self, link: GateLink) -> None:
+    def daemon_connected(self, link: GateLink) -> None:
         """Send a daemon the kept sessions; `daemon_ready` follows when it has adopted them."""
         self._link = link
         for session in self._sessions.values():
@@ -327,7 +327,7 @@ class RemoteRoute:
         """It has adopted the kept sessions: waiting clients are served."""
         self._ready.set()
 
-    def daemon_gone(self) -> None:
+    def daemon_disconnected(self) -> None:
         """Its open questions are asked again of the next one."""
         self._link = None
         self._ready.clear()

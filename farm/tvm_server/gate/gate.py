@@ -89,9 +89,9 @@ class Gate:
         return len(self._sessions)
 
     @property
-    def heard_at(self) -> float:
+    def last_phone_byte_at(self) -> float:
         """When a phone last sent bytes in an open session, in the loop's time; 0 never."""
-        return max((session.heard_at for session in self._sessions.values()), default=0.0)
+        return max((session.last_phone_byte_at for session in self._sessions.values()), default=0.0)
 
     def serve(self, sock: socket.socket, peer: Peer, first: bytes, closed: Callable[[], None]) -> None:
         """Take over a connection whose first bytes are `first`; `closed` is called when it has ended."""
@@ -129,9 +129,9 @@ class _RelayedSession:
         self._interrupted: asyncio.Future[SessionEnd] = self._loop.create_future()
 
     @property
-    def heard_at(self) -> float:
+    def last_phone_byte_at(self) -> float:
         """When the phone last sent bytes, in the loop's time; 0 never."""
-        return self._relay.heard_at if self._relay is not None else 0.0
+        return self._relay.last_phone_byte_at if self._relay is not None else 0.0
 
     def cut(self, reason: str) -> None:
         """End the session from outside, whatever its stage."""

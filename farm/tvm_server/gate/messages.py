@@ -166,7 +166,7 @@ class CutSession:
 
 
 @dataclass(frozen=True, slots=True)
-class PhoneHeard:
+class PhoneActive:
     """Gate: a phone has sent bytes in some session, this long ago."""
 
     ago_s: float
@@ -183,7 +183,7 @@ FromDaemon = (
     Notice | DaemonHello | IdleLimit | SessionGranted | SessionRefused | PhoneDialled | CutSession
 )  # fmt: skip
 FromGate = (
-    Notice | Welcome | Rejected | KeptSession | ClientHandoff | OpenSession | DialPhone | SessionEnded | PhoneHeard
+    Notice | Welcome | Rejected | KeptSession | ClientHandoff | OpenSession | DialPhone | SessionEnded | PhoneActive
     | ConnectionsRefused
 )  # fmt: skip
 Message = FromDaemon | FromGate

@@ -57,7 +57,7 @@ class GateProcess:
         self._address = ("", 0)
         self._daemon: _DaemonLink | None = None
         self._farm = ""  # whose sessions these are
-        self._heard_at = 0.0
+        self._last_phone_byte_at = 0.0
         self._parent_gone: Callable[[], None] | None = None  # of a daemon's child
 
     @property
@@ -139,7 +139,7 @@ class GateProcess:
         self._gate.limits = GateLimits(idle_s=hello.idle_s)
         log.info("the daemon is there (farm %s, pid %d); it is sent %d sessions", hello.farm, hello.pid, sessions)
         daemon.link.send(m.Welcome(m.VERSION, __version__, os.getpid(), *self._address))
-        self._route.daemon_came(daemon.link)
+        self._route.daemon_connected(daemon.link)
         self._send_problem(self._listener.problem)
         return ""
 
@@ -158,7 +158,7 @@ class GateProcess:
             case _:
                 self._route.on_message(message, carried)
 
-    def gone(self, daemon: _DaemonLink, reason: str) -> None:
+    def disconnected(self, daemon: _DaemonLink, reason: str) -> None:
         """A daemon's connection is over."""
         self._links.discard(daemon)
         self._control.release()
@@ -168,8 +168,8 @@ class GateProcess:
         if self._parent_gone is not None:
             self._parent_gone()
             return
-        self._route.daemon_gone()
-        self._handoff.daemon_gone()
+        self._route.daemon_disconnected()
+        self._handoff.daemon_disconnected()
         log.warning(
             "the daemon is gone (%s): %d sessions go on, new clients wait for it", reason, self._route.open_sessions
         )
@@ -184,10 +184,10 @@ class GateProcess:
             if self._daemon is None:
                 continue
             self._daemon.link.send(m.Notice(Signal.ALIVE))
-            heard_at = self._gate.heard_at
-            if heard_at > self._heard_at:
-                self._heard_at = heard_at
-                self._daemon.link.send(m.PhoneHeard(max(0.0, self._loop.time() - heard_at)))
+            last_phone_byte_at = self._gate.last_phone_byte_at
+            if last_phone_byte_at > self._last_phone_byte_at:
+                self._last_phone_byte_at = last_phone_byte_at
+                self._daemon.link.send(m.PhoneActive(max(0.0, self._loop.time() - last_phone_byte_at)))
 
 
 class _DaemonLink:
@@ -228,14 +228,14 @@ class _DaemonLink:
                 reason = versions(m.VERSION, __version__, version, "of another release")
             self._refuse(reason)
         else:
-            self._gate.gone(self, reason)
+            self._gate.disconnected(self, reason)
 
     def _refuse(self, reason: str) -> None:
         self._timer.cancel()
         log.error("a daemon (pid %d) is refused: %s", self.pid, reason)
         self.link.send(m.Rejected(m.VERSION, __version__, m.clip(reason)))
         self.link.close(flush=True)
-        self._gate.gone(self, reason)
+        self._gate.disconnected(self, reason)
 
 
 def versions(gate: int, gate_farm: str, daemon: int | None, daemon_farm: str) -> str:

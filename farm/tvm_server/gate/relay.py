@@ -14,7 +14,7 @@ from farm.model.sessions import SessionOutcome
 from farm.tvm_server.connection import quick_ack
 
 CHUNK_BYTES = 256 << 10  # one recv; larger ones gain nothing over adb's 256 KiB maximum payload
-PAUSED_LOOK_S = 1.0  # how often a side that is not read is checked for having left
+PAUSED_CHECK_S = 1.0  # how often a side that is not read is checked for having left
 LAST_BYTES_S = 5.0  # when one side has ended: how long the other may take for the bytes already read
 # TVM's goodbye: a packet of 4 bytes that holds the code kShutdown (rpc_protocol.h; unchanged since 2020).
 GOODBYE = struct.pack("<Qi", 4, 1)
@@ -45,7 +45,7 @@ class Relay:
         self._ending: tuple[SessionOutcome, str] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self.last_byte_at = self._loop.time()
-        self.heard_at = 0.0  # when the phone last sent bytes, in the loop's time
+        self.last_phone_byte_at = 0.0  # when the phone last sent bytes, in the loop's time
         self.outstanding = False  # the client sent something that the phone has not answered
 
     @property
@@ -109,13 +109,13 @@ class Relay:
 
         A FIN behind unread bytes cannot be seen at all; the session's timeout and idle limit bound that.
         """
-        direction.look_again(None)
+        direction.check_again(None)
         if self._ending is None and direction.sending:
             if direction.source_has_left():
                 self.side_ended(direction, None)
                 self._finish()
             else:
-                direction.look_again(self._loop.call_later(PAUSED_LOOK_S, self.paused, direction))
+                direction.check_again(self._loop.call_later(PAUSED_CHECK_S, self.paused, direction))
 
     def sink_failed(self, direction: _Direction, error: OSError) -> None:
         """A socket cannot be written any more: its owner is gone."""
@@ -158,7 +158,7 @@ class _Direction:
     """One way: from `source` to `sink`."""
 
     __slots__ = (
-        "_look", "_loop", "_quick", "_relay", "_sink_fd", "_source_fd", "_unsent", "_up", "sending", "sink", "source",
+        "_check", "_loop", "_quick", "_relay", "_sink_fd", "_source_fd", "_unsent", "_up", "sending", "sink", "source",
         "tail", "total",
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ class _Direction:
         self._quick = source.family in (socket.AF_INET, socket.AF_INET6)
         self._up = ends_as is SessionOutcome.CLOSED
         self._unsent = memoryview(b"")
-        self._look: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         self.source = source
         self.sink = sink
         self._source_fd = source.fileno()  # for the loop: it would format a socket into an exception at each add_reader
@@ -193,18 +193,18 @@ class _Direction:
 
     def close(self) -> None:
         """Close the source; the other direction closes the sink."""
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
         if self.source.fileno() < 0:
             return
         self._loop.remove_reader(self._source_fd)
         self._loop.remove_writer(self._source_fd)
         self.source.close()
 
-    def look_again(self, timer: asyncio.TimerHandle | None) -> None:
+    def check_again(self, timer: asyncio.TimerHandle | None) -> None:
         """Remember the timer of the next look."""
-        self._look = timer
+        self._check = timer
 
     def source_has_left(self) -> bool:
         """Whether the source's owner has closed it, unread bytes or not."""
@@ -235,7 +235,7 @@ class _Direction:
         relay.last_byte_at = self._loop.time()
         relay.outstanding = self._up
         if not self._up:
-            relay.heard_at = relay.last_byte_at
+            relay.last_phone_byte_at = relay.last_byte_at
         else:
             size = len(GOODBYE)
             self.tail = bytes(chunk[-size:]) if count >= size else (self.tail + bytes(chunk))[-size:]
@@ -251,8 +251,8 @@ class _Direction:
             self.sending = True
             self.stop_reading()
             self._loop.add_writer(self._sink_fd, self._writable)
-            if self._look is None:
-                self._look = self._loop.call_later(PAUSED_LOOK_S, relay.paused, self)
+            if self._check is None:
+                self._check = self._loop.call_later(PAUSED_CHECK_S, relay.paused, self)
 
     def _writable(self) -> None:
         try:

@@ -93,8 +93,8 @@ class GateTvmServer(TvmServer):
         self._linked = False  # it has sent all kept sessions, and works for this daemon
         self._sessions = GateSessions(route, self._send)
         self._keeper: asyncio.Task[None] | None = None
-        self._gone = asyncio.Event()
-        self._heard_at = self._last_message_at = 0.0
+        self._disconnected = asyncio.Event()
+        self._last_phone_byte_at = self._last_message_at = 0.0
         self.left = 0  # sessions that go on after `stop`
 
     @property
@@ -123,9 +123,9 @@ class GateTvmServer(TvmServer):
         return self._problem or self._refused_users
 
     @property
-    def heard_at(self) -> float:
+    def last_phone_byte_at(self) -> float:
         """When a phone last sent bytes in an open session, in the loop's time; 0 never."""
-        return self._heard_at
+        return self._last_phone_byte_at
 
     @property
     def orphans(self) -> tuple[OrphanedSession, ...]:
@@ -227,11 +227,11 @@ class GateTvmServer(TvmServer):
     async def _keep(self) -> None:
         """Reach the gate again when it has gone."""
         while True:
-            self._gone.clear()
+            self._disconnected.clear()
             if self._linked:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(self._last_message_at + SILENT_S):
-                        await self._gone.wait()
+                        await self._disconnected.wait()
                 if self._link is not None and self._loop.time() >= self._last_message_at + SILENT_S:
                     self._link.close()
                     self._on_lost(f"it has sent nothing for {SILENT_S:g} s")
@@ -277,7 +277,7 @@ class GateTvmServer(TvmServer):
         problem = f"the gate is gone ({reason})"
         log.error("%s: its sessions have ended, no client can connect until it is back", problem)
         self._sessions.end_all(problem)
-        self._gone.set()
+        self._disconnected.set()
         self._set_problem(problem)
 
     def _set_problem(self, problem: str) -> None:
@@ -319,8 +319,8 @@ class GateTvmServer(TvmServer):
                 self._sessions.ended(message)
             case m.ConnectionsRefused(problem=problem):
                 self._refused_users = problem
-            case m.PhoneHeard(ago_s=ago_s):
-                self._heard_at = self._loop.time() - ago_s
+            case m.PhoneActive(ago_s=ago_s):
+                self._last_phone_byte_at = self._loop.time() - ago_s
 
     def _serve_handed_over(self, message: m.ClientHandoff, carried: socket.socket | None) -> None:
         if carried is None:

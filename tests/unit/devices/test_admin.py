@@ -216,9 +216,9 @@ async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
 ) -> None:
     async with fleet_on(tmp_path) as (fleet, _):
         assert not fleet.watcher.wanted("S1")
-        fleet.awaited = lambda name: name == "one"
+        fleet.is_awaited = lambda name: name == "one"
         assert [fleet.watcher.wanted(serial) for serial in ("S1", "S2", "stranger")] == [True, False, False]
-        fleet.looked_at()
+        fleet.note_viewer()
         assert fleet.watcher.wanted("S2")
         monkeypatch.setattr("farm.devices.fleet.LOOKED_S", 0.0)
         assert not fleet.watcher.wanted("S2")

@@ -14,7 +14,7 @@ from farm.devices.health.health_rules import (
     Situation,
     advance,
     findings,
-    tells,
+    has_evidence,
 )
 from farm.devices.lifecycle.recovery import LADDER
 from farm.model.health import (
@@ -305,11 +305,11 @@ def test_a_model_can_be_exempted():
 
 
 def test_a_fault_is_over_only_by_a_probe_that_could_tell():
-    assert tells(WELL, DeviceFault.HOT)
-    assert tells(WELL, DeviceFault.STORAGE)
-    assert not tells(Health(), DeviceFault.HOT)
-    assert not tells(Health(), DeviceFault.STORAGE)
-    assert not tells(WELL, DeviceFault.BATTERY)
+    assert has_evidence(WELL, DeviceFault.HOT)
+    assert has_evidence(WELL, DeviceFault.STORAGE)
+    assert not has_evidence(Health(), DeviceFault.HOT)
+    assert not has_evidence(Health(), DeviceFault.STORAGE)
+    assert not has_evidence(WELL, DeviceFault.BATTERY)
 
 
 # --- the account ------------------------------------------------------------------------------------------------------

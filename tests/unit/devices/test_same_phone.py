@@ -17,7 +17,7 @@ from farm.common.events import EventLog
 from farm.devices.agent import Agent
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
-from farm.devices.identity.serial_migration import tells
+from farm.devices.identity.serial_migration import is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.usb import Topology
 from farm.devices.server.rollouts import Rollouts
@@ -116,7 +116,7 @@ async def test_nobody_adopts_what_only_states_a_number_that_is_remembered(tmp_pa
 
 @pytest.mark.parametrize("number", ["0123456789ABCDEF", "00000000", "unknown"])
 async def test_a_default_number_is_nobodys(tmp_path: Path, number: str) -> None:
-    assert not tells(number)
+    assert not is_distinct(number)
     clone = DeviceIdentity(hardware_serial=number, vendor="Rockchip", model="rk3566", abi="arm64-v8a")
     async with bench(tmp_path, number=number) as b:
         b.lists("OLD")

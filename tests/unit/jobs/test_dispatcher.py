@@ -272,7 +272,7 @@ class KeepingExecutor(FakeExecutor):
         super().__init__()
         self.store, self.error, self.left = store, error, []
 
-    async def keep_left(self, running):
+    async def salvage(self, running):
         self.left.append((running.attempt.id, running.view.name, self.store.jobs.get(running.job.id).state))
         if self.error is not None:
             raise self.error

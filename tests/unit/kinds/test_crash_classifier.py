@@ -37,8 +37,8 @@ class Leasing:
         return self.ended
 
 
-async def judged(fleet, *lives, ended=True, look_s=5.0):
-    asked = asyncio.ensure_future(CrashClassifier(Leasing(ended), fleet, look_s).killed("L1", "pixel"))
+async def judged(fleet, *lives, ended=True, wait_s=5.0):
+    asked = asyncio.ensure_future(CrashClassifier(Leasing(ended), fleet, wait_s).killed("L1", "pixel"))
     for life in lives:
         await asyncio.sleep(0)
         fleet.becomes(life)
@@ -65,4 +65,4 @@ async def test_a_session_that_the_farm_ended_says_nothing():
 
 
 async def test_a_phone_that_does_not_come_back_says_nothing():
-    assert not await judged(Fleet(), look_s=0.05)
+    assert not await judged(Fleet(), wait_s=0.05)

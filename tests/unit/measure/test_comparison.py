@@ -13,8 +13,8 @@ from farm.measure.assess import assess
 from farm.measure.comparison import (
     FIND_EFFECT,
     FIRST_PAIRS,
-    LOOKS_AT,
     MOST_EFFECT,
+    STAGES,
     ComparisonAnswer,
     compare,
     compare_results,
@@ -111,7 +111,7 @@ def test_where_it_is_looked_at_is_fixed_in_advance():
     while more := more_pairs(replace(found, pairs=pairs_taken, needed_pairs=10**9), most=10**9):
         pairs_taken += more
         looks.append(pairs_taken)
-    assert tuple(looks) == LOOKS_AT
+    assert tuple(looks) == STAGES
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_a_silent_server_counts_again_when_it_speaks(lab):
     assert lab.registry.free() == {"board": 1}
     assert lab.registry.take("board").match_key == "board:b"
     assert lab.registry.take("board") is None
-    assert lab.registry.heard(frozen) == ("board",)
-    assert lab.registry.heard(frozen) == ()
+    assert lab.registry.renew(frozen) == ("board",)
+    assert lab.registry.renew(frozen) == ()
     assert lab.taken() == ["a"]
 
 
@@ -141,7 +141,7 @@ def test_nothing_takes_longer_because_others_have_many_offers(silent):
         return [
             steps(lambda: lab.registry.put(newest, offer("d"))),
             steps(lambda: lab.registry.take("board")),
-            steps(lambda: lab.registry.heard(newest)),
+            steps(lambda: lab.registry.renew(newest)),
             steps(lambda: lab.registry.free()),
             steps(lambda: lab.registry.drop(newest)),
         ]

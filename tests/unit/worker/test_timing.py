@@ -14,8 +14,8 @@ from farm.worker.timing import (
     PhoneClockError,
     SamplingPlan,
     block_size,
+    equal_runs,
     measure,
-    runs_alike,
     runs_per_sample,
     time_pairs,
     timer_of,
@@ -160,7 +160,7 @@ def test_dear_changes_are_made_in_one_order():
     ("first_runs", "runs"), [((0.001, 0.00091), (11, 11)), ((0.003, 0.001), (10, 10)), ((0.001, 0.005), (10, 2))]
 )
 def test_builds_about_as_fast_have_as_many_runs_in_a_sample(first_runs, runs):
-    assert runs_alike(*first_runs) == runs
+    assert equal_runs(*first_runs) == runs
 
 
 def test_a_first_run_that_was_interrupted_gives_neither_of_two_builds_shorter_samples():
@@ -257,7 +257,9 @@ def test_whoever_looks_sees_each_standing_but_the_last():
     def look(taken, found):
         seen.append((len(taken.seconds), found.count))
 
-    taken, _ = measure(phone.model(0.002), phone.reference, SamplingPlan(0.0001, 5.0), clock=phone.clock, look=look)
+    taken, _ = measure(
+        phone.model(0.002), phone.reference, SamplingPlan(0.0001, 5.0), clock=phone.clock, on_assessed=look
+    )
     assert len(seen) >= 2
     assert all(count == assessed < len(taken.seconds) for count, assessed in seen)
     assert seen == sorted(set(seen))

@@ -85,9 +85,9 @@ def cut_sections(output: bytes) -> Sections:
 
     Lines and sections that are longer than any phone's are left out too, so that no phone keeps a parser busy.
     """
-    said = split_sections(_as_utf8(output))
-    texts = {name: _bounded(text) for name, text in said.items()}
-    too_long = {name: unread for name, text in said.items() if (unread := len(text) - len(texts[name])) > 0}
+    by_section = split_sections(_as_utf8(output))
+    texts = {name: _bounded(text) for name, text in by_section.items()}
+    too_long = {name: unread for name, text in by_section.items() if (unread := len(text) - len(texts[name])) > 0}
     names = [name for name in texts if name]
     if END in names:
         return Sections(texts, True, "", too_long)
@@ -148,7 +148,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
     gpu, gpu_temperatures, gpu_dropped = parse_gpu(parts.get("gpu"))
     busiest, server = parse_processes(parts.get("processes"))
     faults, readable = parse_kernel(parts.get("kernel"))
-    said = {
+    by_section = {
         "boot": bool(boot.boot_id or boot.uptime_s is not None),
         "memory": memory_total is not None,
         "cpu": bool(cpu),
@@ -185,7 +185,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         busiest=busiest,
         server=server,
         gpu_faults=faults,
-        missing=tuple(name for name in SECTIONS if name in asked and (not said[name] or name in cut)),
+        missing=tuple(name for name in SECTIONS if name in asked and (not by_section[name] or name in cut)),
         dropped=_limited([*unread, *battery_dropped, *thermal_dropped, *zones_dropped, *gpu_dropped, *cpu_dropped]),
     )
 

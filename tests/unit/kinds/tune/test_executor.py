@@ -258,7 +258,7 @@ def executor(work, keeper):
 
 async def test_what_a_job_measured_that_ends_waiting_is_kept_by_a_worker_without_a_phone(tuning):
     keeper, work = Keeper(), Work()
-    await executor(work, keeper).keep_left(tuning)
+    await executor(work, keeper).salvage(tuning)
     assert work.ran == SALVAGED
     assert keeper.kept == {**RECORDS, "user": "ann", "job": "j1"}
     assert tuning.said == [("what was measured could not be kept: it died", "warning")]
