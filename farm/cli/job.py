@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +25,7 @@ from farm.cli.output import (
 )
 from farm.cli.output.terminal import interruptible
 from farm.cli.records import kept_by, kept_words
-from farm.common.durations import format_duration
+from farm.common.durations import took
 from farm.common.errors import UserError
 from farm.kinds import KINDS
 from farm.kinds.tune import summary as tune_summary
@@ -237,7 +236,7 @@ def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) 
             (
                 (
                     each["number"], each["device"], each["state"], local_time(each["started_at"]),
-                    _took(each["started_at"], each["ended_at"]), (each["error"] or {}).get("message", "-"),
+                    took(each["started_at"], each["ended_at"]) or "-", (each["error"] or {}).get("message", "-"),
                 )
                 for each in shown["attempts"]
             ),
@@ -273,7 +272,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "after", ", ".join(shown["after"])
     yield "submitted", local_time(row["submitted_at"])
     if row["ended_at"]:
-        yield "ended", f"{local_time(row['ended_at'])}, after {_took(row['submitted_at'], row['ended_at'])}"
+        yield "ended", f"{local_time(row['ended_at'])}, after {took(row['submitted_at'], row['ended_at'])}"
     if row["waits"]:
         yield "waits", row["waits"]
     for name, value in (("error", error.get("message")), ("hint", error.get("hint"))):
@@ -281,13 +280,6 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, str(value)
     if options := ", ".join(unusual(spec)):
         yield "options", options
-
-
-def _took(started: str, ended: str | None) -> str:
-    if not ended:
-        return "-"
-    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds()
-    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
 
 
 def submit(

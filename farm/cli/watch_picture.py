@@ -159,6 +159,8 @@ class WatchView:
 
 def lines_of(pictures: Sequence[JobPicture], view: WatchView) -> list[Text]:
     """All lines, none wider than the view and no more than it is high."""
+    if not pictures:  # none of the names is a job's, which the daemon is about to say
+        return []
     lines = list(_alone(pictures[0], view)) if len(pictures) == 1 else _many(pictures, view)
     if view.notice:
         lines.insert(0, Text(escaped(view.notice), "bold yellow"))

@@ -32,6 +32,24 @@ class HeldPhone:
     adb_port: int  # ANDROID_ADB_SERVER_PORT: shows only this phone
     expires_at: datetime
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What lets adb and TVM find the phone.
+
+        ADB_SERVER_SOCKET names the same place as ANDROID_ADB_SERVER_PORT: with a host in it, adb never starts a server
+        of its own there once the lease is over (docs/leases.md).
+        """
+        return {
+            "ANDROID_ADB_SERVER_PORT": str(self.adb_port),
+            "ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{self.adb_port}",
+            "ANDROID_SERIAL": self.serial,
+            "TVM_TRACKER_HOST": self.tvm_host,
+            "TVM_TRACKER_PORT": str(self.tvm_port),
+            "TVM_TRACKER_KEY": self.tvm_key,
+            "FARM_LEASE": self.lease,
+            "FARM_DEVICE": self.device,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncLease(HeldPhone):

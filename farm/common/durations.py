@@ -134,3 +134,11 @@ class BackOff:
     def delay_s(self, failures: int) -> float:
         """The delay after that many failures in a row (at least one)."""
         return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+
+
+def took(began: str | None, ended: str | None) -> str:
+    """How long something lasted; "" while it does, or if it did not begin."""
+    if not began or not ended:
+        return ""
+    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
+    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -62,6 +62,16 @@ class Comparison:
     def known_to(self) -> float:
         """How well the size is known: the true ratio is within so many times of `ratio`, at least 1."""
         return max(self.high / self.ratio, self.ratio / self.low)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        answers = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
+        low, high = ratio_words(self.low), ratio_words(self.high)
+        return (
+            f"{answers.get(self.answer, 'cannot tell')}: B / A is {ratio_words(self.ratio)}, "
+            f"{100 * self.confidence:.0f} % interval {low} to {high}"
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -186,6 +196,61 @@ def compare_results(
     undecided = () if doubts or answer is not ComparisonAnswer.CANNOT_TELL else _undecided(answer, found, min_effect)
     reasons = (*doubts, *undecided, Reason("not_in_turns", Verdict.SUSPECT, sentence))
     return _comparison(answer, found, 0, scatter, min_effect, reasons)
+
+
+def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What is to be known of two certificates of different model files."""
+    if a.get("model_sha256") == b.get("model_sha256"):
+        return []
+    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs nobody compared"]
+
+
+def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float = MIN_EFFECT) -> Comparison:
+    """Compare two benches by their certificates, both at the nominal speed of B.
+
+    Results that are not trusted give an interval, and `cannot tell`.
+
+    Raises:
+        ValueError: they may not be compared, or one of them is no measurement.
+    """
+    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
+        if a[name] != b[name]:
+            raise ValueError(f"the two were measured on different {what}: {a[name]} and {b[name]}")
+    kernels = [(each.get("reference") or {}).get("kernel", "") for each in (a, b)]
+    if kernels[0] != kernels[1]:
+        raise ValueError(
+            f"cannot tell: the two were measured beside different reference kernels, {kernels[0] or 'none'} and "
+            f"{kernels[1] or 'none'}"
+        )
+    for name, each in (("A", a), ("B", b)):
+        if each["verdict"] == "rejected":
+            raise ValueError(f"cannot tell: the result of {name} is rejected: {_why(each)}")
+    doubts = tuple(
+        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
+        for name, each in (("A", a), ("B", b))
+        if each["verdict"] != "trusted"
+    )
+    return compare_results(_at_speed_of(b, a), _estimate(b), min_effect=min_effect, doubts=doubts)
+
+
+def _why(certificate: Mapping[str, Any]) -> str:
+    return "; ".join(reason["sentence"] for reason in certificate["reasons"])
+
+
+def _at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> MedianEstimate:
+    """A certificate's estimate at the nominal speed of another one with the same reference kernel."""
+    given, wanted = (each.get("reference") for each in (certificate, of))
+    estimate = _estimate(certificate)
+    if not given or not wanted:
+        return estimate
+    factor = wanted["nominal_s"] / given["nominal_s"]
+    times = {name: getattr(estimate, name) * factor for name in ("median_s", "low_s", "high_s")}
+    return replace(estimate, **times)
+
+
+def _estimate(certificate: Mapping[str, Any]) -> MedianEstimate:
+    given = certificate["estimate"]
+    return MedianEstimate(**{name: given[name] for name in MedianEstimate.__dataclass_fields__ if name in given})
 
 
 def together(comparisons: Sequence[Comparison]) -> Comparison:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from farm.common.durations import format_duration
+from farm.common.errors import UserError
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS
 from farm.web.page import ask, done, form_of, render
@@ -103,13 +104,9 @@ Text = Annotated[str, Query(max_length=200)]
 @router.get("/")
 async def wall(request: Request, pool: Text = "", state: Text = "", text: Text = "") -> Response:
     """The page."""
-    return render(request, "fleet.html", **await _wall(request, DeviceFilter(pool, state, text)))
-
-
-@router.get("/fleet/wall")
-async def wall_part(request: Request, pool: Text = "", state: Text = "", text: Text = "") -> Response:
-    """What changes of it."""
-    return render(request, "fleet_wall.html", **await _wall(request, DeviceFilter(pool, state, text)))
+    return render(
+        request, "fleet.html", part="fleet_wall.html", **await _wall(request, DeviceFilter(pool, state, text))
+    )
 
 
 LOG_LINES = 60
@@ -195,13 +192,7 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
 @router.get("/devices/{name}")
 async def device_page(request: Request, name: str) -> Response:
     """The page."""
-    return render(request, "device.html", **await _now(request, name))
-
-
-@router.get("/devices/{name}/now")
-async def device_part(request: Request, name: str) -> Response:
-    """What changes of it."""
-    return render(request, "device_now.html", **await _now(request, name))
+    return render(request, "device.html", part="device_now.html", **await _now(request, name))
 
 
 @router.get("/devices/{name}/readings")
@@ -295,3 +286,12 @@ async def bundles(request: Request) -> Response:
         on=on,
         toolchains=(await ask(request, "toolchain.list"))["toolchains"],
     )
+
+
+@router.post("/bundles/{order}")
+async def bundle_order(request: Request, order: str) -> Response:
+    """Promote a bundle or roll it back."""
+    if order not in ("promote", "rollback"):
+        raise UserError(f"there is no order {order[:40]!r} for bundles", hint="orders: promote, rollback")
+    answer = await ask(request, f"bundle.{order}", bundle=(await form_of(request)).get("bundle", ""))
+    return done(request, f"Bundle {answer['name']} is {answer['state']} now.", "/bundles")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,15 +12,11 @@ from farm.common.durations import digits, format_duration
 from farm.common.selector import Selector
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
+from farm.web.rendering import tone
 
 PAGE_JOBS = 50
 LIVE = "live"  # in place of a state: whatever has not ended
 STATES = (LIVE, *(state.value for state in JobState))
-TONES = {
-    "running": "busy", "queued": "going", "blocked": "hold", "held": "hold", "done": "good", "failed": "bad",
-    "cancelled": "off", "yielded": "hold", "interrupted": "warn", "trusted": "good", "suspect": "warn",
-    "rejected": "bad", "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
-}  # fmt: skip
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -89,11 +84,6 @@ def lenient(value: Any) -> Any:
     return [lenient(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def tone(word: str) -> str:
-    """The colour class of a job's or attempt's state, a verdict or an answer."""
-    return TONES.get(word, "going")
-
-
 def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
     """What came of a job in a list, and the word for it: a verdict, an answer; "" for what there is none of."""
     found = lenient(row.get("result") or {})
@@ -148,14 +138,6 @@ def result_facts(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _fact(name: str, value: str | float) -> str:
     return format_duration(value) if name.endswith("_s") and isinstance(value, float) else str(value)
-
-
-def took(began: str | None, ended: str | None) -> str:
-    """How long something lasted; "" while it does, or if it did not begin."""
-    if not began or not ended:
-        return ""
-    seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
-    return f"{seconds:.1f} s" if seconds < 60 else format_duration(seconds)
 
 
 def why(row: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from farm.common.durations import took
 from farm.common.errors import FarmError, UserError
 from farm.control.callers import Role
 from farm.devices.health.series import SHOWN, Quantity
@@ -27,8 +28,6 @@ from farm.web.job_views import (
     outcome,
     reasons,
     result_facts,
-    tone,
-    took,
     why,
 )
 from farm.web.page import SEE_OTHER, ask, caller_of, done, render, web_of
@@ -39,11 +38,7 @@ MOST_RAW_BYTES = 2 << 20  # of raw samples that are drawn: some 50,000
 MOST_READINGS_S = 86_400  # how far back a phone's readings go
 LOG_LINES = 200
 SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
-ORDERS = {
-    "cancel": "is cancelled",
-    "hold": "is held",
-    "resume": "goes on",
-}
+ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "goes on"}
 
 Text = Annotated[str, Query(max_length=200)]
 
@@ -74,13 +69,7 @@ Wanted = Annotated[Filter, Depends(filter_of)]
 @router.get("/jobs")
 async def jobs(request: Request, wanted: Wanted) -> Response:
     """A page of jobs, newest first."""
-    return render(request, "jobs.html", **await _list(request, wanted))
-
-
-@router.get("/jobs/rows")
-async def rows(request: Request, wanted: Wanted) -> Response:
-    """What changes of it."""
-    return render(request, "jobs_rows.html", **await _list(request, wanted))
+    return render(request, "jobs.html", part="jobs_rows.html", **await _list(request, wanted))
 
 
 async def _list(request: Request, wanted: Filter) -> dict[str, Any]:
@@ -139,13 +128,12 @@ async def log(
     fields = {"number": number, "before": before, "after": after}
     asked = {name: value for name, value in fields.items() if value is not None}
     tail = await ask(request, "job.log_tail", job=job, limit=LOG_LINES, **asked)
-    part = request.headers.get("hx-request") == "true"
     row = (await ask(request, "job.list", jobs=[job]))["jobs"]
     if not row:
         raise UserError(f"there is no job {job}", hint="its beginning is enough on /jobs/BEGINNING")
     live = row[0]["state"] == "running" and tail["number"] == row[0]["attempts"]
     side = "older" if before is not None else "newer" if after is not None else ""
-    return render(request, "job_log_part.html" if part else "job_log.html", job=row[0], log=tail, live=live, side=side)
+    return render(request, "job_log.html", part="job_log_part.html", job=row[0], log=tail, live=live, side=side)
 
 
 @router.get("/jobs/{job}/files/{name}")
@@ -184,7 +172,7 @@ async def order(request: Request, job: str, order: str) -> Response:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 WORDS: Mapping[str, Any] = {
-    "tone_of": tone, "job_tone": job_tone, "outcome": outcome, "why": why, "took": took, "lenient": lenient,
+    "job_tone": job_tone, "outcome": outcome, "why": why, "took": took, "lenient": lenient,
 }  # fmt: skip
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from farm.client.lease import HeldPhone
 from farm.common.durations import format_duration, parse_duration
 from farm.common.errors import FarmError
 from farm.control.callers import Caller, Role
-from farm.web.job_views import tone
 from farm.web.page import ask, caller_of, done, form_of, render
 
 router = APIRouter()
@@ -26,7 +28,7 @@ def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
     """What somebody is offered for a lease. The verbs decide: this only leaves out what they would refuse."""
     own = caller.role is Role.OPERATOR or (caller.role >= Role.USER and caller.user == lease["user"])
     personal = own and lease["expires_at"] is not None and lease["job"]
-    return frozenset({"extend", "release"} if personal else ()) | (
+    return frozenset({"use", "extend", "release"} if personal else ()) | (
         {"kick"} if caller.role is Role.OPERATOR and not personal else frozenset()
     )
 
@@ -41,15 +43,27 @@ async def _now(request: Request) -> dict[str, Any]:
 
 
 @router.get("/leases")
-async def leases(request: Request) -> Response:
-    """The page."""
-    return render(request, "leases.html", **await _now(request))
+async def leases(request: Request, on: str = "android") -> Response:
+    """The page; `on`: which phone its form asks for."""
+    return render(request, "leases.html", part="leases_rows.html", on=on, **await _now(request))
 
 
-@router.get("/leases/rows")
-async def lease_rows(request: Request) -> Response:
-    """What changes of it."""
-    return render(request, "leases_rows.html", **await _now(request))
+@router.post("/leases/acquire")
+async def acquire(request: Request) -> Response:
+    """Ask for a phone."""
+    form = await form_of(request)
+    spec = {"kind": "lease", "on": form.get("on", ""), "seconds": parse_duration(form.get("duration", ""))}
+    job = (await ask(request, "job.submit", spec=spec))["jobs"][0]["id"]
+    return done(request, f"Lease {job} is asked for. When it runs, Leases has its key.", f"/jobs/{job}")
+
+
+@router.get("/leases/use")
+async def use(request: Request, lease: str) -> Response:
+    """How its holder reaches a leased phone."""
+    held = await ask(request, "lease.show", lease=lease)
+    environment = HeldPhone(**{each.name: held[each.name] for each in fields(HeldPhone)}).environment
+    lines = [f"export {name}={quote(value)}" for name, value in environment.items()]
+    return render(request, "lease_use.html", held=held, lines=lines)
 
 
 @router.post("/leases/kick")
@@ -79,13 +93,7 @@ async def extend(request: Request) -> Response:
 @router.get("/queue")
 async def queue(request: Request, page: int = 1) -> Response:
     """The queue."""
-    return render(request, "queue.html", **await _queue(request, page))
-
-
-@router.get("/queue/rows")
-async def waiting_rows(request: Request, page: int = 1) -> Response:
-    """What changes of it."""
-    return render(request, "queue_rows.html", **await _queue(request, page))
+    return render(request, "queue.html", part="queue_rows.html", **await _queue(request, page))
 
 
 @router.get("/queue/why/{job}")
@@ -116,7 +124,6 @@ async def _queue(request: Request, page: int) -> dict[str, Any]:
         "page": page,
         "pages": pages,
         "holding": len(answer["leases"]),
-        "tone_of": tone,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,7 +16,7 @@ from farm.common.durations import digits
 from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
-from farm.web.job_views import lenient, tone
+from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
 
@@ -67,13 +68,13 @@ async def history(
         log=log,
         chosen=(a, b),
         pair=pair if len(pair) == 2 else [],
+        compared=await _compared(request, pair) if len(pair) == 2 else [],
         unlike=[word for word in SAME if len(pair) == 2 and pair[0][word] != pair[1][word]],
         moved=moved_nominal(rows),
         common_estimate=common_estimate,
         before=rows[-1]["seq"] if more else None,
         plots=[plot.figure() for plot in (*pair_plots(pair, log=log), *line_plots(shown, log=log))],
         recent=[] if model else await _recent(request),
-        tone_of=tone,
         words=time_words,
     )
 
@@ -90,6 +91,22 @@ async def one_set(request: Request, number: int) -> Response:
     """One set: the best of each task."""
     kept = lenient(await ask(request, "records.show", set=str(number)))
     return render(request, "record_set.html", kept=kept, tasks=kept["best"]["tasks"] or (), target_words=target_words)
+
+
+async def _compared(request: Request, pair: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences about B beside A, as `farm compare A B` prints them; the last one why they may not be compared."""
+    try:
+        shown = [await ask(request, "job.show", job=row["job"]) for row in pair]
+        return await asyncio.to_thread(_comparison_of, *(each["result"]["certificate"] for each in shown))
+    except (FarmError, ValueError) as error:
+        return [str(error)]
+
+
+def _comparison_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    from farm.measure.comparison import compare_stored, two_models  # numpy: not at the daemon's start
+
+    found = compare_stored(a, b)
+    return [found.sentence, *(reason.sentence for reason in found.reasons), *two_models(a, b)]
 
 
 async def _recent(request: Request) -> list[str]:

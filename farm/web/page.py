@@ -198,18 +198,18 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
         raise
 
 
-def render(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
-    """A page, or a part of one, from a template under farm/web/templates.
+def render(request: Request, template: str, *, part: str = "", status: int = 200, **context: Any) -> HTMLResponse:
+    """A page from a template under farm/web/templates; to a page that is open already, `part`, what changes of it.
 
     Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event) and
     `version`.
     """
     web, session = web_of(request), session_of(request)
-    part = request.headers.get("hx-request") == "true"
+    is_open = request.headers.get("hx-request") == "true"
     notice = ""
-    if session is not None and session.notice and not part:
+    if session is not None and session.notice and not is_open:
         notice, session.notice = session.notice, ""
-    body = web.templates.get_template(template).render(
+    body = web.templates.get_template(part if is_open and part else template).render(
         caller=caller_of(request),
         signed_in=session is not None,
         may_read=may_read(request),

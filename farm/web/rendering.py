@@ -32,25 +32,17 @@ _SPARK = Markup(
 )
 # One tone for each thing that people tell apart at a glance; the word stands beside the colour.
 TONES = {
-    "ready": "good",
-    "busy": "busy",
-    "cooling": "warm",
-    "quarantined": "bad",
-    "recovering": "warn",
-    "unauthorized": "warn",
-    "offline": "warn",
-    "gone": "off",
-    "draining": "hold",
-    "maintenance": "hold",
-}
+    "ready": "good", "busy": "busy", "cooling": "warm", "quarantined": "bad", "recovering": "warn", "offline": "warn",
+    "unauthorized": "warn", "gone": "off", "draining": "hold", "maintenance": "hold",
+    "running": "busy", "queued": "going", "blocked": "hold", "held": "hold", "done": "good", "failed": "bad",
+    "cancelled": "off", "yielded": "hold", "interrupted": "warn",
+    "trusted": "good", "suspect": "warn", "rejected": "bad",
+    "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
+    "current": "good", "refused": "bad", "kept": "off",
+}  # fmt: skip
 
 # Fields of verbs that the page's forms have by another name than their own.
-FIELDS = {
-    "device": "Phone",
-    "of_kind": "Kind",
-    "reason": "What is wrong with it",
-    "rename": "Name",
-}
+FIELDS = {"device": "Phone", "of_kind": "Kind", "reason": "What is wrong with it", "rename": "Name"}
 
 
 def field(name: str) -> str:
@@ -58,9 +50,9 @@ def field(name: str) -> str:
     return FIELDS.get(name, name.replace("_", " ").capitalize())
 
 
-def tone(state: str) -> str:
-    """The colour class of a device's state."""
-    return TONES.get(state.partition(",")[0], "going")
+def tone(word: str) -> str:
+    """The colour class of a state of a device, job, attempt or bundle, of a verdict or an answer."""
+    return TONES.get(word.partition(",")[0], "going")
 
 
 def celsius(value: float | None) -> str:
@@ -101,8 +93,7 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def coded(text: str) -> Markup:
-    """A sentence with what stands in `backticks` as code."""
+def _coded(text: str) -> Markup:
     parts = text.split("`")
     if len(parts) % 2 == 0:  # one without its other: no code
         return escape(text)
@@ -110,7 +101,7 @@ def coded(text: str) -> Markup:
 
 
 _COMMAND = re.compile(
-    r"`?\bfarm (?:(?P<list>device|job|lease|bundle|records) list\b"
+    r"`?\bfarm (?:(?P<list>device|job|lease|bundle|records) list\b(?: --(?P<by>user|array) (?P<whose>[\w.-]*\w))?"
     r"|(?:device (?:adopt|release|reboot|power-cycle|show|drain|maintain)|explain device)"
     r" (?P<device>(?!is\b)[\w.:-]*\w)"
     r"|(?:job (?:show|cancel|resume|hold)|logs) (?P<job>[\w-]+-[0-9a-f]+))(?: --force)?(?=$|[;,.)`:]| (?!--))`?"
@@ -119,15 +110,23 @@ _LISTS = {"device": "/", "job": "/jobs", "lease": "/leases", "bundle": "/bundles
 
 
 def linked(text: str) -> Markup:
-    """A sentence in which a command that the page can do, or show the answer of, leads to that page."""
+    """A sentence in which a command that the page can do, or show the answer of, leads to that page.
+
+    What else stands in `backticks` is code.
+    """
     parts, at = [], 0
     for found in _COMMAND.finditer(text):
         name = found["device"] or found["job"]
-        to = _LISTS[found["list"]] if found["list"] else f"/{'devices' if found['device'] else 'jobs'}/{segment(name)}"
+        by = f"?{found['by']}={quote(found['whose'])}" if found["by"] else ""
+        to = (
+            _LISTS[found["list"]] + by
+            if found["list"]
+            else f"/{'devices' if found['device'] else 'jobs'}/{segment(name)}"
+        )
         words = found[0].strip("`").removeprefix("farm ")
-        parts += [escape(text[at : found.start()]), _LINK.format(to, words)]
+        parts += [_coded(text[at : found.start()]), _LINK.format(to, words)]
         at = found.end()
-    return Markup("").join([*parts, escape(text[at:])])
+    return Markup("").join([*parts, _coded(text[at:])])
 
 
 def spark(values: Sequence[float | None]) -> Markup:
@@ -159,7 +158,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "moment": moment,
     "segment": segment,
     "spark": spark,
-    "coded": coded,
     "linked": linked,
 }
 

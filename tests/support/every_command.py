@@ -45,8 +45,13 @@ def leaves() -> Iterator[str]:
             yield path
 
 
-def judge_all(commands: ForkedCommands, words: Sequence[str], some: Sequence[Streams] = STREAMS) -> Ended:
-    """Run a command with each of `some` and at each terminal, and assert that it ends as it should.
+def judge_all(
+    commands: ForkedCommands,
+    words: Sequence[str],
+    some: Sequence[Streams] = STREAMS,
+    terminals: Sequence[tuple[Streams, Mapping[str, str]]] = TERMINALS,
+) -> Ended:
+    """Run a command with each of `some` and at each of `terminals`, and assert that it ends as it should.
 
     That is with its own exit code, unless it has something to print that stdout does not take. Returns how it ends with
     streams that take all.
@@ -55,7 +60,7 @@ def judge_all(commands: ForkedCommands, words: Sequence[str], some: Sequence[Str
     _judge(plain, Streams(), plain, {})
     for streams in some:
         _judge(plain, streams, commands.run(words, streams), {})
-    for streams, environ in TERMINALS:
+    for streams, environ in terminals:
         _judge(plain, streams, commands.run(words, streams, **environ), environ)
     return plain
 

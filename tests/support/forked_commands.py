@@ -82,6 +82,7 @@ def _serve() -> None:
     import typer
 
     import farm.cli.main
+    import farm.control.client  # what most commands import first
 
     tree = typer.main.get_command(farm.cli.main.app)
     for name in tree.commands:

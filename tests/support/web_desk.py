@@ -120,6 +120,10 @@ class Page:
         (session,) = self.web.sessions._sessions.values()
         return session
 
+    async def part(self, path: str) -> httpx.Response:
+        """What changes of a page that is open."""
+        return await self.client.get(path, headers={"hx-request": "true"})
+
     def kinds(self) -> list[str]:
         """The verbs that were asked, in order."""
         return [kind for _, kind, _ in self.desk.asked]

@@ -28,7 +28,6 @@ from farm.devices.quiesce import QuiesceController
 from farm.devices.quiesce_policy import Level
 from farm.devices.server.provision import probe_command
 from farm.devices.server.rpc_server import RpcServer
-from farm.kinds.lease import command as lease
 from farm.kinds.lease import holding
 
 FARM = Path(__file__).parents[2] / "farm"
@@ -147,11 +146,11 @@ async def test_the_bundle_of_a_server(phone: RealShell, value: str) -> None:
 
 
 def test_what_a_lease_exports(phone: RealShell, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "acquire", lambda *_, **__: None)
-    monkeypatch.setattr(holding, "environment_of", lambda _: {"FARM_LEASE": value})
+    held = SimpleNamespace(environment={"FARM_LEASE": value})
+    monkeypatch.setattr(holding, "_to_its_end", lambda acquired: acquired.close() or held)
     monkeypatch.setattr(holding, "until", lambda _: "")
     app = typer.Typer()
-    app.add_typer(lease.app, name="lease")
+    app.add_typer(holding.app, name="lease")
     said = CliRunner().invoke(app, ["lease", "acquire", "--on", "android", "--env"]).stdout
     assert said.startswith("export FARM_LEASE=")
     phone.run(f"eval {quoted(said)}; :")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from farm.client.model import Outcome
     from farm.kinds.compare.outcome import CompareOutcome
     from farm.measure.comparison import Comparison
-    from farm.measure.interval import MedianEstimate
 
-MIN_EFFECT = 0.01  # a smaller relative difference counts as none
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
 MOST_NEEDED = 100_000  # pairs that somebody might take: some hours
 ROUGHLY = 1.2  # times; a size that is known no better is said to be
@@ -74,12 +71,13 @@ def compare(
     if found := [_comparison(each.result["comparison"]) for each in outcomes if each.ok]:
         from farm.measure.comparison import together
 
-        document["together"] = together(found).to_wire()
+        whole = together(found)
+        document["together"] = whole.to_wire()
 
     def show(outcomes: Sequence[Outcome]) -> None:
         print_results([work.outcome_json(each) for each in outcomes if each.ok], why=why)
         if len(found) > 1:
-            print_line(f"all {len(found)} phones: {sentence(document['together'])}")
+            print_line(f"all {len(found)} phones: {whole.sentence}")
         work.print_failures(outcomes)
 
     work.finish(outcomes, document, json=json, show=show)
@@ -108,13 +106,6 @@ def print_results(results: Sequence[Mapping[str, Any]], *, why: bool = False) ->
     unlike = dict.fromkeys("; ".join(each["unlike"]) for each in results if each.get("unlike"))
     for what in unlike:
         print_note(f"warning: A and B do not compute the same, which their times do not tell: {what}")
-
-
-def sentence(compared: Mapping[str, Any]) -> str:
-    """The answer in words."""
-    interval = f"99 % interval {_interval(compared, 'to')}"
-    answers = {"faster": "B is faster", "slower": "B is slower", "same": "both are the same"}
-    return f"{answers.get(compared['answer'], 'cannot tell')}: B / A is {ratio_words(compared['ratio'])}, {interval}"
 
 
 def _interval(compared: Mapping[str, Any], between: str) -> str:
@@ -152,79 +143,26 @@ def _stored(farm: Client, a: str, b: str, min_effect: float, *, json: bool, why:
     Raises:
         UserError: they are no benches that may be compared.
     """
+    from farm.measure.comparison import compare_stored, two_models
+
     outcomes = [farm.job(each, fetch_outputs=False).raise_for_error() for each in (a, b)]
     first, second = (_certificate(each) for each in outcomes)
-    found = compare_stored(first, second, min_effect)
-    compared = found.to_wire()
-    verdicts = [each["verdict"] for each in (first, second)]
+    try:
+        found = compare_stored(first, second, min_effect)
+    except ValueError as error:
+        raise UserError(str(error), hint=IN_TURNS) from error
+    compared, notes = found.to_wire(), two_models(first, second)
     if json:
         print_json(
             {
-                "ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id, "verdicts": verdicts,
-                "comparison": compared, "notes": two_models(first, second),
+                "ok": True, "a": outcomes[0].job.id, "b": outcomes[1].job.id,
+                "verdicts": [each["verdict"] for each in (first, second)], "comparison": compared, "notes": notes,
             }
         )  # fmt: skip
         return
-    print_line(sentence(compared))
-    for line in (*_doubts(compared, why=why), *two_models(first, second)):
+    print_line(found.sentence)
+    for line in (*_doubts(compared, why=why), *notes):
         print_line(f"  {line}")
-
-
-def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """What is to be known of two certificates of different model files."""
-    if a.get("model_sha256") == b.get("model_sha256"):
-        return []
-    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs nobody compared"]
-
-
-def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float) -> Comparison:
-    """Compare two benches by their certificates, both at the nominal speed of B.
-
-    Results that are not trusted give an interval, and `cannot tell`.
-
-    Raises:
-        UserError: they may not be compared, or one of them is no measurement.
-    """
-    from farm.measure.comparison import compare_results
-    from farm.measure.conditions import Reason, Verdict
-
-    for name, what in (("device", "phones"), ("epoch", "system versions of the phone")):
-        if a[name] != b[name]:
-            raise UserError(f"the two were measured on different {what}: {a[name]} and {b[name]}", hint=IN_TURNS)
-    kernels = [(each.get("reference") or {}).get("kernel", "") for each in (a, b)]
-    if kernels[0] != kernels[1]:
-        raise UserError(
-            f"cannot tell: the two were measured beside different reference kernels, {kernels[0] or 'none'} and "
-            f"{kernels[1] or 'none'}",
-            hint=IN_TURNS,
-        )
-    for name, each in (("A", a), ("B", b)):
-        if each["verdict"] == "rejected":
-            raise UserError(f"cannot tell: the result of {name} is rejected: {_why(each)}", hint=IN_TURNS)
-    doubts = tuple(
-        Reason("not_trusted", Verdict.SUSPECT, f"the result of {name} is {each['verdict']}: {_why(each)}")
-        for name, each in (("A", a), ("B", b))
-        if each["verdict"] != "trusted"
-    )
-    try:
-        return compare_results(at_speed_of(b, a), _estimate(b), min_effect=min_effect, doubts=doubts)
-    except ValueError as error:
-        raise UserError(f"the two cannot be compared: {error}", hint=IN_TURNS) from error
-
-
-def _why(certificate: Mapping[str, Any]) -> str:
-    return "; ".join(reason["sentence"] for reason in certificate["reasons"])
-
-
-def at_speed_of(of: Mapping[str, Any], certificate: Mapping[str, Any]) -> MedianEstimate:
-    """A certificate's estimate at the nominal speed of another one with the same reference kernel."""
-    given, wanted = (each.get("reference") for each in (certificate, of))
-    estimate = _estimate(certificate)
-    if not given or not wanted:
-        return estimate
-    factor = wanted["nominal_s"] / given["nominal_s"]
-    times = {name: getattr(estimate, name) * factor for name in ("median_s", "low_s", "high_s")}
-    return replace(estimate, **times)
 
 
 def _certificate(outcome: Outcome) -> Mapping[str, Any]:
@@ -234,13 +172,6 @@ def _certificate(outcome: Outcome) -> Mapping[str, Any]:
             f"{outcome.job.id} is no bench with a certificate", hint="two model files, or two ids of `farm history`"
         )
     return dict(certificate)
-
-
-def _estimate(certificate: Mapping[str, Any]) -> MedianEstimate:
-    from farm.measure.interval import MedianEstimate
-
-    given = certificate["estimate"]
-    return MedianEstimate(**{name: given[name] for name in MedianEstimate.__dataclass_fields__ if name in given})
 
 
 def _comparison(wire: Mapping[str, Any]) -> Comparison:

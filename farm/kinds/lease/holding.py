@@ -61,7 +61,7 @@ def acquire(
     if json:
         print_json(facts_of(held))
     elif env:
-        for name, value in environment_of(held).items():
+        for name, value in held.environment.items():
             print_line(f"export {name}={quote(value)}")
         print_note(until(held))
     else:
@@ -94,24 +94,6 @@ def run(
                 await _give_back(held)
 
     raise typer.Exit(_to_its_end(ran()))
-
-
-def environment_of(held: HeldPhone) -> dict[str, str]:
-    """What lets adb and TVM find the phone.
-
-    ADB_SERVER_SOCKET names the same place as ANDROID_ADB_SERVER_PORT: with a host in it, adb never starts a server of
-    its own there once the lease is over (docs/leases.md).
-    """
-    return {
-        "ANDROID_ADB_SERVER_PORT": str(held.adb_port),
-        "ADB_SERVER_SOCKET": f"tcp:127.0.0.1:{held.adb_port}",
-        "ANDROID_SERIAL": held.serial,
-        "TVM_TRACKER_HOST": held.tvm_host,
-        "TVM_TRACKER_PORT": str(held.tvm_port),
-        "TVM_TRACKER_KEY": held.tvm_key,
-        "FARM_LEASE": held.lease,
-        "FARM_DEVICE": held.device,
-    }
 
 
 def until(held: HeldPhone) -> str:
@@ -154,7 +136,7 @@ async def _run(held: AsyncLease, command: list[str]) -> int:
     with _on_signals(pass_on, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         try:
             # At once: the loop cannot handle a signal before it knows the process that it is for.
-            process = subprocess.Popen(command, env={**os.environ, **environment_of(held)})  # noqa: ASYNC220
+            process = subprocess.Popen(command, env={**os.environ, **held.environment})  # noqa: ASYNC220
         except OSError as error:
             print_note(f"error: {command[0]}: {error.strerror}")
             return NOT_EXECUTABLE

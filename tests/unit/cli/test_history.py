@@ -207,8 +207,3 @@ def test_a_profile_has_its_operators_and_what_it_cannot_see(capsys):
     assert lines[3] == "  pixel: each ran alone"
     bench.print_profile({"device": "pixel", "profile": {"operators": [], "notes": ["it is a package"]}})
     assert capsys.readouterr().out == "  pixel: it is a package\n"
-
-
-def test_an_answer_in_words():
-    said = compare.sentence({"answer": "slower", "ratio": 1.1, "low": 1.05, "high": 1.15})
-    assert said == "B is slower: B / A is 1.100, 99 % interval 1.050 to 1.150"

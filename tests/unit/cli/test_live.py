@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from farm.cli.top_picture import WIDE
 from farm.common.errors import PhoneError, error_to_wire
 from tests.support.terminal import Terminal
 
@@ -92,6 +93,21 @@ def test_top_follows_the_terminals_size(at_terminal):
     frame = top.shows("● galaxy").replace("\r", "").rpartition("farm 0.1.0")[2]  # cells, where columns do not fit
     assert "SOC" not in frame
     assert all(len(line) <= 40 for line in frame.split("\n"))
+
+
+def test_top_with_keys_is_resized_beside_a_live_job(at_terminal, daemon):
+    pytest.importorskip("textual", reason="the extra `tui` is not installed")
+    job = submit(daemon)
+    daemon.begin(job, "pixel")
+    top = at_terminal("top", "--interval", "0.2", size=(40, 60))
+    top.read(lambda seen: job[:8] in seen and "pixel" in seen)
+    for columns in (200, 60, 120, 99):
+        top.resize(40, columns)
+        titles = "SOC" if columns >= WIDE else "BATT  HOLDER"
+        top.read(lambda seen, titles=titles: job[:8] in seen.rpartition(titles)[2])
+    top.type("q")
+    assert top.ends() == 0
+    assert "Traceback" not in top.raw
 
 
 @pytest.mark.parametrize("arguments", [("top", "--plain"), ("watch", "job-0001")])

@@ -161,3 +161,8 @@ def test_it_fits_and_steers_nothing(size):
     lines = drawn(evil, width=size[0], height=size[1], marks=UNICODE)
     assert len(lines) <= size[1]
     assert all(len(line) <= size[0] and "\x1b" not in line for line in lines)
+
+
+def test_of_no_job_there_is_nothing_to_draw():
+    """A name that is no job's: the daemon refuses it."""
+    assert drawn() == []

@@ -18,6 +18,7 @@ ACTIONS = [
     "/devices/pixel/quarantine",
     "/devices/pixel/reboot",
     "/devices/pixel/power-cycle",
+    "/leases/acquire",
     "/leases/kick",
     "/leases/release",
     "/leases/extend",
@@ -165,8 +166,50 @@ async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: 
     async with page(Desk(**{"lease.list": held})) as farm:
         await farm.sign_in(user, role)
         text = (await farm.client.get("/leases")).text
-    assert set(re.findall(r'action="(/leases/[a-z]+)"', text)) == orders
+    assert ('action="/leases/acquire"' in text) is (role >= Role.USER)
+    assert set(re.findall(r'action="(/leases/[a-z]+)"', text)) - {"/leases/acquire"} == orders
+    assert ('href="/leases/use?lease=lease-1-1"' in text) is ("/leases/extend" in orders)
     assert "4 wait for a phone" in said(text)
+
+
+async def test_a_phone_is_leased_and_used_from_the_page() -> None:
+    held = {
+        "job": "lease-7", "lease": "lease-1-1", "device": "pixel", "serial": "s; reboot", "tvm_host": "127.0.0.1",
+        "tvm_port": 9190, "tvm_key": "k", "adb_port": 5100, "expires_at": NOW.isoformat(), "yield_wanted": False,
+    }  # fmt: skip
+    answers = {"job.submit": lambda spec: {"jobs": [{"id": "lease-7"}], "warnings": []}, "lease.show": held}
+    async with page(Desk(status=status(view("pixel")), **answers)) as farm:
+        csrf = await farm.sign_in("bob", Role.USER)
+        assert 'value="pixel"' in (await farm.client.get("/leases?on=pixel")).text
+        answer = await farm.client.post("/leases/acquire", data={"csrf": csrf, "on": "pixel", "duration": "30m"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/lease-7")
+        assert farm.desk.asked[-1][2] == {"spec": {"kind": "lease", "on": "pixel", "seconds": 1800.0}}
+        text = said((await farm.client.get("/leases/use?lease=lease-1-1")).text)
+        assert "export ANDROID_SERIAL='s; reboot' export TVM_TRACKER_HOST=127.0.0.1" in text
+
+
+@pytest.mark.parametrize(("role", "offered"), [(Role.OPERATOR, True), (Role.USER, False)])
+async def test_bundles_show_their_state_and_operators_promote_them(role: Role, offered: bool) -> None:
+    bundle = {
+        "name": "nightly", "hash": "b" * 64, "abi": "arm64-v8a", "toolchain": "t", "tvm_version": "0.1",
+        "has_opencl": False, "size_bytes": 1, "files": [], "golden": [], "warnings": [],
+    }  # fmt: skip
+    rows = [
+        {**bundle, "state": "rolling-out", "reason": "", "phones": 1, "of": 3},
+        {**bundle, "state": "refused", "reason": "tvm_rpc ends with 3", "phones": 0, "of": 0},
+    ]
+    answers = {"bundle.list": {"bundles": rows}, "toolchain.list": {"toolchains": []}}
+    answers |= {"bundle.promote": {**rows[0], "state": "current"}}
+    async with page(Desk(status=status(), **answers)) as farm:
+        csrf = await farm.sign_in("ann", role)
+        text = (await farm.client.get("/bundles")).text
+        assert "rolling out 1 of 3" in said(text)
+        assert "refused tvm_rpc ends with 3" in said(text)
+        assert [text.count(f"/bundles/{order}") for order in ("promote", "rollback")] == [2 * offered, offered]
+        form = {"csrf": csrf, "bundle": "b" * 64}
+        assert (await farm.client.post("/bundles/promote", data=form)).status_code == 303
+        assert "Bundle nightly is current now." in said((await farm.client.get("/bundles")).text)
+        assert (await farm.client.post("/bundles/remove", data=form)).status_code == 400
 
 
 @pytest.mark.parametrize(("role", "offered"), [(Role.OPERATOR, True), (Role.USER, False), (Role.VIEWER, False)])
@@ -181,9 +224,9 @@ async def test_what_may_be_ordered_follows_the_device_while_the_page_is_open() -
     desk = device_desk(view("pixel"))
     async with page(desk) as farm:
         await farm.sign_in()
-        assert ">Release<" not in (await farm.client.get("/devices/pixel/now")).text
+        assert ">Release<" not in (await farm.part("/devices/pixel")).text
         desk.answers |= device_desk(view("pixel", life=Life.QUARANTINED)).answers
-        part = (await farm.client.get("/devices/pixel/now")).text
+        part = (await farm.part("/devices/pixel")).text
     assert ">Release<" in part
     assert farm.session.csrf in part
     assert part.index('data-key="head"') < part.index('data-key="orders"') < part.index(">Release<")

@@ -127,7 +127,7 @@ async def test_a_list_is_asked_for_as_the_address_says() -> None:
         (older,) = re.findall(r'rel="next" href="([^"]*)"', answer.text)
         assert "before=bench-1" in older
         assert "text=m" in older
-        part = await farm.client.get("/jobs/rows?state=live")
+        part = await farm.part("/jobs?state=live")
         assert "<html" not in part.text
         assert (await farm.client.get("/jobs?state=nonsense")).status_code == 400
 
@@ -415,11 +415,18 @@ def measured(seq: int, verdict: str, **fields: Any) -> Any:
     )  # fmt: skip
 
 
+def certified(median_s: float, **fields: Any) -> dict[str, Any]:
+    estimate = {"median_s": median_s, "low_s": median_s * 0.9995, "high_s": median_s * 1.0005, "confidence": 0.95,
+                "count": 100, "effective_count": 100.0, "block": 1}  # fmt: skip
+    return {"device": "pixel", "epoch": "14", "verdict": "trusted", "reasons": [], "estimate": estimate, **fields}
+
+
 async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_them_beside_each_other() -> None:
     rows = [measured(4, "trusted"), measured(3, "rejected"), measured(2, "trusted", tvm="0.2"), measured(1, "trusted")]
     answers = {
         "history.models": {"models": [{"model": SHA, "name": "m", "count": 4}]},
         "history.list": {"rows": rows, "more": True},
+        "job.show": lambda job: {"result": {"certificate": certified(4e-3 if job == "bench-4" else 2e-3)}},
     }
     async with page(Desk(**answers)) as farm:
         every = await farm.client.get("/history?model=m")
@@ -432,8 +439,13 @@ async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_the
         text = said(trusted.text)
         assert "A bench-4 pixel 4.000 ms 3.600 ms to 4.400 ms trusted" in text
         assert "B bench-2 pixel 2.000 ms" in text
+        assert "B is faster: B / A is 0.500, 99 % interval 0.499 to 0.501." in text
+        assert "The two were not measured in turns" in text
         assert "They differ in: tvm." in text
         assert "&amp;trusted=1&amp;log=1&amp;before=1" in trusted.text
+        farm.desk.answers["job.show"] = lambda job: {"result": {"certificate": certified(1e-3, device=job)}}
+        unlike = await farm.client.get("/history?model=m&a=bench-4&b=bench-2")
+        assert "The two were measured on different phones: bench-4 and bench-2." in said(unlike.text)
         assert "Choose A and B" in (await farm.client.get("/history?model=m&a=bench-4&b=gone")).text
         rows[:] = [measured(3, "rejected")]
         assert "None of these results is trusted." in said((await farm.client.get("/history?model=m&trusted=1")).text)

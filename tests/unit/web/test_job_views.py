@@ -7,13 +7,13 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from farm.common.durations import took
 from farm.common.errors import UserError
 from farm.kinds import KINDS
 from farm.model.identity import target_words
 from farm.model.job import FINAL, JobState
 from farm.web.job_views import (
     STATES,
-    TONES,
     Filter,
     facts,
     files_of,
@@ -22,12 +22,11 @@ from farm.web.job_views import (
     may_act,
     outcome,
     reasons,
-    took,
     why,
 )
 from farm.web.leases import queue_rows
 from farm.web.measured import line_plots
-from farm.web.rendering import linked
+from farm.web.rendering import TONES, linked
 
 SHA = "ab" * 32
 
@@ -183,7 +182,8 @@ def test_a_reason_is_given_once_for_all_its_devices() -> None:
         ("farm explain device 10.0.0.3:5555.", '<a href="/devices/10.0.0.3%3A5555">explain device 10.0.0.3:5555</a>.'),
         ("farm device reboot is for operators", "farm device reboot is for operators"),
         ("farm doctor shows <b>", "farm doctor shows &lt;b&gt;"),
-        ("farm job list --user ann shows them", "farm job list --user ann shows them"),
+        ("farm job list --user ann shows", '<a href="/jobs?user=ann">job list --user ann</a> shows'),
+        ("farm job list --state held shows", "farm job list --state held shows"),
     ],
 )
 def test_a_command_leads_to_the_page_that_does_it(text: str, shown: str) -> None:

@@ -80,16 +80,17 @@ async def test_the_wall_filters_by_pool_state_and_text(query: str, names: list[s
         view("tablet", service=Service.DRAINING),
     )
     async with page(Desk(status=status(*devices))) as farm:
-        for path in ("/", "/fleet/wall"):
-            answer = await farm.client.get(path + query)
+        for get in (farm.client.get, farm.part):
+            answer = await get("/" + query)
             assert re.findall(r'class="name">([^<]*)<', answer.text) == names
             assert f"{len(names)} of 3 shown" in answer.text
 
 
 async def test_a_part_is_no_whole_page() -> None:
     async with page(device_desk(view("pixel"))) as farm:
-        for path in ("/fleet/wall", "/devices/pixel/now"):
-            assert "<html" not in (await farm.client.get(path)).text
+        for path in ("/", "/devices/pixel"):
+            assert "<html" in (await farm.client.get(path)).text
+            assert "<html" not in (await farm.part(path)).text
 
 
 async def test_readings_for_plots_and_their_limits() -> None:
@@ -164,7 +165,7 @@ async def test_a_busy_card_shows_its_job_and_the_time_left(
         "job.list": {"jobs": [job], "more": False, "before": ""},
     }
     async with page(Desk(status=status(view("pixel"), holder="bob"), **answers)) as farm:
-        answer = await farm.client.get("/fleet/wall")
+        answer = await farm.client.get("/")
     (work,) = re.findall(r'<span class="work">(.*?)</span>\s*</li>', answer.text, re.DOTALL)
     assert said(work).removeprefix("bob · tune net.onnx").strip(" ·,") == left
     assert 'href="/jobs/tune-7"' in work

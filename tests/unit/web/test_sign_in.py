@@ -9,7 +9,7 @@ from farm.web.page import own_path
 from tests.support.web_desk import BASE, Desk, Page, page, said, status, view
 
 TOKEN = WebConfig(read="token")
-READ = ("/", "/fleet/wall", "/jobs/bench-1/files/result?x=1", "/jobs/bench-1/log", "/events", "/devices/pixel/readings")
+READ = ("/", "/jobs/bench-1/files/result?x=1", "/jobs/bench-1/log", "/events", "/devices/pixel/readings")
 
 
 async def test_a_good_token_begins_a_session() -> None:

@@ -1,0 +1,238 @@
+"""Every command's answers from a real farm: stdout closed, full or unread; narrow, wide and plain terminals.
+
+tests/unit/cli/test_streams.py has the help of every command, and what needs no daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from farm.common.errors import ExitCode
+from farm.simulation.virtual_farm import VirtualFarm
+from tests.support.every_command import STREAMS, TERMINALS, judge_all, leaves
+from tests.support.forked_commands import ForkedCommands
+from tests.support.tunable import dense_onnx
+from tests.support.whole_farm import phones
+
+pytestmark = [pytest.mark.farm("oneplus-12", "galaxy-a55"), pytest.mark.timeout(300)]
+
+# Command lines that end with 0; names in braces are `facts`.
+ANSWERS = """
+alias list [--json]
+alias set fast soc=sm8650
+auth audit [--json]
+auth list [--json]
+bundle list [--json]
+bundle show {bundle} [--json]
+bundle verify {bundle}
+device adb {device} [--json]
+device battery {device} [--json]
+device list [--json]
+device set {device} --label rack=3
+device show {device} [--json]
+drain --end
+explain device {device} [--json]
+explain job {held} [--json]
+explain key android [--json]
+forward list [--json]
+history {model} [--json]
+history {model} --plot
+job hold {held}
+job list [--json]
+job output {shell} -o out
+job show {bench} [--json]
+job show {held}
+job show {tune}
+lease extend {lease} --for 30m
+lease list [--json]
+lease show {lease} [--json]
+logs {bench} [--json]
+logs {tune} --attempt 1
+model show {model} [--json]
+poison list [--json]
+records best {records} [--json]
+records list [--json]
+records show {records} [--json]
+reload
+reservation list [--json]
+status [--json]
+store check [--json]
+store prune
+toolchain list [--json]
+top --once [--json]
+top --once --only absent
+usage [--json]
+usage --by device
+watch {bench} [--json]
+"""
+# Those that end with an error; and those whose end depends on this host: a verdict, what it lacks.
+REFUSED = """
+alias remove absent
+auth new absent --role nonsense
+auth revoke absent
+bench absent.onnx --on android
+bundle add absent
+bundle promote absent
+bundle remove absent
+bundle rollback absent
+bundle show absent
+compare {bench} absent
+compile absent.onnx --target rpi4
+device adopt absent
+device add no:where
+device drain absent
+device forget absent
+device install {device} absent.apk
+device maintain absent
+device power-cycle absent
+device quarantine absent --reason test
+device reboot absent
+device release absent
+device screenshot absent out.png
+device show absent
+explain device absent
+explain job absent
+forward add absent tcp:1 tcp:2
+forward remove absent tcp:1
+job cancel absent
+job output {bench} -o out
+job resume absent
+lease acquire --on soc=absent
+lease kick absent
+lease release absent
+lease run --on soc=absent -- true
+logs absent
+model import absent.onnx
+model make absent
+poison forget absent
+records export absent -o out
+records merge {records} absent
+records remove absent
+reservation add --on soc=sm8650 --user ann --for nonsense
+reservation remove absent
+run absent.onnx --on android
+shell --on soc=absent -- true
+store backup /absent/farm.sqlite
+submit absent.toml
+toolchain add absent --python /absent/python
+toolchain remove absent
+trace record absent
+trace show absent
+tune absent.onnx --on android
+watch absent
+"""
+EITHER = """
+compare {bench} {again} [--json]
+device pull {device} /proc/version out
+doctor [--json]
+history absent.onnx
+"""
+# What takes a phone for each run: on some streams only.
+WORK = """
+bench {model} --on {device} --repeat 5
+run {model} --on {device} --json
+shell --on {device} -- echo hello
+shell --on {device} --detach -- true
+"""
+# Of the whole farm, each with a test of its own; and what tests/unit/cli/test_streams.py runs.
+BESIDE = {"serve", "gate", "demo", "uninstall"}
+UNIT = {"completions", "demo fault", "install-service", "man"}
+SOME_STREAMS, SOME_TERMINALS = (*STREAMS[:3], STREAMS[-1]), TERMINALS[:1]
+
+
+def lines_of(text: str) -> list[str]:
+    """Command lines; `[--json]` is one with and one without."""
+    lines = text.strip().splitlines()
+    return [
+        each
+        for line in lines
+        for each in dict.fromkeys((line.replace(" [--json]", ""), line.replace("[--json]", "--json")))
+    ]
+
+
+@pytest.fixture(scope="module")
+def facts(whole: VirtualFarm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Names of what there is to ask about."""
+    model = tmp_path_factory.mktemp("model") / "dense.onnx"
+    model.write_bytes(dense_onnx())
+    device, other = (each.name for each in phones(whole))
+
+    def job(*words: str) -> str:
+        done = whole.farm(*words, timeout_s=300)
+        assert done.returncode == 0, done
+        return str(whole.client.call("job.list", limit=1)["jobs"][0]["id"])
+
+    found = {"device": device, "model": str(model)}
+    found["bench"] = job("bench", str(model), "--on", device, "--repeat", "40")
+    found["again"] = job("bench", str(model), "--on", device, "--repeat", "40")
+    found["shell"] = job("shell", "--on", device, "--", "seq 1 200")
+    found["tune"] = job("tune", str(model), "--on", device, "--trials", "4")
+    found["held"] = job("bench", str(model), "--on", "android", "--hold", "--detach")
+    found["bundle"] = whole.client.call("bundle.list")["bundles"][0]["name"]
+    found["records"] = whole.client.call("records.list")["sets"][0]["set"]
+    assert whole.farm("lease", "acquire", "--on", other, "--for", "1h").returncode == 0
+    found["lease"] = next(row["id"] for row in whole.client.call("lease.list")["leases"] if row["device"] == other)
+    return found
+
+
+@pytest.fixture(scope="module")
+def commands(whole: VirtualFarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    folder = tmp_path_factory.mktemp("commands")
+    with ForkedCommands(folder, {"FARM_SOCKET": str(whole.socket), "XDG_CACHE_HOME": str(folder)}) as commands:
+        yield commands
+
+
+def words_of(line: str, facts: dict[str, str]) -> list[str]:
+    return [word.format(**facts) for word in line.split()]
+
+
+def test_no_command_is_left_out():
+    tried = [line.split() for line in lines_of(ANSWERS + REFUSED + EITHER + WORK)]
+    left = {path for path in leaves() if path.split() not in [words[: len(path.split())] for words in tried]}
+    assert left == BESIDE | UNIT
+
+
+@pytest.mark.parametrize("line", lines_of(ANSWERS))
+def test_an_answer_on_every_stream_and_terminal(commands, facts, line):
+    assert judge_all(commands, words_of(line, facts), SOME_STREAMS).code == ExitCode.OK
+
+
+@pytest.mark.parametrize("line", lines_of(REFUSED))
+def test_a_refusal_is_one_line_and_a_hint(commands, facts, line):
+    ended = judge_all(commands, words_of(line, facts), STREAMS[4:], SOME_TERMINALS)
+    assert ended.code not in (ExitCode.OK, ExitCode.NO_DAEMON), ended
+    assert [ended.err.count(f"{word}: ") for word in ("error", "  hint")] == [1, 1], ended
+
+
+@pytest.mark.parametrize("line", lines_of(EITHER))
+def test_an_answer_whose_end_depends_on_the_host(commands, facts, line):
+    judge_all(commands, words_of(line, facts), SOME_STREAMS)
+
+
+@pytest.mark.parametrize("line", lines_of(WORK))
+def test_work_on_a_phone_on_some_streams(commands, facts, line):
+    assert judge_all(commands, words_of(line, facts), STREAMS[:2], SOME_TERMINALS).code == ExitCode.OK
+
+
+def shell(farm: VirtualFarm, line: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"FARM_SOCKET": str(farm.socket), "FARM": f"{sys.executable} -m farm"}
+    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "line", ["job list --json", "logs {bench}", "logs {shell} --json", "top --json", "logs -f {endless}"]
+)
+def test_a_reader_that_leaves_after_a_line_ends_the_command(whole, facts, line):
+    """Also one that would go on: with the next line at the latest."""
+    spec = {"kind": "shell", "on": facts["device"], "command": "while sleep 0.2; do echo line; done"}
+    endless = whole.client.call("job.submit", spec=spec)["jobs"][0]["id"] if "endless" in line else ""
+    words = " ".join(words_of(line, facts | {"endless": endless}))
+    done = shell(whole, f"$FARM {words} | head -1; exit ${{PIPESTATUS[0]}}")
+    if endless:
+        whole.client.call("job.cancel", job=endless)
+    assert (done.returncode, done.stderr) == (ExitCode.OK, ""), done
