@@ -120,7 +120,7 @@ def requester_dies(scene: Scene) -> Iterator[Cause]:
 def grant_unused(scene: Scene) -> Iterator[Cause]:
     seq = scene.journal.mark()
     with socket.create_connection(scene.farm.tracker()) as tracker:
-        tracker.sendall(wire.encode_magic() + wire.encode_json([wire.Code.REQUEST, scene.device, "", 0]))
+        tracker.sendall(wire.encode_magic() + wire.encode_json([wire.TrackerCode.REQUEST, scene.device, "", 0]))
         granted = scene.journal.first(seq, about(scene.device, "lease.granted"))
         yield Cause(granted.at, about(scene.device, "lease.released"))
 

@@ -342,10 +342,10 @@ def events() -> str:
     return table(("kind", "subject", "what has happened", "data"), rows)
 
 
-def errors() -> list[type[Any]]:
-    """Every class of error with a code of its own, outside of what imports TVM."""
+def errors() -> list[tuple[str, str, int, str]]:
+    """Code, fault, exit code and meaning of every error, without the classes in what imports TVM."""
     import farm
-    from farm.common.errors import FarmError
+    from farm.common.errors import Code, ExitCode, FarmError, Fault
 
     left_out = ("worker", "tuning", "compiler", "simulation", "store.migrations", "client.tuning", "__main__")
     for found in pkgutil.walk_packages(farm.__path__, "farm."):
@@ -358,19 +358,20 @@ def errors() -> list[type[Any]]:
         for each in cls.__subclasses__():
             yield from below(each)
 
-    codes: dict[str, type[Any]] = {}
+    usual = {Fault.USER: ExitCode.USAGE}
+    codes = {
+        each.value: (each.fault.value, each.exit_code or usual.get(each.fault, ExitCode.FAILED), each.meaning)
+        for each in Code
+    }
     for cls in below(FarmError):
         if cls.__module__.startswith("farm."):
-            codes.setdefault(cls.code, cls)
-    return [codes[code] for code in sorted(codes)]
+            codes.setdefault(str(cls.code), (cls.fault.value, cls.exit_code, (cls.__doc__ or "").split("\n\n")[0]))
+    return [(code, *codes[code]) for code in sorted(codes)]
 
 
 def error_codes() -> str:
     """The page of error codes."""
-    rows = [
-        (f"`{cls.code}`", cls.fault.value, str(int(cls.exit_code)), plain((cls.__doc__ or "").split("\n\n")[0]))
-        for cls in errors()
-    ]
+    rows = [(f"`{code}`", fault, str(exit_code), plain(meaning)) for code, fault, exit_code, meaning in errors()]
     return table(("code", "fault", "exit code", "what"), rows)
 
 

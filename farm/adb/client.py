@@ -14,18 +14,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from farm.adb.connection import AdbConnection, ServerAddress, abridged, deadline
 from farm.adb.devices import AdbDevice, parse_device_list
-from farm.adb.errors import (
-    AdbError,
-    AdbFailed,
-    AdbLinkLost,
-    AdbServerUnreachable,
-    AdbTimeout,
-    PhonePortClosed,
-    failure,
-)
+from farm.adb.errors import AdbError, AdbFailed, AdbLinkLost, AdbServerUnreachable, AdbTimeout, failure
 from farm.adb.host_protocol import BlockReader, encode_request, text_of
 from farm.adb.shell import MAX_OUTPUT_BYTES, STDERR_TAIL_BYTES, ShellResult, ShellStream, collect, new_sentinel
-from farm.common.errors import ProtocolError
+from farm.common.errors import Code, ProtocolError
 from farm.common.histogram import QUICK_S, Histogram
 
 HOST_TIMEOUT_S = 5.0  # an answer that needs no phone takes the server well below 0.1 s
@@ -195,13 +187,15 @@ class AdbClient:
         No listener on the host is involved. There is no half-close: the end of one direction ends both.
 
         Raises:
-            PhonePortClosed: nothing listens there.
+            AdbFailed: nothing listens there.
         """
         try:
             connection = await self.open_service(serial, f"tcp:{port}", timeout_s=timeout_s)
         except (AdbLinkLost, AdbFailed) as error:
-            raise PhonePortClosed(
-                f"Nothing listens on port {port} of phone {serial}.", evidence=error.evidence or error.message
+            raise AdbFailed(
+                f"Nothing listens on port {port} of phone {serial}.",
+                Code.PORT_CLOSED,
+                evidence=error.evidence or error.message,
             ) from error
         return connection.raw
 

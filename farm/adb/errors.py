@@ -83,12 +83,6 @@ class AdbLinkLost(AdbError, PhoneError):
     code = "link_lost"
 
 
-class PhonePortClosed(AdbError, PhoneError):
-    """Nothing listens on that port of the phone."""
-
-    code = "port_closed"
-
-
 class PhoneStorageFull(AdbError, PhoneError):
     """The phone's storage is full."""
 
@@ -99,12 +93,6 @@ class PhonePathRefused(AdbError, PhoneError):
     """The phone refuses that path."""
 
     code = "path_refused"
-
-
-class PushMismatch(AdbError, PhoneError):
-    """A pushed file's content on the phone is not what was sent."""
-
-    code = "push_mismatch"
 
 
 class AdbFailed(AdbError, PhoneError):

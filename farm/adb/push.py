@@ -24,7 +24,7 @@ from typing import BinaryIO, Self
 from farm.adb import push_script as script
 from farm.adb.client import AdbClient
 from farm.adb.connection import AdbConnection, deadline
-from farm.adb.errors import AdbError, AdbLinkLost, AdbTimeout, PhoneStorageFull, PushMismatch, failure
+from farm.adb.errors import AdbError, AdbFailed, AdbLinkLost, AdbTimeout, PhoneStorageFull, failure
 from farm.adb.host_protocol import (
     SYNC_DATA_BYTES,
     SYNC_HEADER,
@@ -42,7 +42,7 @@ from farm.adb.host_protocol import (
     encode_sync,
 )
 from farm.adb.push_script import FileFacts, HashTool
-from farm.common.errors import ProtocolError, UserError
+from farm.common.errors import Code, ProtocolError, UserError
 
 RESERVE_BYTES = 16 << 20  # stays free on the phone beyond the push; Android misbehaves on a full /data
 SCRIPT_TIMEOUT_S = 60.0  # for one batch of hashes
@@ -93,7 +93,7 @@ async def push_tree(
     Raises:
         UserError: an impossible path, two files for one place, a local file that is missing or has changed.
         PhoneStorageFull: not enough room; nothing was sent.
-        PushMismatch: the phone's copy is not what was sent; nothing was installed.
+        AdbFailed: the phone's copy is not what was sent; nothing was installed.
         AdbError: the link or the phone failed; nothing was installed (a repeat sends only what is missing).
     """
     _check(files)
@@ -223,8 +223,9 @@ async def _mismatch(serial: str, file: PushFile, found: FileFacts) -> Exception:
             hint="Add the bundle again (farm bundle add).",
             evidence=f"expected sha256 {file.sha256}, found {local}",
         )
-    return PushMismatch(
+    return AdbFailed(
         f"{file.remote} arrived damaged on phone {serial}; nothing was installed.",
+        Code.PUSH_MISMATCH,
         hint="Try again; if it repeats, the cable, the hub or the phone's flash is bad.",
         evidence=f"expected sha256 {file.sha256}, the phone has {found.digest or 'no such file'}",
     )

@@ -19,7 +19,7 @@ from farm.adb.client import AdbClient
 from farm.adb.connection import deadline
 from farm.adb.errors import AdbError, AdbFailed, AdbTimeout, failure
 from farm.adb.push import CLEANUP_TIMEOUT_S, SyncSession
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 
 INSTALL_TIMEOUT_S = 300.0
 PULL_TIMEOUT_S = 600.0
@@ -31,24 +31,6 @@ _REMOTE_PACKAGE = "/data/local/tmp/farm-install-{}.apk"
 _PROPERTIES = ("ro.serialno", "ro.product.name", "ro.product.model", "ro.product.device")
 _PNG_HEAD = struct.Struct(">8s8xII")  # signature; the IHDR chunk's length and name; width, height
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-class PullTooLargeError(UserError):
-    """The file on the phone is larger than a pull may bring."""
-
-    code = "too_large"
-
-
-class NotAFileError(UserError):
-    """What is on the phone is no file that a pull could bring."""
-
-    code = "not_a_file"
-
-
-class NoRoomError(HostError):
-    """The host's disk has no room for what comes from a phone."""
-
-    code = "no_room"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +82,9 @@ async def pull(
     so many more bytes are written; what it raises ends the pull.
 
     Raises:
-        NotAFileError: it is a device, a pipe or a socket.
-        PullTooLargeError: more than `max_bytes` came.
-        NoRoomError: the host's disk is, or would be, full.
+        UserError: it is a device, a pipe or a socket.
+        UserError: more than `max_bytes` came.
+        HostError: the host's disk is, or would be, full.
         AdbError: the phone refused, or its link ended.
     """
     size = 0
@@ -112,13 +94,17 @@ async def pull(
             await SyncSession.open(client, serial) as session,
         ):
             if stat.S_IFMT((await session.stat(remote)).mode) in _NO_FILES:
-                raise NotAFileError(f"{remote} is a device, a pipe or a socket", hint="farm device pull brings files")
+                raise UserError(
+                    f"{remote} is a device, a pipe or a socket", Code.NOT_A_FILE, hint="farm device pull brings files"
+                )
             with local.open("wb") as file:
                 async for chunk in session.receive(remote):
                     size += len(chunk)
                     if size > max_bytes:
-                        raise PullTooLargeError(
-                            f"{remote} is larger than {max_bytes} bytes", hint="pull it in parts (split on the phone)"
+                        raise UserError(
+                            f"{remote} is larger than {max_bytes} bytes",
+                            Code.TOO_LARGE,
+                            hint="pull it in parts (split on the phone)",
                         )
                     writing = asyncio.create_task(asyncio.to_thread(_write, file, local.parent, chunk, room))
                     try:
@@ -128,7 +114,9 @@ async def pull(
     except BaseException as error:
         local.unlink(missing_ok=True)  # noqa: ASYNC240 (no more than the directory changes)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoomError("the farm's disk is full", hint="free disk space", evidence=str(error)) from error
+            raise HostError(
+                "the farm's disk is full", Code.NO_ROOM, hint="free disk space", evidence=str(error)
+            ) from error
         raise
     return size
 
@@ -177,8 +165,9 @@ async def facts(client: AdbClient, serial: str) -> PhoneFacts:
 def _write(file: BinaryIO, folder: Path, chunk: bytes, room: Callable[[int], None]) -> None:
     """Write to the host's disk, which may be slow and must not become full. Blocks."""
     if shutil.disk_usage(folder).free < LEFT_FREE_BYTES:
-        raise NoRoomError(
+        raise HostError(
             f"the farm's disk is nearly full: a pull leaves {LEFT_FREE_BYTES >> 20} MB of it free",
+            Code.NO_ROOM,
             hint="free disk space",
             evidence=str(folder),
         )

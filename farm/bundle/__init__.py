@@ -5,6 +5,6 @@ one ELF file, `folder` a whole folder, and `closure` decides (pure) whether its 
 kernels that prove a phone works, `library` keeps bundles by content hash, `storage` writes files whole or not at all.
 
 `farm bundle add` calls `BundleLibrary.add`: it reads and inspects the folder, refuses it with every reason
-(`BundleRefusedError`), copies the files, inspects the copy, lets the toolchain compile golden kernels, writes the
+(`bad_bundle`), copies the files, inspects the copy, lets the toolchain compile golden kernels, writes the
 manifest and publishes the object by one rename. `BundleLibrary.for_abi` then answers which bundle a device gets.
 """

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from farm.bundle.model import ElfError, ElfInfo, NotElfError
+from farm.bundle.model import ElfError, ElfInfo
+from farm.common.errors import Code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ def read_elf(path: Path) -> ElfInfo:
     """Read the ELF file at `path`.
 
     Raises:
-        NotElfError: it is no ELF file.
+        ElfError: it is no ELF file.
         ElfError: it is one, but damaged.
         OSError: it cannot be read.
     """
@@ -72,7 +73,7 @@ def parse_elf(data: bytes | mmap.mmap, where: str = "the file") -> ElfInfo:
     """Read an ELF file's bytes; `where` names it in errors.
 
     Raises:
-        NotElfError: the magic number is missing.
+        ElfError: the magic number is missing.
         ElfError: anything else is wrong.
     """
     if bytes(data[:4]) != ELF_MAGIC:
@@ -86,9 +87,11 @@ def parse_elf(data: bytes | mmap.mmap, where: str = "the file") -> ElfInfo:
         ) from error
 
 
-def _not_elf(where: str, start: bytes) -> NotElfError:
+def _not_elf(where: str, start: bytes) -> ElfError:
     seen = f"it starts with {start!r}" if start else "it is empty"
-    return NotElfError(f"{where} is not an ELF file", hint="an executable or library is expected here", evidence=seen)
+    return ElfError(
+        f"{where} is not an ELF file", Code.NOT_ELF, hint="an executable or library is expected here", evidence=seen
+    )
 
 
 def _read(stream: BinaryIO, file_bytes: int) -> ElfInfo:

@@ -13,12 +13,12 @@ from farm.bundle.elf import ELF_MAGIC, parse_elf
 from farm.bundle.model import (
     MARKS,
     Abi,
-    BundleRefusedError,
     ElfError,
     FolderDescription,
     FolderFile,
     Inspection,
     Platform,
+    bundle_refused,
     refusal,
 )
 from farm.common.errors import HostError, UserError
@@ -87,7 +87,7 @@ def _refuse_what_no_bundle_holds(folder: Path) -> None:
             continue
         findings.append(refusal(path.name, problem, hint))
     if findings:
-        raise BundleRefusedError(str(folder), findings)
+        raise bundle_refused(str(folder), findings)
 
 
 def _read_file(path: Path) -> FolderFile:

@@ -44,7 +44,7 @@ from farm.bundle.storage import (
     sweep,
     write_durably,
 )
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish, sync, sync_tree
 from farm.common.selector import did_you_mean
 
@@ -61,12 +61,6 @@ class UnknownBundleError(UserError):
     """No bundle has that name or hash."""
 
     code = "unknown_bundle"
-
-
-class BundleInUseError(UserError):
-    """The bundle is on a phone or in a job."""
-
-    code = "bundle_in_use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ class BundleLibrary:
         and repairs it if its stored copy is damaged. A name that another bundle has moves to this one.
 
         Raises:
-            UserError: the name is not usable, or the folder cannot be a bundle (BundleRefusedError has all reasons).
+            UserError: the name is not usable, or the folder cannot be a bundle.
             HostError: disk or toolchain do not let us; nothing was changed.
         """
         if not _NAME.fullmatch(name):
@@ -204,15 +198,17 @@ class BundleLibrary:
 
         Raises:
             UnknownBundleError: there is no such bundle.
-            BundleInUseError: its files would go, and `in_use` gave a reason.
+            UserError: its files would go, and `in_use` gave a reason.
         """
         with host_errors(f"removing bundle {name}", self._root), locked(self._root / "lock"):
             bundle = self._get_even_damaged(name)
             going = (name,) if name in bundle.names else bundle.names
             last = set(going) == set(bundle.names)
             if last and (reason := in_use(bundle)):
-                raise BundleInUseError(
-                    f"bundle {name} is in use: {reason}", hint="wait, or drain the devices that use it first"
+                raise UserError(
+                    f"bundle {name} is in use: {reason}",
+                    Code.BUNDLE_IN_USE,
+                    hint="wait, or drain the devices that use it first",
                 )
             for unused in going:
                 (self._names / unused).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 
 PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 
@@ -67,12 +67,6 @@ class ElfError(UserError):
     code = "bad_elf"
 
 
-class NotElfError(ElfError):
-    """The file is not an ELF file at all."""
-
-    code = "not_elf"
-
-
 class ForeignElfError(ElfError):
     """The ELF file is for a machine or platform that no phone of the farm has."""
 
@@ -96,20 +90,13 @@ class ElfInfo:
     android_api: int | None = None  # from the .note.android.ident note that the NDK puts into everything it links
 
 
-class BundleRefusedError(UserError):
-    """The folder cannot be a bundle."""
-
-    code = "bad_bundle"
-
-    def __init__(self, folder: str, findings: Sequence[BundleFinding]) -> None:
-        first, more = findings[0], findings[1:]
-        rest = f" (and {len(more)} more)" if more else ""
-        super().__init__(
-            f"{folder} cannot be a bundle: {first.message}{rest}",
-            hint=first.hint,
-            evidence="\n".join(f"{finding.message}; {finding.hint}" for finding in more[:MAX_FINDINGS_IN_ERROR]),
-        )
-        self.findings = tuple(findings)
+def bundle_refused(folder: str, findings: Sequence[BundleFinding]) -> UserError:
+    """The folder cannot be a bundle: the first finding is the message, the next ones are evidence."""
+    first, more = findings[0], findings[1:]
+    rest = f" (and {len(more)} more)" if more else ""
+    evidence = "\n".join(f"{finding.message}; {finding.hint}" for finding in more[:MAX_FINDINGS_IN_ERROR])
+    message = f"{folder} cannot be a bundle: {first.message}{rest}"
+    return UserError(message, Code.BAD_BUNDLE, hint=first.hint, evidence=evidence)
 
 
 class FileKind(StrEnum):
@@ -192,10 +179,10 @@ class Inspection:
         """The bundle's ABI and platform.
 
         Raises:
-            BundleRefusedError: there are refusals; it carries them all.
+            UserError: there are refusals.
         """
         if self.refusals or self.abi is None or self.platform is None:
-            raise BundleRefusedError(folder, self.refusals)
+            raise bundle_refused(folder, self.refusals)
         return self.abi, self.platform
 
 

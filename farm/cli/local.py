@@ -16,12 +16,7 @@ from typing import Any
 
 from farm.common.errors import FarmError
 from farm.common.install import pip_install
-from farm.compiler.tvm_errors import NoTvmError, TvmCrashedError
-
-
-class LocalFailureError(FarmError):
-    """An unexpected error: farm's own fault."""
-
+from farm.compiler.tvm_errors import no_tvm_error, tvm_crashed
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Iteration)\b")  # a traceback's last line
 
@@ -57,9 +52,9 @@ def with_tvm(
 
     Raises:
         FarmError: what it raised.
-        NoTvmError: no interpreter with TVM is known.
-        TvmCrashedError: a signal ended it.
-        LocalFailureError: it failed unexpectedly.
+        HostError: no interpreter with TVM is known.
+        ModelError: a signal ended it.
+        FarmError: it failed unexpectedly.
     """
     asked, answer, log = (scratch / name for name in ("request.json", "reply.json", "log.txt"))
     asked.write_text(json.dumps({"do": do, "scratch": str(scratch), **request}))
@@ -103,13 +98,13 @@ def _reply(answer: Path) -> dict[str, Any] | None:
 
 def _died(code: int, doing: str, output: str, after_crash: str) -> FarmError:
     if code < 0:
-        return TvmCrashedError(
+        return tvm_crashed(
             f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=output[-2000:]
         )
     lines = output.splitlines()
     raised = [line for line in lines if _RAISED.match(line)]
     last = (raised or [line for line in lines if line.strip()] or [f"exit code {code}"])[-1].strip()
-    return LocalFailureError(
+    return FarmError(
         f"internal error of farm while {doing}: {last[:300]}",
         hint="please report it; the evidence is in --json",
         evidence=output[-2000:],
@@ -120,7 +115,7 @@ def python_with_tvm() -> str:
     """This interpreter when it has TVM, else that of the default toolchain.
 
     Raises:
-        NoTvmError: neither has.
+        HostError: neither has.
     """
     if importlib.util.find_spec("tvm") is not None:
         return sys.executable
@@ -129,7 +124,7 @@ def python_with_tvm() -> str:
     configured = load(None).toolchain["default"].python
     if configured != sys.executable:
         return configured
-    raise NoTvmError("there is no TVM beside this farm", hint=pip_install("tvm", sys.executable))
+    raise no_tvm_error("there is no TVM beside this farm", hint=pip_install("tvm", sys.executable))
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:

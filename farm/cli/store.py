@@ -10,7 +10,7 @@ import typer
 
 from farm.cli.connection import JsonFlag, call
 from farm.cli.output import emit
-from farm.common.errors import DaemonUnreachableError, ExitCode
+from farm.common.errors import Code, DaemonUnreachableError, ExitCode, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,16 +106,16 @@ def _alone(
     """The configuration and the database, while no daemon can start.
 
     Raises:
-        StateFolderInUseError: one serves from it, but does not answer.
+        HostError: one serves from it, but does not answer.
     """
     from farm.config import load
     from farm.store.files import StateFolderLock
-    from farm.store.maintenance import NoDatabaseError
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
     if not loaded.state_dir.is_dir():
-        raise NoDatabaseError(
+        raise UserError(
             f"there is no state folder {loaded.state_dir}; {unreachable.message}",
+            Code.NO_DATABASE,
             hint="--state-dir names the daemon's state folder, --config its configuration",
         )
     lock = StateFolderLock(loaded.state_dir)

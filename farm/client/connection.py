@@ -21,7 +21,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from farm.common.errors import DaemonUnreachableError, FarmError, ProtocolError
+from farm.common.errors import Code, DaemonUnreachableError, FarmError, ProtocolError
 from farm.control.address import Where, connect, probe, refused
 from farm.control.client import ENDS, FAILED_HANDSHAKE, FIRST_SIGN_S, REMOTE_SIGN_S, Exchange
 from farm.control.messages import Reply, Request, encode_request
@@ -33,7 +33,6 @@ logger = logging.getLogger("farm.client")
 
 OnNotice = Callable[[str], None]
 OnTransfer = Callable[[str, int, int], None]  # a file's name, bytes that are there, bytes in all
-STOPPING = "stopping"  # code of the error that a stopping daemon ends its calls with
 MS = 1000
 
 
@@ -204,7 +203,7 @@ class Link:
                 reply = exchange.received(received, time.monotonic())
             except FarmError as error:
                 self.busy = not exchange.ended
-                if error.code == STOPPING:
+                if error.code == Code.STOPPING:
                     raise DaemonUnreachableError("the farm daemon is stopping", hint=error.hint) from error
                 raise
             self.busy = not exchange.ended

@@ -10,12 +10,11 @@ from typing import Self
 from farm.client.connection import DaemonConnection, OnNotice
 from farm.client.streams import Reasons, watched, with_idle
 from farm.common.durations import format_duration
-from farm.common.errors import ProtocolError, UserError
+from farm.common.errors import Code, ProtocolError, UserError
 
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 EXPIRING = "lease.expiring"
 LOOK_S = 2.0  # of silence: then it is looked whether the grant was missed, and why it waits
-NOT_HELD = "lease_not_ready"  # code of the error when nobody has such a lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class AsyncLease(HeldPhone):
         """A lease by its id, its job's, or its device.
 
         Raises:
-            UserError: nobody holds a phone by that name (yet, or any more): its code is NOT_HELD.
+            UserError: nobody holds a phone by that name (yet, or any more): its code is `lease_not_ready`.
             ProtocolError: the daemon's answer has another form.
         """
         answer = await connection.call("lease.show", lease=name)
@@ -100,7 +99,7 @@ class AsyncLease(HeldPhone):
         try:
             await self.connection.call("lease.release", lease=self.lease)
         except UserError as error:
-            if error.code != NOT_HELD:
+            if error.code != Code.LEASE_NOT_READY:
                 raise
             # A daemon just started may not have resumed it yet. A job that has ended stays as it is.
             await self.connection.call("job.cancel", job=self.job)
@@ -121,7 +120,7 @@ async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | No
                 try:
                     return await AsyncLease.of(connection, job)
                 except UserError as error:
-                    if error.code != NOT_HELD:
+                    if error.code != Code.LEASE_NOT_READY:
                         raise
             if (each is None or each.kind == "job.waits") and on_wait is not None:
                 waits = (await connection.call("job.show", job=job))["job"]["waits"]

@@ -23,12 +23,13 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm.client.model import Submitted, names_of
 from farm.client.specs import check_models, checked_inputs, checked_labels, file_hash, spec_of_files
-from farm.common.errors import FarmError, UserError
+from farm.common.errors import Code, FarmError, UserError
 from farm.common.field_errors import SHA256_FORM
 from farm.common.files import checked_file
 from farm.common.limits import MAX_JOBS_AT_ONCE
@@ -48,10 +49,7 @@ CHECKED_AT_ONCE = 100  # specs in one question: a spec may have 10 kB, a message
 KEY_CHARS = 64  # of a caller's key that are kept; a hash of the job follows
 
 
-class SpecFileError(UserError):
-    """The spec file has a mistake."""
-
-    code = "bad_spec_file"
+spec_file_error = partial(UserError, code=Code.BAD_SPEC_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def load(path: Path) -> tuple[Planned, ...]:
     """What the file asks for, in its order.
 
     Raises:
-        SpecFileError: it cannot be read, or something in it is wrong; nothing was sent anywhere.
+        UserError: it cannot be read, or something in it is wrong; nothing was sent anywhere.
         UserError: a file it names cannot be read.
     """
     tree = _read(path)
@@ -197,7 +195,7 @@ class _Table:
         after = self.given.get("after", [])
         return tuple(each for each in after if isinstance(each, str)) if isinstance(after, list) else ()
 
-    def error(self, message: str, *, hint: str = "") -> SpecFileError:
+    def error(self, message: str, *, hint: str = "") -> UserError:
         return _mistake(self.path, self.where, message, hint)
 
     def plan(self, hashes: dict[Path, str], ids: Mapping[str, str]) -> Iterator[Planned]:
@@ -265,19 +263,19 @@ def _check_files(planned: Planned, passed: set[str]) -> None:
     passed.add(key)
 
 
-def _mistake(path: Path, where: str, message: str, hint: str) -> SpecFileError:
-    return SpecFileError(": ".join(filter(None, (str(path), where, message))), hint=hint)
+def _mistake(path: Path, where: str, message: str, hint: str) -> UserError:
+    return spec_file_error(": ".join(filter(None, (str(path), where, message))), hint=hint)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise SpecFileError(
+        raise spec_file_error(
             f"{path} is not valid TOML: {error}", hint="texts stand in quotes; numbers, true and false do not"
         ) from error
     except OSError as error:
-        raise SpecFileError(f"cannot read {path}: {error}", hint="give a TOML file: docs/clients.md") from error
+        raise spec_file_error(f"cannot read {path}: {error}", hint="give a TOML file: docs/clients.md") from error
 
 
 def _text(path: Path) -> str:
@@ -286,7 +284,7 @@ def _text(path: Path) -> str:
         text = data.decode("utf-8")
         if "\0" not in text:  # a small model's bytes may be UTF-8, too
             return text
-    raise SpecFileError(
+    raise spec_file_error(
         f"{path} is no TOML file: it is no UTF-8 text",
         hint=f"of a model: farm bench {shlex.quote(str(path))} --on SELECTOR; spec files: docs/clients.md",
     )

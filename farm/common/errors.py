@@ -5,15 +5,16 @@ phone -> another phone, at once; user -> never; host or farm -> back off and try
 `str(error)` is one sentence for a person; `hint` says what to do next; `evidence` is the text of the peer.
 
 `error_to_wire` keeps fault, code and exit code. A receiver that does not know the sender's class gets one of the same
-fault, code and exit code, so `except PhoneError` works on both sides.
+fault, code and exit code, so `except PhoneError` works on both sides. An error that nothing catches by class
+has no class: it is raised as its base with a `Code`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import lru_cache
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Self
 
 
 class Fault(StrEnum):
@@ -37,15 +38,123 @@ class ExitCode:
     INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
+class Code(StrEnum):
+    """Codes of errors that nothing catches by class: the code, whose fault it is, its meaning, and an exit code.
+
+    A class of errors that is caught declares its code itself; docs/reference-events.md lists both.
+    """
+
+    fault: Fault
+    meaning: str
+    exit_code: int | None  # None: as for the fault
+
+    def __new__(cls, code: str, fault: Fault, meaning: str, exit_code: int | None = None) -> Self:
+        """One row of the table."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.fault, member.meaning, member.exit_code = fault, meaning, exit_code
+        return member
+
+    AFTER_FAILED = "after_failed", Fault.USER, "A job that this one waits for did not succeed.", ExitCode.FAILED
+    ARTIFACT_STORAGE = "artifact_storage", Fault.HOST, "The artifact folder cannot be written."
+    BAD_ARTIFACT = "bad_artifact", Fault.USER, "The artifact request is wrong."
+    BAD_BUNDLE = "bad_bundle", Fault.USER, "The folder cannot be a bundle."
+    BAD_INPUTS = "bad_inputs", Fault.USER, "The inputs do not fit the model."
+    BAD_LABELS = "bad_labels", Fault.USER, "The labels do not fit the model's outputs."
+    BAD_PRECISION = "bad_precision", Fault.USER, "There is no such precision."
+    BAD_SELECTOR = "bad_selector", Fault.USER, "The selector does not follow the grammar."
+    BAD_SHAPE = "bad_shape", Fault.USER, "The shapes or types cannot be read, or do not fit the model."
+    BAD_SPEC_FILE = "bad_spec_file", Fault.USER, "The spec file has a mistake."
+    BUNDLE_DAMAGED = "bundle_damaged", Fault.HOST, "Files of a bundle are not what they were when it was added."
+    BUNDLE_IN_USE = "bundle_in_use", Fault.USER, "The bundle is on a phone or in a job."
+    BUNDLE_NOT_TAKEN = "bundle_not_taken", Fault.PHONE, "The phone does not run with the bundle that was wanted."
+    BUNDLE_PAIR = "bundle_pair", Fault.USER, "These two bundles cannot be compared on that phone."
+    BUNDLE_VERSION = "bundle_version", Fault.USER, "The library that is compiled here does not run under a bundle."
+    CHECK_TIMEOUT = "check_timeout", Fault.PHONE, "The golden kernels did not end in time on the phone."
+    COMMAND_FAILED = "command_failed", Fault.USER, "The command's exit code is not 0.", ExitCode.FAILED
+    COMPILE = "compile", Fault.USER, "TVM cannot compile the model for that target."
+    CONFIG = "config", Fault.USER, "The configuration has a mistake."
+    DATABASE = "database", Fault.HOST, "The database cannot be used."
+    DEADLINE = "deadline", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
+    DEVICE_SCRIPT = "device_script", Fault.PHONE, "A device script answered in words it does not have."
+    FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your session."
+    HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
+    HOST_RUN = "host_run", Fault.USER, "The model failed on this host."
+    ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."
+    INSTALL = "install", Fault.PHONE, "The bundle's folder could not be put in place."
+    INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
+    LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
+    LEASE_NOT_READY = "lease_not_ready", Fault.USER, "Nobody has such a lease now."
+    LINK = "link", Fault.HOST, "The linker refused the object files."
+    NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
+    NOT_A_FILE = "not_a_file", Fault.USER, "What is on the phone is no file that a pull could bring."
+    NOT_CHECKING = "not_checking", Fault.PHONE, "The device is not being checked."
+    NOT_ELF = "not_elf", Fault.USER, "The file is not an ELF file at all."
+    NOT_POISONED = "not_poisoned", Fault.USER, "Nothing is remembered of that artifact."
+    NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
+    NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
+    NO_ARTIFACT = "no_artifact", Fault.USER, "There is no such artifact."
+    NO_CANDIDATE_RAN = "no_candidate_ran", Fault.USER, "No candidate ran.", ExitCode.FAILED
+    NO_DATABASE = "no_database", Fault.USER, "There is no database yet."
+    NO_IDENTITY = "no_identity", Fault.PHONE, "The phone answered without any property."
+    NO_LAB = "no_lab", Fault.HOST, "The lab process does not answer."
+    NO_LINKER = "no_linker", Fault.HOST, "The host has no linker for that ABI."
+    NO_PHONES_LEFT = "no_phones_left", Fault.HOST, "There is no phone, and there will be none."
+    NO_ROOM = "no_room", Fault.HOST, "The host's disk has no room for what comes from a phone."
+    NO_SERVER = "no_server", Fault.PHONE, "The device has no running RPC server."
+    NO_SUCH_ACCOUNT = "no_such_account", Fault.USER, "There is no account of that name."
+    NO_SUCH_FILE = "no_such_file", Fault.USER, "The job has no such file."
+    NO_SUCH_RECORDS = "no_such_records", Fault.USER, "There is no such set of records."
+    NO_SUCH_RESERVATION = "no_such_reservation", Fault.USER, "There is no such reservation."
+    NO_TARGET = "no_target", Fault.USER, "There is no such target."
+    NO_TVM = "no_tvm", Fault.HOST, "There is no TVM here."
+    OUT_OF_MEMORY = "out_of_memory", Fault.PHONE, "The phone is out of memory."
+    PACKAGE_VERSION = "package_version", Fault.USER, "The package is of another version of the format, or of TVM."
+    PHONE_CLOCK = "phone_clock", Fault.PHONE, "The phone's clock told a time that is none."
+    PHONE_FORGOTTEN = "phone_forgotten", Fault.PHONE, "The job's phone is no part of the farm any more."
+    POISONED = "poisoned", Fault.USER, "The library has killed what ran it before."
+    PORT_CLOSED = "port_closed", Fault.PHONE, "Nothing listens on that port of the phone."
+    PORT_TAKEN = "port_taken", Fault.HOST, "The port is taken."
+    PUSH_MISMATCH = "push_mismatch", Fault.PHONE, "A pushed file's content on the phone is not what was sent."
+    QUEUE = "queue", Fault.FARM, "The job queue got an event that does not fit the job's phase."
+    QUOTA = "quota", Fault.USER, "The user has as many jobs as they may.", ExitCode.NOT_ALLOWED
+    REBOOT_REFUSED = "reboot_refused", Fault.PHONE, "The phone was asked to reboot and did not go down."
+    RECORDS_BUSY = "records_busy", Fault.HOST, "Another process writes these records."
+    RESULT_NOT_KEPT = "result_not_kept", Fault.FARM, "The attempt's result cannot be kept."
+    RUNTIME_FOLDER = "runtime_folder", Fault.HOST, "The runtime folder cannot be used."
+    SERVER_REFUSED = "server_refused", Fault.PHONE, "The phone's RPC server refused the farm's key."
+    SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
+    SERVER_START = "server_start", Fault.PHONE, "The RPC server did not start."
+    SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
+    STALE = "stale", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
+    STATE_FOLDER_IN_USE = "state_folder_in_use", Fault.HOST, "Another daemon uses this state folder."
+    STOPPING = "stopping", Fault.HOST, "The farm daemon is stopping."
+    STORE_CONFLICT = "store_conflict", Fault.FARM, "The database refused a write that would break one of its rules."
+    STORE_PROBLEM = "store_problem", Fault.HOST, "The farm cannot keep new jobs now."
+    STORE_READ = "store_read", Fault.HOST, "The database could not be read."
+    TOOLCHAIN_IN_USE = "toolchain_in_use", Fault.USER, "Attempts, jobs or bundles need the toolchain."
+    TOOLCHAIN_NAME = "toolchain_name", Fault.USER, "The name is taken, or cannot be one."
+    TOOLCHAIN_REFUSED = "toolchain_refused", Fault.USER, "The interpreter cannot be a toolchain."
+    TOO_HOT = "too_hot", Fault.PHONE, "A lease ended because its phone was dangerously hot."
+    TOO_LARGE = "too_large", Fault.USER, "The file on the phone is larger than a pull may bring."
+    TVM_CRASHED = "tvm_crashed", Fault.USER, "TVM crashed."
+    UNKNOWN_KIND = "unknown_kind", Fault.USER, "The daemon does not know this request or kind of job."
+    UNKNOWN_TOOLCHAIN = "unknown_toolchain", Fault.USER, "There is no toolchain of that name."
+    WORKER_BUG = "worker_bug", Fault.FARM, "A worker failed in a way farm did not foresee."
+
+
 class FarmError(Exception):
     """Something went wrong inside farm."""
 
     fault: ClassVar[Fault] = Fault.FARM
-    code: ClassVar[str] = "internal"
-    exit_code: ClassVar[int] = ExitCode.FAILED
+    code: str = "internal"
+    exit_code: int = ExitCode.FAILED
 
-    def __init__(self, message: str = "", *, hint: str = "", evidence: str = "") -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+    def __init__(self, message: str = "", code: Code | None = None, *, hint: str = "", evidence: str = "") -> None:
+        default = code.meaning if code else (type(self).__doc__ or "").strip().splitlines()[0]
+        super().__init__(message or default)
+        if code:
+            self.code, self.exit_code = code.value, code.exit_code or self.exit_code
         self.hint = hint
         self.evidence = evidence
 
@@ -103,10 +212,7 @@ class HostError(FarmError):
     code = "host"
 
 
-class StoppingError(HostError):
-    """The farm daemon is stopping."""
-
-    code = "stopping"
+stopping_error = partial(HostError, code=Code.STOPPING)
 
 
 class DaemonUnreachableError(HostError):
@@ -123,12 +229,7 @@ class ProtocolError(FarmError):
 
 
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful
-_BY_FAULT: Mapping[str, type[FarmError]] = {
-    Fault.USER: UserError,
-    Fault.PHONE: PhoneError,
-    Fault.HOST: HostError,
-    Fault.FARM: FarmError,
-}
+_BY_FAULT = {str(each.fault): each for each in (UserError, PhoneError, HostError, FarmError)}
 
 
 def error_to_wire(error: BaseException) -> dict[str, object]:
@@ -155,29 +256,16 @@ def error_from_wire(fields: Mapping[str, object]) -> FarmError:
         return FarmError("the peer reported an error in a form this version does not know", evidence=str(dict(fields)))
     if not isinstance(exit_code, int) or isinstance(exit_code, bool):
         exit_code = base.exit_code
-    return _class_for(base, code, exit_code)(
-        _text(fields, "message"), hint=_text(fields, "hint"), evidence=_text(fields, "evidence")
-    )
+    known = next((each for each in _family(base) if each.code == code and each.__init__ is FarmError.__init__), base)
+    error = known(_text(fields, "message"), hint=_text(fields, "hint"), evidence=_text(fields, "evidence"))
+    error.code, error.exit_code = code, exit_code
+    return error
 
 
-def _class_for(base: type[FarmError], code: str, exit_code: int) -> type[FarmError]:
-    for known in (base, *_descendants(base)):
-        same = known.code == code and known.exit_code == exit_code
-        if same and known.__init__ is FarmError.__init__:
-            return known
-    return _foreign_class(str(base.fault), code, exit_code)
-
-
-def _descendants(base: type[FarmError]) -> Iterator[type[FarmError]]:
+def _family(base: type[FarmError]) -> Iterator[type[FarmError]]:
+    yield base
     for child in base.__subclasses__():
-        yield child
-        yield from _descendants(child)
-
-
-@lru_cache(maxsize=256)
-def _foreign_class(fault: str, code: str, exit_code: int) -> type[FarmError]:
-    base = _BY_FAULT[fault]
-    return type(f"Remote{base.__name__}", (base,), {"code": code, "exit_code": exit_code, "__doc__": base.__doc__})
+        yield from _family(child)
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from typing import TypeVar
 
-from farm.common.errors import NoPhoneError, UserError
+from farm.common.errors import Code, NoPhoneError, UserError
 
 T = TypeVar("T")
 
@@ -54,10 +55,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]*")
 Described = tuple[Mapping[str, str], Collection[str]]  # one device's labels and aliases
 
 
-class SelectorError(UserError):
-    """The selector does not follow the grammar."""
-
-    code = "bad_selector"
+selector_error = partial(UserError, code=Code.BAD_SELECTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +70,12 @@ class Selector:
         """Parse `text`; values are normalised, so `gpu=Adreno 740` means `gpu=adreno-740`.
 
         Raises:
-            SelectorError: the text does not follow the grammar; the message names the offending term.
+            UserError: the text does not follow the grammar; the message names the offending term.
         """
         if not text.strip():
-            raise SelectorError("the selector is empty", hint=f"write {GRAMMAR}")
+            raise selector_error("the selector is empty", hint=f"write {GRAMMAR}")
         if len(text) > MAX_SELECTOR_LENGTH:
-            raise SelectorError(
+            raise selector_error(
                 f"the selector is {len(text)} characters long; at most {MAX_SELECTOR_LENGTH} are allowed"
             )
         aliases: set[str] = set()
@@ -89,11 +87,11 @@ class Selector:
                 continue
             label, value = name.strip().lower(), _value(raw, term)
             if not _LABEL.fullmatch(label):
-                raise SelectorError(
+                raise selector_error(
                     f"selector term {term.strip()!r}: {name.strip()!r} is not a label", hint=f"write {GRAMMAR}"
                 )
             if labels.setdefault(label, value) != value:
-                raise SelectorError(
+                raise selector_error(
                     f"the selector wants {label}={labels[label]} and {label}={value}: no phone can be both",
                     hint="terms are joined by AND; there is no OR",
                 )
@@ -104,7 +102,7 @@ class Selector:
         """The selector of one alias (a stock TVM key).
 
         Raises:
-            SelectorError: nothing of the alias survives normalisation.
+            UserError: nothing of the alias survives normalisation.
         """
         return cls(aliases=(_value(alias, alias),))
 
@@ -180,7 +178,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
 def _value(raw: str, term: str) -> str:
     value = normalise(raw)
     if not value:
-        raise SelectorError(f"selector term {term.strip()!r} has no value", hint=f"write {GRAMMAR}")
+        raise selector_error(f"selector term {term.strip()!r} has no value", hint=f"write {GRAMMAR}")
     return value
 
 

@@ -147,7 +147,7 @@ def build(
         ModelError: the model or its inputs cannot be used, or TVM fails.
         PackageError: the package is damaged, or does not fit what is wanted.
         TargetError: TVM does not take the target; TargetRefusedError: it would do it wrongly.
-        NoLinkerError: the host cannot link for the target.
+        HostError: the host cannot link for the target.
     """
     if is_package(data):
         return _unpacked(data, name, wanted, cache, report)

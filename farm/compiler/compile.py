@@ -24,7 +24,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
 from farm.bundle.storage import hash_file
-from farm.common.errors import ModelError, UserError
+from farm.common.errors import Code, ModelError, UserError
 from farm.common.files import publish
 from farm.compiler.files import drop_unused, locked
 from farm.compiler.link import exporter, find_linker
@@ -92,12 +92,6 @@ _FINISH = tvm.transform.Sequential(
 )
 
 
-class ModelCompileError(ModelError):
-    """TVM cannot compile the model for that target."""
-
-    code = "compile"
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a model is compiled."""
@@ -129,7 +123,7 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
     Raises:
         TargetError: TVM does not know the target.
         TargetRefusedError: it has no code generator for it, or schedules it all by itself.
-        ModelCompileError: TVM fails.
+        ModelError: TVM fails.
     """
     target = target_from(recipe.target)
     check_target(target)
@@ -151,7 +145,7 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
         TargetRefusedError: it has no code generator for it, or records do not apply to it.
         BadRecordsError: the records cannot be read.
         ForeignRecordsError: they are all for other models or targets (see farm.compiler.targets).
-        ModelCompileError: TVM fails.
+        ModelError: TVM fails.
     """
     return _compiled(model, recipe)[0]
 
@@ -215,7 +209,7 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
 
     Raises:
         FarmError: as `compile_model`.
-        NoLinkerError: the host cannot link for that target.
+        HostError: the host cannot link for that target.
     """
     abi, platform = abi_of(recipe.target)
     linker = find_linker(abi, platform)
@@ -308,8 +302,9 @@ def _tvm_errors(model: ImportedModel, target: Any) -> Iterator[None]:
     except (ModelError, UserError):
         raise
     except Exception as error:
-        raise ModelCompileError(
+        raise ModelError(
             f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
+            Code.COMPILE,
             evidence=end_of(error),
         ) from error
 

@@ -9,14 +9,15 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 from farm.common.selector import nearest
-from farm.compiler.model import Array, ImportedModel, ShapeError, SourceModel, TensorSpec, shown
+from farm.compiler.model import Array, ImportedModel, SourceModel, TensorSpec, shape_error, shown
 from farm.compiler.shape_option import shape_option
 
 INPUT_SEED = 20260801  # fixed: the same model gets the same random inputs on every phone and every day
@@ -30,10 +31,7 @@ NO_DTYPES: Mapping[str, str] = {}
 Fill = Literal["random", "zeros", "ones"]
 
 
-class InputError(ModelError):
-    """The inputs do not fit the model."""
-
-    code = "bad_inputs"
+input_error = partial(ModelError, code=Code.BAD_INPUTS)
 
 
 class ModelWithInputs(Protocol):
@@ -58,7 +56,7 @@ def import_with(
 
     Raises:
         ModelError: as `farm.compiler.load.import_model`.
-        InputError: as `read_arrays` and `fitted`; an array and `shapes` contradict each other.
+        ModelError: as `read_arrays` and `fitted`; an array and `shapes` contradict each other.
     """
     from farm.compiler.load import import_model  # TVM is needed from here on; this module is read without it, too
 
@@ -73,12 +71,12 @@ def shapes_with(
     """The shapes asked for and those of arrays that are given as inputs.
 
     Raises:
-        InputError: an array is no input, or has another shape than the file or `shapes` say.
+        ModelError: an array is no input, or has another shape than the file or `shapes` say.
     """
     _check_arrays(source, arrays)
     for name, array in arrays.items():
         if name in shapes and tuple(shapes[name]) != array.shape:
-            raise InputError(
+            raise input_error(
                 f"input {name!r} has shape {shown(array.shape)}, and --shape says {shown(shapes[name])}",
                 hint="give one of them",
             )
@@ -89,7 +87,7 @@ def fitted(model: ModelWithInputs, arrays: Mapping[str, Array]) -> dict[str, Arr
     """Each array in its input's type, which loses nothing but digits.
 
     Raises:
-        InputError: an array is unknown, has a wrong shape or type, or holds NaN.
+        ModelError: an array is unknown, has a wrong shape or type, or holds NaN.
     """
     specs = _check_arrays(model, arrays)
     return {name: _converted(specs[name], array) for name, array in arrays.items()}
@@ -99,11 +97,11 @@ def all_inputs(model: ModelWithInputs, given: Mapping[str, Array]) -> dict[str, 
     """Every input by name: all given, or all seeded random.
 
     Raises:
-        InputError: some are given and others are not, or one must be made and its shape is not fixed.
+        ModelError: some are given and others are not, or one must be made and its shape is not fixed.
     """
     missing = [spec.name for spec in model.inputs if spec.name not in given]
     if given and missing:
-        raise InputError(
+        raise input_error(
             f"the inputs file lacks the array {missing[0]!r}",
             hint=f"{model.name} has inputs: {', '.join(spec.name for spec in model.inputs)}",
         )
@@ -114,7 +112,7 @@ def filled(model: ModelWithInputs, given: Mapping[str, Array], fill: Fill) -> di
     """Every input by name: `given` ones as they are, the others made.
 
     Raises:
-        InputError: one must be made, and its shape is not fixed.
+        ModelError: one must be made, and its shape is not fixed.
     """
     return {
         spec.name: given[spec.name] if spec.name in given else _made(model, spec, fill, position)
@@ -125,7 +123,7 @@ def filled(model: ModelWithInputs, given: Mapping[str, Array], fill: Fill) -> di
 def _made(model: ModelWithInputs, spec: TensorSpec, fill: Fill, position: int) -> Array:
     for dimension, size in enumerate(spec.shape):
         if not isinstance(size, int):
-            raise InputError(
+            raise input_error(
                 f"{model.name}: input {spec.name!r}, shape {shown(spec.shape)}, leaves dimension {dimension} open",
                 hint="give --input FILE.npz, whose arrays fix the shapes, or export the model with fixed shapes",
             )
@@ -144,7 +142,7 @@ def fixed_inputs(
     """A model's inputs with every dimension fixed. `by_arrays`: --input could fix them too, and a hint mentions it.
 
     Raises:
-        ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
+        ModelError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
     """
     check_names(source, shapes, "shape")
     or_else = ", or by the arrays of --input FILE.npz" if by_arrays else ""
@@ -164,22 +162,22 @@ def read_arrays(npz: bytes) -> dict[str, Array]:
     """The arrays in an .npz file's bytes, which are never unpickled.
 
     Raises:
-        InputError: it is no .npz of plain arrays, or claims to be too large.
+        ModelError: it is no .npz of plain arrays, or claims to be too large.
     """
     if npz[:6] == b"\x93NUMPY":
-        raise InputError("the inputs file is one array (.npy), which does not name its input", hint=WRITE_HINT)
+        raise input_error("the inputs file is one array (.npy), which does not name its input", hint=WRITE_HINT)
     if npz[:1] == b"\x80":
-        raise InputError("the inputs file is a pickle, which could run any code and is not read", hint=WRITE_HINT)
+        raise input_error("the inputs file is a pickle, which could run any code and is not read", hint=WRITE_HINT)
     try:
         archive = zipfile.ZipFile(io.BytesIO(npz))
     except zipfile.BadZipFile as error:
-        raise InputError("the inputs file is no .npz file of plain arrays", hint=WRITE_HINT) from error
+        raise input_error("the inputs file is no .npz file of plain arrays", hint=WRITE_HINT) from error
     with archive:
         if not archive.infolist():
-            raise InputError("the inputs file holds no array", hint=WRITE_HINT)
+            raise input_error("the inputs file holds no array", hint=WRITE_HINT)
         for member in archive.infolist():
             if member.file_size > MAX_ARRAY_BYTES:
-                raise InputError(
+                raise input_error(
                     f"the array {member.filename!r} in the inputs file has {member.file_size:,} bytes",
                     hint=f"at most {MAX_ARRAY_BYTES:,} bytes each",
                 )
@@ -199,11 +197,11 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         with archive.open(member) as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
     except MemoryError as error:
-        raise InputError(f"the array {member.filename!r} in the inputs file does not fit into memory") from error
+        raise input_error(f"the array {member.filename!r} in the inputs file does not fit into memory") from error
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         pickled = "allow_pickle" in str(error)
         why = "holds Python objects, which are not read" if pickled else "is damaged, or no array"
-        raise InputError(
+        raise input_error(
             f"the array {member.filename!r} in the inputs file {why}", hint=WRITE_HINT, evidence=str(error)
         ) from error
 
@@ -215,7 +213,7 @@ def _check_arrays(model: ModelWithInputs, arrays: Mapping[str, Array]) -> dict[s
             near = nearest(name, specs)
             guess = f"did you mean {near[0]!r}? " if near else ""
             hint = f"{guess}{model.name} has inputs: {', '.join(specs) or 'none'}"
-            raise InputError(f"the inputs file has the array {name!r}, which is no input of {model.name}", hint=hint)
+            raise input_error(f"the inputs file has the array {name!r}, which is no input of {model.name}", hint=hint)
         _check(specs[name], array)
     return specs
 
@@ -225,12 +223,12 @@ def _check(spec: TensorSpec, array: Array) -> None:
         wanted == size or not isinstance(wanted, int) for wanted, size in zip(spec.shape, array.shape, strict=True)
     )
     if not fits:
-        raise InputError(
+        raise input_error(
             f"input {spec.name!r} has shape {shown(array.shape)}, the model wants {shown(spec.shape)}",
             hint="give an array of that shape in the inputs file",
         )
     if array.size == 0:
-        raise InputError(
+        raise input_error(
             f"input {spec.name!r} is empty: its shape is {shown(array.shape)}",
             hint="every dimension must be 1 or more",
         )
@@ -238,7 +236,7 @@ def _check(spec: TensorSpec, array: Array) -> None:
 
 def _converted(spec: TensorSpec, array: Array) -> Array:
     if not np.can_cast(array.dtype, spec.dtype, casting="same_kind"):
-        raise InputError(
+        raise input_error(
             f"input {spec.name!r} is {array.dtype}, the model wants {spec.dtype}",
             hint=f"convert the array: .astype('{spec.dtype}')",
         )
@@ -255,21 +253,21 @@ def _converted(spec: TensorSpec, array: Array) -> Array:
 def _refuse_where(wrong: Array, spec: TensorSpec, array: Array, hint: str) -> None:
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise InputError(f"input {spec.name!r} has {array[place]} at {list(place)}", hint=hint)
+        raise input_error(f"input {spec.name!r} has {array[place]} at {list(place)}", hint=hint)
 
 
 def check_names(source: ModelWithInputs, given: Mapping[str, Any], what: str) -> None:
     """Refuse a name that is no input.
 
     Raises:
-        ShapeError: there is one; the nearest input is named.
+        ModelError: there is one; the nearest input is named.
     """
     names = [spec.name for spec in source.inputs]
     for name in given:
         if name not in names:
             near = nearest(name, names)
             guess = f"did you mean {near[0]!r}? " if near else ""
-            raise ShapeError(
+            raise shape_error(
                 f"a {what} is given for {name!r}, which is no input of {source.name}",
                 hint=f"{guess}{source.name} has inputs: {', '.join(names) or 'none'}",
             )
@@ -279,24 +277,24 @@ def _fixed(source: ModelWithInputs, spec: TensorSpec, shapes: Mapping[str, Seque
     shape = tuple(int(size) for size in shapes[spec.name]) if spec.name in shapes else spec.shape
     where = f"{source.name}: input {spec.name!r}, shape {shown(spec.shape)}"
     if len(shape) != len(spec.shape):
-        raise ShapeError(
+        raise shape_error(
             f"{where}, has {len(spec.shape)} dimensions, and the shape given for it, {shown(shape)}, has {len(shape)}",
             hint=f"write {_typed(spec, shape)}",
         )
     for dimension, (wanted, size) in enumerate(zip(spec.shape, shape, strict=True)):
         if not isinstance(size, int):
             named = f" ({size!r})" if size != "?" else ""
-            raise ShapeError(
+            raise shape_error(
                 f"{where}, leaves dimension {dimension}{named} open",
                 hint=f"fix it, for example {_typed(spec, shape)}{or_else}",
             )
         if isinstance(wanted, int) and wanted != size:
-            raise ShapeError(
+            raise shape_error(
                 f"{where}: dimension {dimension} is {wanted} in the file, and {size} is asked for",
                 hint="export the model with that shape, or with that dimension left open",
             )
         if size < 1:
-            raise ShapeError(f"{where}: dimension {dimension} is {size}", hint="every dimension must be 1 or more")
+            raise shape_error(f"{where}: dimension {dimension} is {size}", hint="every dimension must be 1 or more")
     return TensorSpec(spec.name, shape, spec.dtype)
 
 

@@ -18,10 +18,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.files import publish
 
 LINK_TIMEOUT_S = 120.0  # 0.2 s for a small network; weights of some hundred MB inside the library take longer
@@ -33,16 +34,7 @@ _ANDROID_NEEDED = ("libm.so", "libc.so")
 _FFI_LIBRARY = "libtvm_ffi.so"
 
 
-class NoLinkerError(HostError):
-    """The host has no linker for that ABI."""
-
-    code = "no_linker"
-
-
-class LinkError(HostError):
-    """The linker refused the object files."""
-
-    code = "link"
+link_error = partial(HostError, code=Code.LINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +78,13 @@ def find_linker(abi: Abi, platform: Platform) -> Linker:
     """The linker that will be used for a target; see `linkers` for the order.
 
     Raises:
-        NoLinkerError: there is none.
+        HostError: there is none.
     """
     if found := linkers(abi, platform):
         return found[0]
-    raise NoLinkerError(
+    raise HostError(
         f"this host has no linker for {abi} ({platform}): TVM makes object files only, which no phone can load",
+        Code.NO_LINKER,
         hint="install one: `apt install lld`, or `pip install ziglang` into the toolchain's environment"
         + (", or set ANDROID_NDK_HOME" if platform is Platform.ANDROID else ", or `apt install g++`"),
     )
@@ -144,10 +137,10 @@ def link_shared(
     `stubs`: a folder that keeps what stands in for those, for libraries of the same ABI: a linker's start for each.
 
     Raises:
-        LinkError: the linker failed; evidence is what it said.
+        HostError: the linker failed; evidence is what it said.
     """
     if not objects:
-        raise LinkError("there is nothing to link", hint="the compiled module has no code of its own")
+        raise link_error("there is nothing to link", hint="the compiled module has no code of its own")
     with tempfile.TemporaryDirectory(prefix="farm-link-") as place:
         stand_ins = [_stub(linker, name, objects[0], Path(place), stubs or Path(place)) for name in needed]
         _run(
@@ -178,7 +171,7 @@ def exporter(abi: Abi, platform: Platform, stubs: Path | None = None) -> Callabl
     """The `fcompile` for TVM's `export_library` that links for a target; `stubs` as in `link_shared`.
 
     Raises:
-        NoLinkerError: the host has no linker for it (now, not at export).
+        HostError: the host has no linker for it (now, not at export).
     """
     chosen = find_linker(abi, platform)
     needed = needed_libraries(platform, chosen)
@@ -220,13 +213,13 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float 
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
-        raise LinkError(f"{linker.name} took more than {limit_s:g} s", evidence=" ".join(command)) from error
+        raise link_error(f"{linker.name} took more than {limit_s:g} s", evidence=" ".join(command)) from error
     except OSError as error:
-        raise LinkError(
+        raise link_error(
             f"{linker.name} does not run: {error.strerror}", hint="`farm doctor` shows the linkers"
         ) from error
     if done.returncode != 0:
-        raise LinkError(
+        raise link_error(
             f"{linker.name} cannot link {output.name}: {_first_line(done.stderr)}",
             hint="`farm doctor` shows which linkers there are",
             evidence=f"{' '.join(command)}\n{done.stderr}",

@@ -77,7 +77,7 @@ def import_model(
     the model's start, so the numbers inside stay those of the file. `by_arrays`: a hint may mention --input.
 
     Raises:
-        ShapeError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
+        ModelError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
         ModelError: an operator is not supported, or a node cannot be converted; both are named.
     """
     check_names(source, dtypes, "type")

@@ -10,21 +10,19 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 
 Array = np.ndarray[Any, Any]
 IRModule = Any  # tvm.IRModule; TVM publishes no types
 
 
-class ShapeError(ModelError):
-    """The shapes or types asked for do not fit the model."""
-
-    code = "bad_shape"
+shape_error = partial(ModelError, code=Code.BAD_SHAPE)
 
 
 @dataclass(frozen=True, slots=True)

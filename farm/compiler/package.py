@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from farm.bundle.model import Abi, Platform
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.field_errors import SHA256_FORM, field_error
 from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.inputs import write_arrays
@@ -44,12 +44,6 @@ class PackageError(UserError):
     """The file is no package, or is damaged."""
 
     code = "bad_package"
-
-
-class PackageVersionError(PackageError):
-    """The package is of another version of the farm's format, or of TVM."""
-
-    code = "package_version"
 
 
 class PackageUnfitError(PackageError):
@@ -199,7 +193,7 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
 
     Raises:
         PackageError: it is none, has members that it should not have, lacks some, or a hash is wrong.
-        PackageVersionError: its format is another than this farm's.
+        PackageError: its format is another than this farm's.
     """
     if isinstance(source, Path):
         return read_package(_bytes(source), source.name)
@@ -216,7 +210,7 @@ def read_manifest(path: Path) -> PackageManifest:
 
     Raises:
         PackageError: its manifest is damaged.
-        PackageVersionError: as `read_package`.
+        PackageError: as `read_package`.
     """
     try:
         with path.open("rb") as file:
@@ -234,11 +228,12 @@ def check_tvm(manifest: PackageManifest, version: str) -> None:
     """Refuse a package that another TVM compiled than the one that is to run it: its calls would go wrong unseen.
 
     Raises:
-        PackageVersionError: it is another.
+        PackageError: it is another.
     """
     if manifest.tvm != version:
-        raise PackageVersionError(
+        raise PackageError(
             f"{manifest.name} was compiled by TVM {manifest.tvm}, and this toolchain has TVM {version}",
+            Code.PACKAGE_VERSION,
             hint=f"compile it again here, or use a phone whose bundle is of TVM {manifest.tvm}",
         )
 
@@ -344,8 +339,9 @@ def _manifest(content: bytes, name: str) -> PackageManifest:
         raise PackageError(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
     version = fields.get("format")
     if version != FORMAT:
-        raise PackageVersionError(
+        raise PackageError(
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
+            Code.PACKAGE_VERSION,
             hint="make it again with this farm, or use the farm that made it",
         )
     if fields.pop("check", None) != check:

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.nodes import check_nodes
@@ -31,12 +31,6 @@ class BadRecordsError(UserError):
     """These are no tuning records."""
 
     code = "bad_records"
-
-
-class RecordsBusyError(HostError):
-    """Another process writes these records."""
-
-    code = "records_busy"
 
 
 def is_path(which: Path | str) -> bool:
@@ -92,7 +86,7 @@ class RecordFolder:
         """Take the folder, made if need be, and repair it.
 
         Raises:
-            RecordsBusyError: another process has it.
+            HostError: another process has it.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -101,7 +95,9 @@ class RecordFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel however this process ends
         except OSError as error:
             self._lock.close()
-            raise RecordsBusyError(f"another process writes {folder}", hint="it ends with its job") from error
+            raise HostError(
+                f"another process writes {folder}", Code.RECORDS_BUSY, hint="it ends with its job"
+            ) from error
         self.found = _repaired(folder)
         self.damage = self.found.damage
 

@@ -20,7 +20,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from farm.common.errors import ExitCode, ModelError, PhoneError
+from farm.common.errors import Code, ModelError, PhoneError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.files import replaced
 from farm.compiler.inputs import write_arrays
@@ -46,13 +46,6 @@ class MiscompiledError(ModelError):
     """TVM itself compiles a model wrongly: another phone computes the same wrong numbers."""
 
     code = "miscompiled"
-
-
-class HostMemoryError(ModelError):
-    """This host has too little memory for the model; more attempts have no more."""
-
-    code = "host_out_of_memory"
-    exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +101,7 @@ def within_memory(name: str, inputs: Sequence[TensorSpec]) -> Iterator[None]:
     """Where arrays of a model's size are made on this host.
 
     Raises:
-        HostMemoryError: there is no room for them.
+        ModelError: there is no room for them.
     """
     needs = sum(math.prod(map(int, each.shape)) * each.dtype.itemsize for each in inputs)
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -119,9 +112,10 @@ def within_memory(name: str, inputs: Sequence[TensorSpec]) -> Iterator[None]:
     except Exception as error:  # TVM raises its own kinds
         if not isinstance(error, MemoryError) and "std::bad_alloc" not in str(error):
             raise
-        raise HostMemoryError(
+        raise ModelError(
             f"{name}: this host has too little memory to compute what the outputs should be: the inputs alone are "
             f"{needs / 1e6:,.0f} MB, and it has {has / 1e6:,.0f} MB in all",
+            Code.HOST_OUT_OF_MEMORY,
             hint="a smaller --shape, or a host with more memory",
         ) from error
 

@@ -70,7 +70,7 @@ def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
 
     Raises:
         TargetError: no such phone exists.
-        NoLinkerError: the host cannot link for it.
+        HostError: the host cannot link for it.
     """
     abi, platform = abi_of(target)
     kind = "opencl" if target_from(target).kind.name == "opencl" else "cpu"

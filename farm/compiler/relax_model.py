@@ -42,7 +42,7 @@ class RelaxModel:
         """The module itself, its open dimensions fixed.
 
         Raises:
-            ShapeError: one name stands for two sizes.
+            ModelError: one name stands for two sizes.
         """
         return bound(self.module, sizes_by_name(self.name, self.inputs, shapes))
 

@@ -25,8 +25,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from farm.common.errors import UserError
-from farm.compiler.model import Array, IRModule, ShapeError, TensorSpec, numpy_dtype
+from farm.common.errors import Code, UserError
+from farm.compiler.model import Array, IRModule, TensorSpec, numpy_dtype, shape_error
 
 _ADD, _CONVOLUTION, _NORMALISATION, _RESHAPE = (
     tvm.ir.Op.get(f"relax.{name}") for name in ("add", "nn.conv2d", "nn.batch_norm", "reshape")
@@ -178,7 +178,7 @@ def sizes_by_name(
     """The size of every open dimension, and an input that has it.
 
     Raises:
-        ShapeError: one name stands for two sizes.
+        ModelError: one name stands for two sizes.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for spec in inputs:
@@ -187,7 +187,7 @@ def sizes_by_name(
                 continue
             first, where = sizes.setdefault(wanted, (size, spec.name))
             if first != size:
-                raise ShapeError(
+                raise shape_error(
                     f"{model}: dimension {dimension} ({wanted!r}) of input {spec.name!r} is {size}, and {first} "
                     f"in {where!r}",
                     hint="it is one dimension of the model: give the same size everywhere",
@@ -208,20 +208,16 @@ _SUMS: Final[Mapping[str, str]] = {"float16": "float16", "float16_acc32": "float
 PRECISIONS: Final = (FLOAT32, *_SUMS)
 
 
-class PrecisionError(UserError):
-    """There is no such precision."""
-
-    code = "bad_precision"
-
-
 def in_precision(module: Any, precision: str) -> Any:
     """The Relax module computing in that precision; its signature stays.
 
     Raises:
-        PrecisionError: there is no such precision.
+        UserError: there is no such precision.
     """
     if precision == FLOAT32:
         return module
     if precision not in _SUMS:
-        raise PrecisionError(f"there is no precision {precision!r}", hint=f"one of {', '.join(PRECISIONS)}")
+        raise UserError(
+            f"there is no precision {precision!r}", Code.BAD_PRECISION, hint=f"one of {', '.join(PRECISIONS)}"
+        )
     return relax.transform.ToMixedPrecision(out_dtype=_SUMS[precision])(module)

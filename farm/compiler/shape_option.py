@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.selector import did_you_mean
 
 MAX_DIMENSION = 1 << 24
@@ -22,27 +23,24 @@ _T = TypeVar("_T")
 _SIZE = re.compile(r"[0-9]{1,9}")  # ASCII only: int() takes the digits of every script
 
 
-class ShapeOptionError(UserError):
-    """A --shape or --dtype cannot be read."""
-
-    code = "bad_shape"
+shape_option_error = partial(UserError, code=Code.BAD_SHAPE)
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Shapes by input name. An input's name may itself have colons: the last one counts. `NAME:[]` is a scalar.
 
     Raises:
-        ShapeOptionError: a text has another form, a size is not 1 to 2**24, or a name comes twice.
+        UserError: a text has another form, a size is not 1 to 2**24, or a name comes twice.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, sizes = _split(text, "--shape", SHAPE_FORM)
         if not (sizes.startswith("[") and sizes.endswith("]")):
-            raise ShapeOptionError(f"--shape {text!r}: {sizes!r} is no list in brackets", hint=f"write {SHAPE_FORM}")
+            raise shape_option_error(f"--shape {text!r}: {sizes!r} is no list in brackets", hint=f"write {SHAPE_FORM}")
         inside = sizes[1:-1].strip()
         shape = tuple(_size(part.strip(), text) for part in inside.split(",")) if inside else ()
         if len(shape) > MAX_RANK:
-            raise ShapeOptionError(f"--shape {text!r} has {len(shape)} dimensions; at most {MAX_RANK} are allowed")
+            raise shape_option_error(f"--shape {text!r} has {len(shape)} dimensions; at most {MAX_RANK} are allowed")
         _put(shapes, name, shape, "--shape")
     return shapes
 
@@ -51,7 +49,7 @@ def parse_dtypes(texts: Iterable[str]) -> dict[str, str]:
     """Types by input name.
 
     Raises:
-        ShapeOptionError: a text has another form, there is no such type, or a name comes twice.
+        UserError: a text has another form, there is no such type, or a name comes twice.
     """
     dtypes: dict[str, str] = {}
     for text in texts:
@@ -65,11 +63,11 @@ def check_dtype(dtype: str) -> None:
     """Refuse what is no type of a tensor.
 
     Raises:
-        ShapeOptionError: there is no such type.
+        UserError: there is no such type.
     """
     if dtype not in DTYPES:
         hint = did_you_mean(dtype, DTYPES, f"types: {', '.join(DTYPES)}")
-        raise ShapeOptionError(f"{dtype!r} is no type of a tensor", hint=hint)
+        raise shape_option_error(f"{dtype!r} is no type of a tensor", hint=hint)
 
 
 def shape_option(name: str, shape: Sequence[int]) -> str:
@@ -80,13 +78,13 @@ def shape_option(name: str, shape: Sequence[int]) -> str:
 def _split(text: str, option: str, form: str) -> tuple[str, str]:
     name, colon, value = text.rpartition(":")
     if not colon or not name.strip() or not value.strip():
-        raise ShapeOptionError(f"{option} {text!r} is not of the form NAME:VALUE", hint=f"write {form}")
+        raise shape_option_error(f"{option} {text!r} is not of the form NAME:VALUE", hint=f"write {form}")
     return name.strip(), value.strip()
 
 
 def _size(part: str, text: str) -> int:
     if not _SIZE.fullmatch(part) or not 1 <= int(part) <= MAX_DIMENSION:
-        raise ShapeOptionError(
+        raise shape_option_error(
             f"--shape {text!r}: {part!r} is no dimension",
             hint=f"dimensions are whole numbers from 1 to {MAX_DIMENSION}",
         )
@@ -95,5 +93,5 @@ def _size(part: str, text: str) -> int:
 
 def _put(found: dict[str, _T], name: str, value: _T, option: str) -> None:
     if name in found:
-        raise ShapeOptionError(f"{option} names the input {name!r} twice", hint="give it once")
+        raise shape_option_error(f"{option} names the input {name!r} twice", hint="give it once")
     found[name] = value

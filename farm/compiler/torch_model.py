@@ -15,7 +15,7 @@ import numpy as np
 
 from farm.common.errors import ModelError
 from farm.common.install import pip_install
-from farm.compiler.model import Array, Evaluated, IRModule, ShapeError, TensorSpec, numpy_dtype
+from farm.compiler.model import Array, Evaluated, IRModule, TensorSpec, numpy_dtype, shape_error
 from farm.compiler.relax_passes import bound, sizes_by_name
 from farm.compiler.tvm_errors import end_of, first_line, frames
 
@@ -37,7 +37,7 @@ class TorchModel:
         """The model as a Relax module (SourceModel.to_relax).
 
         Raises:
-            ShapeError: a dimension is outside what it was exported for, or one name stands for two sizes.
+            ModelError: a dimension is outside what it was exported for, or one name stands for two sizes.
             ModelError: an operator is not supported, or a node cannot be converted; both are named.
         """
         from tvm.relax.frontend.torch import from_exported_program
@@ -71,7 +71,7 @@ class TorchModel:
         for symbol, allowed in self.program.range_constraints.items():
             size, _ = sizes.get(str(symbol), (int(allowed.lower), ""))
             if not int(allowed.lower) <= size <= int(allowed.upper):
-                raise ShapeError(
+                raise shape_error(
                     f"{self.name}: dimension {str(symbol)!r} is {size}, and it was exported for {allowed.lower} to "
                     f"{allowed.upper}",
                     hint="choose a size in that range, or export the model for others",

@@ -7,24 +7,19 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from farm.common.errors import FarmError, HostError, ModelError, error_from_wire, error_to_wire
+from farm.common.errors import Code, FarmError, HostError, ModelError, error_from_wire, error_to_wire
 
 EVIDENCE_CHARS = 2000
 _FROM_PHONE = "Error caught from RPC call:"
 
 
-class NoTvmError(HostError):
-    """There is no TVM here."""
-
-    code = "no_tvm"
+no_tvm_error = partial(HostError, code=Code.NO_TVM)
 
 
-class TvmCrashedError(ModelError):
-    """TVM crashed."""
-
-    code = "tvm_crashed"
+tvm_crashed = partial(ModelError, code=Code.TVM_CRASHED)
 
 
 def first_line(error: BaseException) -> str:
@@ -69,7 +64,7 @@ def run_in_child(work: Callable[[], None], doing: str) -> None:
 
     Raises:
         FarmError: what `work` raised.
-        TvmCrashedError: the child died; the message says of which signal, while `doing` what.
+        ModelError: the child died; the message says of which signal, while `doing` what.
     """
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -82,11 +77,11 @@ def run_in_child(work: Callable[[], None], doing: str) -> None:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        raise TvmCrashedError(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
+        raise tvm_crashed(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
     if error:
         raise error_from_wire(json.loads(error))
     if status:
-        raise TvmCrashedError(f"the process that was {doing} ended with code {os.waitstatus_to_exitcode(status)}")
+        raise tvm_crashed(f"the process that was {doing} ended with code {os.waitstatus_to_exitcode(status)}")
 
 
 def _in_child(work: Callable[[], None], pipe: int) -> int:
@@ -96,6 +91,6 @@ def _in_child(work: Callable[[], None], pipe: int) -> int:
         os.write(pipe, json.dumps(error_to_wire(error)).encode())
         return 1
     except BaseException as error:  # noqa: BLE001 - nothing may return into the parent's code
-        os.write(pipe, json.dumps(error_to_wire(TvmCrashedError(f"{type(error).__name__}: {error}"))).encode())
+        os.write(pipe, json.dumps(error_to_wire(tvm_crashed(f"{type(error).__name__}: {error}"))).encode())
         return 1
     return 0

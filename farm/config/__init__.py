@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from pydantic import Field
 
 from farm.bundle.rollout_rules import RolloutConfig
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.install import default_runtime_dir, default_state_dir
 from farm.config.consistency import mistakes
@@ -55,7 +55,7 @@ Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class ConfigError(UserError):
     """The configuration has a mistake."""
 
-    code = "config"
+    code = Code.CONFIG
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
@@ -40,22 +41,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 logger = logging.getLogger(__name__)
 
 
-class ArtifactError(UserError):
-    """The artifact request is wrong."""
-
-    code = "bad_artifact"
+artifact_error = partial(UserError, code=Code.BAD_ARTIFACT)
 
 
-class ArtifactMissingError(UserError):
-    """There is no such artifact."""
-
-    code = "no_artifact"
-
-
-class ArtifactStorageError(HostError):
-    """The artifact folder cannot be written."""
-
-    code = "artifact_storage"
+artifact_storage_error = partial(HostError, code=Code.ARTIFACT_STORAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +71,12 @@ class Scratch:
         """So much more is about to be written. Blocking.
 
         Raises:
-            ArtifactStorageError: there is no room for it, or the caller left.
+            HostError: there is no room for it, or the caller left.
         """
         self._make_room(size_bytes)
         with self._growing:
             if self._closed:
-                raise ArtifactStorageError("the caller of this file left")
+                raise artifact_storage_error("the caller of this file left")
             self.size_bytes += size_bytes
             self._counted(size_bytes)
 
@@ -139,19 +128,21 @@ class ArtifactFolder:
         """Where a complete artifact is.
 
         Raises:
-            ArtifactError: `sha256` is no SHA-256.
-            ArtifactMissingError: it is not here.
+            UserError: `sha256` is no SHA-256.
+            UserError: it is not here.
         """
         found = self._folder / checked_sha256(sha256)
         if not _touch(found):
-            raise ArtifactMissingError(f"there is no artifact {sha256[:12]}", hint="upload it first (artifact.put)")
+            raise UserError(
+                f"there is no artifact {sha256[:12]}", Code.NO_ARTIFACT, hint="upload it first (artifact.put)"
+            )
         return found
 
     def add(self, data: bytes) -> str:
         """Keep `data` (of the daemon itself); returns its SHA-256. Blocking.
 
         Raises:
-            ArtifactStorageError: the budget is spent.
+            HostError: the budget is spent.
         """
         sha256 = hashlib.sha256(data).hexdigest()
         final = self._folder / sha256
@@ -175,7 +166,7 @@ class ArtifactFolder:
         """Keep a `scratch` file as an upload of `sender`; returns its SHA-256. Blocking.
 
         Raises:
-            ArtifactStorageError: the budget is spent.
+            HostError: the budget is spent.
         """
         sha256, size_bytes = _hash(scratch.path), scratch.path.stat().st_size
         final = self._folder / sha256
@@ -193,22 +184,22 @@ class ArtifactFolder:
         A chunk at an offset other than the bytes already there is not taken: the answer says where to go on.
 
         Raises:
-            ArtifactError: an argument is wrong, or the finished bytes do not have that hash (they are dropped).
-            ArtifactStorageError: the disk refuses, or the budget is spent on what jobs need.
+            UserError: an argument is wrong, or the finished bytes do not have that hash (they are dropped).
+            HostError: the disk refuses, or the budget is spent on what jobs need.
         """
         checked_sha256(sha256)
         if not 0 <= offset <= total_bytes <= MAX_ARTIFACT_BYTES:
-            raise ArtifactError(
+            raise artifact_error(
                 f"offset {offset} of {total_bytes} bytes is impossible", hint=f"artifacts: at most {MAX_ARTIFACT_BYTES}"
             )
         if len(data) > MAX_FRAME_BYTES or offset + len(data) > total_bytes:
-            raise ArtifactError(f"a chunk of {len(data)} bytes at {offset} does not fit into {total_bytes} bytes")
+            raise artifact_error(f"a chunk of {len(data)} bytes at {offset} does not fit into {total_bytes} bytes")
         try:
             async with self._locks[int(sha256[:8], 16) % LOCKS]:
                 return await asyncio.to_thread(self._put, sha256, offset, data, total_bytes, sender)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise ArtifactStorageError(
+            raise artifact_storage_error(
                 "the farm's disk is full" if full else "the farm cannot store the artifact",
                 hint="free space in the daemon's state folder" if full else "look at the daemon's state folder",
                 evidence=str(error),
@@ -218,13 +209,13 @@ class ArtifactFolder:
         """Up to one frame of a complete artifact from `offset`, and the artifact's size in bytes.
 
         Raises:
-            ArtifactError: the offset is outside the artifact.
-            ArtifactMissingError: it is not here.
+            UserError: the offset is outside the artifact.
+            UserError: it is not here.
         """
         path = self.path(sha256)
         size_bytes = path.stat().st_size
         if not 0 <= offset <= size_bytes:
-            raise ArtifactError(f"offset {offset} is outside artifact {sha256[:12]} of {size_bytes} bytes")
+            raise artifact_error(f"offset {offset} is outside artifact {sha256[:12]} of {size_bytes} bytes")
         return await asyncio.to_thread(_read, path, offset), size_bytes
 
     async def keep_tidy(self) -> None:
@@ -278,7 +269,7 @@ class ArtifactFolder:
         """See to it that so much more fits the budget; the upload `spare` is not in the way.
 
         Raises:
-            ArtifactStorageError: it does not, whatever may go.
+            HostError: it does not, whatever may go.
         """
         with self._tidying:
             if not self._fits(size_bytes) and time.monotonic() - self._in_vain_s > TIDY_AGAIN_S:
@@ -289,7 +280,7 @@ class ArtifactFolder:
                     self._in_vain_s = time.monotonic()
         if not self._fits(size_bytes):
             used_gb, budget_gb = self._used_bytes / GB, self._rules.budget_bytes / GB
-            raise ArtifactStorageError(
+            raise artifact_storage_error(
                 f"no room for {size_bytes / GB:.3g} GB: {used_gb:.3g} of {budget_gb:.3g} GB of artifacts are in use",
                 hint="wait until jobs that need them have ended, or raise [artifacts] budget_gb",
             )
@@ -323,7 +314,7 @@ class ArtifactFolder:
         if _hash(partial) != sha256:
             partial.unlink()
             self._counted(-there)
-            raise ArtifactError(
+            raise artifact_error(
                 f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
             )
         left_bytes = _size(final)  # of one that was damaged
@@ -337,10 +328,10 @@ def checked_sha256(text: str) -> str:
     """`text` when it is a SHA-256 in hex; it becomes a file name, so nothing else may pass.
 
     Raises:
-        ArtifactError: it is not.
+        UserError: it is not.
     """
     if not _SHA256.fullmatch(text):
-        raise ArtifactError(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
+        raise artifact_error(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
     return text
 
 

@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
-from farm.common.errors import FarmError, NotAllowedError
+from farm.common.errors import Code, FarmError, NotAllowedError
 from farm.control.callers import Caller
 from farm.store.access import AuditRecord, AuditTable
 
 OK = "ok"
 WRONG_TOKEN, WRONG_KEY = "wrong_token", "wrong_key"
-FORGED, FORM_EXPIRED = "forged", "form_expired"  # of the page: from another site; without its session's csrf
-REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY, FORGED, FORM_EXPIRED})
+FORGED = "forged"  # of the page: from another site
+REFUSED = frozenset({NotAllowedError.code, WRONG_TOKEN, WRONG_KEY, FORGED, Code.FORM_EXPIRED})
 SUBJECT_CHARS = 120
 LONGEST = 3 * SUBJECT_CHARS  # of a subject with its order
 SHOWN = 4  # of several

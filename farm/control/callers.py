@@ -27,7 +27,7 @@ from enum import IntEnum
 import zmq
 from zmq.utils import z85
 
-from farm.common.errors import FarmError, UserError
+from farm.common.errors import Code, FarmError, UserError
 from farm.common.peers import user_name
 from farm.common.tasks import SharedCall
 from farm.store.access import AccountRecord, AccountTable
@@ -144,12 +144,6 @@ class People:
             return Role.VIEWER
         member = user.pw_gid == group.gr_gid or user.pw_name in group.gr_mem
         return Role.USER if member else Role.VIEWER
-
-
-class NoSuchAccountError(UserError):
-    """There is no account of that name."""
-
-    code = "no_such_account"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,11 +284,13 @@ class Accounts:
         """Take an account's key and token; the connections that use them end.
 
         Raises:
-            NoSuchAccountError: there is none, or it is revoked already.
+            UserError: there is none, or it is revoked already.
         """
         known = self._store.get(name)
         if known is None or known.revoked_at is not None:
-            raise NoSuchAccountError(f"there is no account {name[:40]!r}", hint="farm auth list shows them")
+            raise UserError(
+                f"there is no account {name[:40]!r}", Code.NO_SUCH_ACCOUNT, hint="farm auth list shows them"
+            )
         await self._store.save(replace(known, curve_key=None, token_sha256=None, revoked_at=self._now()))
         for callback in self._on_revoked:
             callback(name)

@@ -18,13 +18,14 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 
 import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import Code, FarmError, HostError
 from farm.common.peers import peer_process
 from farm.common.tasks import log_failure
 from farm.config.consistency import address_of
@@ -305,10 +306,7 @@ def server_keys(path: Path) -> tuple[str, str]:
         ) from error
 
 
-class RuntimeFolderError(HostError):
-    """The runtime folder cannot be used."""
-
-    code = "runtime_folder"
+runtime_folder_error = partial(HostError, code=Code.RUNTIME_FOLDER)
 
 
 def prepare_runtime_folder(path: Path, gid: int | None) -> None:
@@ -322,7 +320,7 @@ def prepare_runtime_folder(path: Path, gid: int | None) -> None:
         gid: the group to let in, see `group_to_let_in`.
 
     Raises:
-        RuntimeFolderError: it cannot be made, is somebody else's (in /tmp anybody can be first), or anybody may write
+        HostError: it cannot be made, is somebody else's (in /tmp anybody can be first), or anybody may write
             to it.
     """
     try:
@@ -333,7 +331,7 @@ def prepare_runtime_folder(path: Path, gid: int | None) -> None:
                 os.chown(path, -1, gid)
             path.chmod(MODE)
     except OSError as error:
-        raise RuntimeFolderError(
+        raise runtime_folder_error(
             f"cannot use the runtime folder {path}: {error.strerror}",
             hint="choose another with --runtime-dir, or run as the user that owns it",
         ) from error
@@ -352,11 +350,11 @@ def _refuse_foreign(path: Path) -> None:
     ours = {os.geteuid()}
     for facts, owners in ((path.lstat(), ours | {0}), (path.stat(), ours)):  # the link itself may be root's
         if facts.st_uid not in owners:
-            raise RuntimeFolderError(
+            raise runtime_folder_error(
                 f"the runtime folder {path} belongs to uid {facts.st_uid}, not to this daemon's uid {os.geteuid()}",
                 hint="choose another with --runtime-dir, or have its owner remove it",
             )
     if path.stat().st_mode & stat.S_IWOTH:
-        raise RuntimeFolderError(
+        raise runtime_folder_error(
             f"anybody may write to the runtime folder {path}", hint="choose a folder of the daemon's own: --runtime-dir"
         )

@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from farm.common.errors import FarmError, ProtocolError, StoppingError
+from farm.common.errors import FarmError, ProtocolError, stopping_error
 from farm.common.tasks import log_failure
 from farm.control.callers import KeyPeer, LocalPeer
 from farm.control.limits import BusyError, CallLimiter, CallQuota, ConnectionLimiter, UnreadLimiter, in_memory_bytes
@@ -264,7 +264,7 @@ class Router:
             logger.info("the caller of %s went away", request.kind)
         except asyncio.CancelledError:  # only `stop` and `put_out` cancel calls
             why = self._put_out.get(task) if (task := asyncio.current_task()) is not None else None
-            reply = Reply(request.id, error=why or StoppingError(hint=STOPPING_HINT))
+            reply = Reply(request.id, error=why or stopping_error(hint=STOPPING_HINT))
             with contextlib.suppress(CallerGoneError):
                 await self._send(route, peer, reply, patience_s=0.0)
             raise
@@ -304,7 +304,7 @@ class Router:
 
 def _outcome(request: Request, work: asyncio.Future[Answer]) -> Reply:
     if work.cancelled():
-        return Reply(request.id, error=StoppingError(hint=STOPPING_HINT))
+        return Reply(request.id, error=stopping_error(hint=STOPPING_HINT))
     error = work.exception()
     if error is None:
         answer = work.result()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farm.common.errors import FarmError, NotAllowedError, UserError
+from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import OK, AuditTrail, subject_of, with_order
 from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, Operators, People, Person, Role
@@ -23,7 +23,7 @@ from farm.control.limits import CallQuota, StreamTurns
 from farm.control.listeners import CurveListener, UnixListener
 from farm.control.messages import Reply, Request, decode_request, encode_request
 from farm.control.router import Answer, Call, CallerGoneError, Router, Sender
-from farm.jobs.attempt import LiveAttempt, StaleAttemptError
+from farm.jobs.attempt import LiveAttempt
 
 STREAMS = frozenset({"events", "job.watch", "job.logs"})  # last as long as what they follow
 # Verbs of users and operators that change nothing: only refusals of them are worth a row of the audit log.
@@ -35,12 +35,6 @@ UNKNOWN = "?"  # an unknown kind in the audit log: its name is the caller's text
 TOKEN_BYTES = 24  # 192 random bits
 
 Progress = Callable[..., Awaitable[None]]
-
-
-class UnknownVerbError(UserError):
-    """The daemon does not know this request."""
-
-    code = "unknown_kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,15 +188,17 @@ class ControlServer:
         """Check the role, have the verb answered, and write down what it changed.
 
         Raises:
-            UnknownVerbError: there is no such verb.
+            UserError: there is no such verb.
             NotAllowedError: the caller's role is too low.
             FarmError: what the verb reports.
         """
         kind = call.request.kind
         if kind not in self._handlers:
-            await self.audit(caller, UNKNOWN, "", UnknownVerbError.code)
-            raise UnknownVerbError(
-                f"the daemon does not know {kind!r}", hint="client and daemon must be the same farm release"
+            await self.audit(caller, UNKNOWN, "", Code.UNKNOWN_KIND)
+            raise UserError(
+                f"the daemon does not know {kind!r}",
+                Code.UNKNOWN_KIND,
+                hint="client and daemon must be the same farm release",
             )
         handler, role = self._handlers[kind]
         subject = subject_of(call.request.fields)
@@ -386,7 +382,9 @@ class WorkerServer:
         request = call.request
         admitted = self._admitted.get(request.attempt)
         if admitted is None or admitted.fence != request.fence:
-            raise StaleAttemptError(f"attempt {request.attempt or '(none)'} with fence {request.fence} is not running")
+            raise FarmError(
+                f"attempt {request.attempt or '(none)'} with fence {request.fence} is not running", Code.STALE
+            )
         if not hmac.compare_digest(admitted.token, request.token):
             raise NotAllowedError(f"that is not the token of attempt {request.attempt}")
         if request.kind in ("artifact.get", "artifact.put"):

@@ -41,7 +41,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     """Open the store and begin a new epoch.
 
     Raises:
-        DatabaseUnusableError: the database is damaged, of a newer farm, or cannot be opened.
+        HostError: the database is damaged, of a newer farm, or cannot be opened.
     """
     where = config.store.url or config.state_dir / "farm.db"
     store = Store.open(where)

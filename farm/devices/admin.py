@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from farm.adb.errors import AdbError
 from farm.bundle.model import Bundle
-from farm.common.errors import FarmError, NoSuchDeviceError, PhoneError, UserError
+from farm.common.errors import Code, FarmError, NoSuchDeviceError, PhoneError, UserError
 from farm.common.selector import did_you_mean, normalise
 from farm.devices.agent import Agent
 from farm.devices.lifecycle import messages as m
@@ -251,12 +251,6 @@ def _require_reachable(agent: Agent) -> None:
         )
 
 
-class BundleNotTakenError(PhoneError):
-    """The phone does not run with the bundle that was wanted."""
-
-    code = "bundle_not_taken"
-
-
 class BundleOverride:
     """Overrides the bundles of the agents that `find` knows; `subscribe` reports every change of a device."""
 
@@ -275,7 +269,7 @@ class BundleOverride:
 
         Raises:
             NoSuchDeviceError: there is no such device.
-            BundleNotTakenError: the bundle does not start or fails its check there, or the device went away; it is on
+            PhoneError: the bundle does not start or fails its check there, or the device went away; it is on
                 its way back to its own bundle.
         """
         agent = self._find(name)
@@ -296,8 +290,9 @@ class BundleOverride:
         finally:
             unsubscribe()
         why = agent.state.refusal or "it was given back meanwhile"
-        raise BundleNotTakenError(
+        raise PhoneError(
             f"{agent.name} does not run with bundle {bundle.name or bundle.short_hash}: {why}",
+            Code.BUNDLE_NOT_TAKEN,
             hint=f"farm bundle verify {bundle.short_hash}; farm device show {agent.name}",
         )
 

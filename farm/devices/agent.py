@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from farm.adb.devices import AdbDevice
 from farm.bundle.model import Bundle, Platform
 from farm.common.durations import BackOff
-from farm.common.errors import FarmError, Fault, HostError, PhoneError
+from farm.common.errors import Code, FarmError, Fault, HostError, PhoneError
 from farm.devices import agent_work, quiesce
 from farm.devices.agent_work import AgentContext, CleanupTasks
 from farm.devices.health.probe.thermal import one_temperature
@@ -45,12 +45,6 @@ log = logging.getLogger(__name__)
 def back_off_s(attempt: int) -> float:
     """Seconds to leave a device alone before `attempt` (from 1)."""
     return BACK_OFF.delay_s(attempt) + random.uniform(0.0, SCATTER_S)  # noqa: S311 - nothing secret
-
-
-class ServerGoneError(PhoneError):
-    """The device has no running RPC server."""
-
-    code = "no_server"
 
 
 class Agent:
@@ -197,12 +191,12 @@ class Agent:
         """A stream to the RPC server and its secret.
 
         Raises:
-            ServerGoneError: there is no server now.
+            PhoneError: there is no server now.
             AdbError: the phone did not connect.
         """
         server = self.server
         if server is None or self.state.life not in SERVED:
-            raise ServerGoneError(f"{self.name} is {self.state.life}: {self.state.reason}")
+            raise PhoneError(f"{self.name} is {self.state.life}: {self.state.reason}", Code.NO_SERVER)
         if self.state.life is Life.READY:
             self.used_at = self._context.monotonic()
         return await self._context.client.open_tcp(self.serial, server.port, timeout_s=timeout_s), server.secret

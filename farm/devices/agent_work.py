@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbError, AdbTimeout
 from farm.bundle.model import Bundle
-from farm.common.errors import FarmError, Fault, PhoneError
+from farm.common.errors import Code, FarmError, Fault, PhoneError
 from farm.common.phone_text import REASON, plain
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power import PowerSwitch
@@ -134,12 +134,6 @@ REBOOT_DOWN_S = 60.0
 _BOOT_ID = "cat ${FARM_BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id} 2>/dev/null || grep btime /proc/stat"
 
 
-class RebootRefusedError(PhoneError):
-    """The phone was asked to reboot and did not go down."""
-
-    code = "reboot_refused"
-
-
 async def boot_id(client: AdbClient, serial: str) -> str:
     """This boot's name.
 
@@ -170,7 +164,7 @@ async def reboot(client: AdbClient, serial: str, before: str, on_accepted: Calla
 
     Raises:
         AdbError: it did not take the request.
-        RebootRefusedError: it is still in the same boot.
+        PhoneError: it is still in the same boot.
     """
     await client.reboot(serial)
     on_accepted()
@@ -184,8 +178,9 @@ async def reboot(client: AdbClient, serial: str, before: str, on_accepted: Calla
                 except AdbError:
                     continue  # it is going down
     except TimeoutError:
-        raise RebootRefusedError(
+        raise PhoneError(
             f"it did not go down in {REBOOT_DOWN_S:g} s after it was asked to reboot",
+            Code.REBOOT_REFUSED,
             hint="hold its power button until it restarts",
         ) from None
 

@@ -235,7 +235,7 @@ class Fleet:
 
         Raises:
             NoSuchDeviceError: there is no such device.
-            ServerGoneError: it has no server now.
+            PhoneError: it has no server now.
             AdbError: the phone did not connect.
         """
         return await self.find(name).dial(timeout_s)

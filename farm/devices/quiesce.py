@@ -16,10 +16,10 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from farm.adb.client import AdbClient
-from farm.common.errors import FarmError, PhoneError
+from farm.common.errors import Code, FarmError, PhoneError
 from farm.devices.quiesce_policy import Level, QuiesceResult, QuiesceStep, over_network
 from farm.devices.server.phone_paths import QUIESCE, QUIESCE_LOCK
-from farm.devices.server.rpc_server import ScriptError
+from farm.devices.server.rpc_server import script_error
 
 if TYPE_CHECKING:
     from farm.devices.agent import Agent
@@ -33,12 +33,6 @@ RENEWALS = 3  # in the time after which a phone ends it by itself: two may fail
 _EVIDENCE_CHARS = 2000
 
 log = logging.getLogger(__name__)
-
-
-class NotRestoredError(PhoneError):
-    """Values that were changed for a measurement could not be changed back."""
-
-    code = "not_restored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +121,8 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     """Change a phone back; nothing happens where nothing was changed, or not by `owner`.
 
     Raises:
-        NotRestoredError: something stays changed.
-        ScriptError: the script is not there, or said something else.
+        PhoneError: something stays changed.
+        PhoneError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
     # The script waits for a begin that still runs there, though nobody listens to it any more.
@@ -141,8 +135,9 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     for each in restored.unknown:
         log.warning("%s: its quiesce ledger had a line that is not farm's: %s", serial, each)
     if not restored.complete:
-        raise NotRestoredError(
+        raise PhoneError(
             f"the phone does not take back {', '.join(each.split()[0] for each in restored.failed)}",
+            Code.NOT_RESTORED,
             hint="a reboot helps where system_server hangs: farm device reboot NAME",
             evidence=output[-_EVIDENCE_CHARS:],
         )
@@ -154,7 +149,7 @@ def parse_begun(output: str) -> QuiesceResult:
 
     Raises:
         PhoneError: it failed.
-        ScriptError: it says something else.
+        PhoneError: it says something else.
     """
     steps, level = [], None
     for line in output.splitlines():
@@ -167,7 +162,7 @@ def parse_begun(output: str) -> QuiesceResult:
         elif word == "begun" and rest in (Level.GENTLE, Level.FULL):
             level = Level(rest)
     if level is None:
-        raise ScriptError("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
+        raise script_error("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
     return QuiesceResult(level, tuple(steps))
 
 
@@ -175,7 +170,7 @@ def parse_restored(output: str) -> Restored:
     """Read what `quiesce.sh end` says.
 
     Raises:
-        ScriptError: it says something else.
+        PhoneError: it says something else.
     """
     found: dict[str, list[str]] = {"restored": [], "left": [], "rebooted": [], "failed": [], "unknown": []}
     last = ""
@@ -184,5 +179,5 @@ def parse_restored(output: str) -> Restored:
         if last in found:
             found[last].append(rest)
     if last not in ("ended", "unfinished"):
-        raise ScriptError("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
+        raise script_error("quiesce.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
     return Restored(**{name: tuple(lines) for name, lines in found.items()}, complete=last == "ended")

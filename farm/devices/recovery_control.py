@@ -63,7 +63,7 @@ class RecoveryLog:
         """Read what was spent in the last day and who is in quarantine.
 
         Raises:
-            StoreReadError: the database cannot be read.
+            HostError: the database cannot be read.
         """
         self._events = events
         self._book = book

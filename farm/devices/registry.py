@@ -277,7 +277,7 @@ class Aliases:
         """Tell the fleet what is set.
 
         Raises:
-            SelectorError: a configured selector does not follow the grammar.
+            UserError: a configured selector does not follow the grammar.
         """
         self._fleet = fleet
         self._book = book
@@ -288,7 +288,7 @@ class Aliases:
         """Take the configuration's keys as they are now.
 
         Raises:
-            SelectorError: a selector does not follow the grammar; nothing has changed.
+            UserError: a selector does not follow the grammar; nothing has changed.
         """
         self._configured = {normalise(name): Selector.parse(text) for name, text in configured.items()}
         self._fleet.set_aliases(self.selectors())
@@ -303,7 +303,7 @@ class Aliases:
 
         Raises:
             UserError: nothing of the name survives normalisation, or a device has that key by itself.
-            SelectorError: the selector does not follow the grammar.
+            UserError: the selector does not follow the grammar.
         """
         alias, parsed = normalise(name), Selector.parse(selector)
         if not alias:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from farm.common.errors import FarmError, HostError, ProtocolError, UserError, error_from_wire
+from farm.common.errors import Code, FarmError, HostError, ProtocolError, UserError, error_from_wire
 from farm.common.limits import MAX_RESULT_BYTES
 from farm.jobs.progress_schema import MAX_TEXT_CHARS, check_facts
 
@@ -53,12 +53,6 @@ class YieldedError(FarmError):
     """The attempt gave its phone to others at a good moment and goes on later."""
 
     code = "yielded"
-
-
-class StaleAttemptError(FarmError):
-    """A worker reported for an attempt that is not (or no longer) its own."""
-
-    code = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +169,10 @@ class LiveAttempt:
 
         Raises:
             ProtocolError: there is no such verb, or its fields are wrong.
-            StaleAttemptError: the attempt has a result already.
+            FarmError: the attempt has a result already.
         """
         if self.result.done():
-            raise StaleAttemptError("the attempt has ended")
+            raise FarmError("the attempt has ended", Code.STALE)
         self.watch.last_message_s = asyncio.get_running_loop().time()
         match verb:
             case "hello":

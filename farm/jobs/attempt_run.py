@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from farm.common.errors import FarmError, HostError, PhoneError, error_to_wire
+from farm.common.errors import Code, FarmError, HostError, PhoneError, error_to_wire
 from farm.common.events import EventLog
 from farm.common.limits import MAX_RESULT_BYTES
 from farm.devices.fleet import Fleet
@@ -46,18 +46,6 @@ STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few secon
 
 log = logging.getLogger(__name__)
 Keep = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
-
-
-class UnknownKindError(HostError):
-    """This farm cannot run that kind of job."""
-
-    code = "unknown_kind"
-
-
-class ResultNotKeptError(FarmError):
-    """What the attempt came to cannot be kept."""
-
-    code = "result_not_kept"
 
 
 class AttemptRun:
@@ -122,7 +110,7 @@ class AttemptRun:
                 taken = self._taken_away()
             context = replace(context, progress=self._noting(context.progress), pool=self.pool, over=self._over)
             if executor is None:
-                raise UnknownKindError(f"there is no way to run a {self.job.kind} job here")
+                raise HostError(f"there is no way to run a {self.job.kind} job here", Code.UNKNOWN_KIND)
             work = asyncio.ensure_future(_begin(executor, context))
         except FarmError as error:
             return _failed(error)
@@ -222,7 +210,7 @@ def _keepable(end: Outcome) -> Outcome:
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"it has {size:,} bytes as JSON; at most {MAX_RESULT_BYTES:,} are kept")
     except (TypeError, ValueError, RecursionError) as error:
-        refused = ResultNotKeptError(f"the result cannot be kept: {error}", hint="this is a bug in farm")
+        refused = FarmError(f"the result cannot be kept: {error}", Code.RESULT_NOT_KEPT, hint="this is a bug in farm")
         return Outcome(AttemptState.FAILED, end.error or error_to_wire(refused))
     return end
 

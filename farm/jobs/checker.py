@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.bundle.model import Bundle
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, PhoneError
 from farm.devices.agent_work import GoldenCheckReport
 from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_verb
 from farm.jobs.supervisor import Supervisor
@@ -24,12 +24,6 @@ CHECK_LIMIT_S = 30.0  # 0.1 s on a healthy phone; a cold GPU driver compiles Ope
 MOST_AT_ONCE = 8  # a hub of phones comes up at once; more workers than this only share the same cores
 
 logger = logging.getLogger(__name__)
-
-
-class CheckTimeoutError(PhoneError):
-    """The golden kernels did not end in time on the phone."""
-
-    code = "check_timeout"
 
 
 @dataclass(slots=True)
@@ -84,7 +78,7 @@ class FarmChecker:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
-            CheckTimeoutError: the phone hangs.
+            PhoneError: the phone hangs.
             PhoneError: the phone failed in the session.
             HostError: the worker or its toolchain failed.
         """
@@ -95,8 +89,10 @@ class FarmChecker:
             try:
                 found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))
             except AttemptTimeoutError as error:
-                raise CheckTimeoutError(
-                    f"{device} did not finish the golden kernels within {self._limit_s:g} s", evidence=error.message
+                raise PhoneError(
+                    f"{device} did not finish the golden kernels within {self._limit_s:g} s",
+                    Code.CHECK_TIMEOUT,
+                    evidence=error.message,
                 ) from error
             seconds = asyncio.get_running_loop().time() - started_s
             return GoldenCheckReport(bool(found["ok"]), str(found["detail"]), seconds)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 
-from farm.common.errors import FarmError, PhoneError, StoppingError, error_to_wire
+from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, stopping_error
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.devices.fleet import Fleet
@@ -59,12 +59,6 @@ LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks agai
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
 
 log = logging.getLogger(__name__)
-
-
-class ForgottenPhoneError(PhoneError):
-    """The job's phone is no part of the farm any more."""
-
-    code = "phone_forgotten"
 
 
 class Dispatcher:
@@ -169,7 +163,7 @@ class Dispatcher:
             HostError: the farm is stopping, or its store cannot write.
         """
         if self._stopping:
-            raise StoppingError(hint="try again when it is back")
+            raise stopping_error(hint="try again when it is back")
         check_store(self._store.problem)
         known = self._store.jobs.submitted(user, key) if key else ()
         if known:
@@ -384,7 +378,7 @@ class Dispatcher:
         was, self._usable[view.name] = self._usable.get(view.name, False), usable(view)
         if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
             del self._usable[view.name]
-            error = error_to_wire(ForgottenPhoneError(f"{view.name} is no part of the farm any more"))
+            error = error_to_wire(PhoneError(f"{view.name} is no part of the farm any more", Code.PHONE_FORGOTTEN))
             for job in self._queue.jobs():
                 if job.device == view.name:
                     with suppress(NoSuchJobError):  # its end is being written

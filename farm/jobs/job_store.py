@@ -16,13 +16,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from farm.common.errors import error_to_wire
+from farm.common.errors import Code, UserError, error_to_wire
 from farm.common.events import EventDraft, EventLog
 from farm.jobs.planning import request_of
 from farm.jobs.queue.model import ClockReading, Outcome
 from farm.jobs.queue.retry import DaemonDiedError, after_attempt, broken_off, crashes, failed_instead
 from farm.jobs.specs import Kinds
-from farm.leasing.model import LeaseEndedError
 from farm.leasing.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
@@ -64,7 +63,7 @@ class JobWriter:
         """Commit that the attempt runs; False: the job is not as believed.
 
         Raises:
-            StoreConflictError: another attempt runs on that device, or its lease is not known.
+            FarmError: another attempt runs on that device, or its lease is not known.
         """
 
         async def claim() -> bool:
@@ -204,7 +203,7 @@ async def _end_of_lease(
         state, error, result = AttemptState.DONE, None, {"device": attempt.device, "ended": OVER_MEANWHILE}
     else:
         state, result = AttemptState.FAILED, None
-        error = error_to_wire(LeaseEndedError(f"the lease on {attempt.device} was taken back"))
+        error = error_to_wire(UserError(f"the lease on {attempt.device} was taken back", Code.LEASE_ENDED))
     becomes = after_attempt(job, Outcome(state, error, attempt.device), now)
     await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, now.at, result)
 

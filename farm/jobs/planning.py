@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from farm.common.errors import ExitCode, HostError, NoPhoneError, NotAllowedError, UserError
+from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, UserError
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector
 from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
@@ -56,7 +56,7 @@ def plan(
         must_match: refuse what no phone could run now, instead of a warning.
 
     Raises:
-        SelectorError: the selector does not follow the grammar.
+        UserError: the selector does not follow the grammar.
         NoPhoneError: no phone matches, and one must.
         BadSpecError: more jobs than one submit may have, or none of the phones has the compile target.
     """
@@ -239,19 +239,6 @@ class SubmitResult:
     taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
 
 
-class QuotaError(UserError):
-    """The user has as many jobs as they may."""
-
-    code = "quota"
-    exit_code = ExitCode.NOT_ALLOWED
-
-
-class StoreTroubleError(HostError):
-    """The farm cannot keep new jobs now."""
-
-    code = "store_problem"
-
-
 def fresh_ids(kind: str) -> Iterator[str]:
     """Endless fresh ids of jobs; the array's, if there is one, is the first."""
     while True:
@@ -262,10 +249,12 @@ def check_store(problem: str) -> None:
     """Refuse while the store cannot keep jobs.
 
     Raises:
-        StoreTroubleError: says what is wrong.
+        HostError: says what is wrong.
     """
     if problem:
-        raise StoreTroubleError(f"new jobs cannot be kept: {problem}", hint="running work goes on; see `farm doctor`")
+        raise HostError(
+            f"new jobs cannot be kept: {problem}", Code.STORE_PROBLEM, hint="running work goes on; see `farm doctor`"
+        )
 
 
 def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
@@ -273,7 +262,7 @@ def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: in
 
     Raises:
         NotAllowedError: the priority is too high.
-        QuotaError: there would be too many jobs.
+        UserError: there would be too many jobs.
     """
     if priority > limits.priority:
         raise NotAllowedError(
@@ -281,8 +270,9 @@ def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: in
             hint=f"an operator sets it: [user.{user}] priority",
         )
     if has + adds > limits.jobs:
-        raise QuotaError(
+        raise UserError(
             f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {limits.jobs}",
+            Code.QUOTA,
             hint=f"wait or cancel some: farm job list --user {user}; an operator sets the limit: [user.{user}] jobs",
         )
 

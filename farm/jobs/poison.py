@@ -7,19 +7,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.events import EventLog
 from farm.store.artifacts import PoisonRecord, PoisonTable
 from farm.store.database import run_to_completion
 
 REFUSED_AFTER = 2  # kills: once may be the phone's own weakness
 LISTED = 200
-
-
-class NotPoisonedError(UserError):
-    """Nothing is remembered of that artifact."""
-
-    code = "not_poisoned"
 
 
 class PoisonLedger:
@@ -63,12 +57,14 @@ class PoisonLedger:
         """Let an artifact be run again.
 
         Raises:
-            NotPoisonedError: nothing is remembered of it.
+            UserError: nothing is remembered of it.
         """
         with self._events.drafted(("poison.forgotten", artifact, {"user": user})) as drafts:
             if not await self._table.forget(artifact, drafts):
                 drafts.drop()
-                raise NotPoisonedError(f"{artifact[:12]} is not poisoned", hint="farm poison list shows what is")
+                raise UserError(
+                    f"{artifact[:12]} is not poisoned", Code.NOT_POISONED, hint="farm poison list shows what is"
+                )
 
 
 def _row(record: PoisonRecord, refused: Collection[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
@@ -61,12 +61,6 @@ class _Slot:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     keeper: asyncio.Task[None] | None = None
     busy: int = 0  # attempts under way
-
-
-class ToolchainBusyError(UserError):
-    """Attempts run in the toolchain."""
-
-    code = "toolchain_in_use"
 
 
 class Supervisor:
@@ -120,14 +114,16 @@ class Supervisor:
         """End a toolchain's zygote.
 
         Raises:
-            ToolchainBusyError: attempts run in it.
+            UserError: attempts run in it.
         """
         slot = self._slots.get(name)
         if slot is None:
             return
         if slot.busy:
-            raise ToolchainBusyError(
-                f"toolchain {name} has {slot.busy} attempts under way", hint="wait for their end: farm job list"
+            raise UserError(
+                f"toolchain {name} has {slot.busy} attempts under way",
+                Code.TOOLCHAIN_IN_USE,
+                hint="wait for their end: farm job list",
             )
         del self._slots[name]
         if slot.keeper is not None:

@@ -24,7 +24,7 @@ from farm import __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
 from farm.bundle.model import Bundle
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.events import EventLog
 from farm.common.install import pip_install
 from farm.common.selector import nearest
@@ -53,16 +53,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _BUILD_HINT = "both must be built from the same TVM: docs/bundles.md says how to build a bundle"
 
 
-class UnknownToolchainError(UserError):
-    """There is no toolchain of that name."""
-
-    code = "unknown_toolchain"
-
-
-class ToolchainNameError(UserError):
-    """The name is taken, or cannot be one."""
-
-    code = "toolchain_name"
+toolchain_name_error = partial(UserError, code=Code.TOOLCHAIN_NAME)
 
 
 class Toolchains:
@@ -85,13 +76,13 @@ class Toolchains:
         """The toolchain of that name.
 
         Raises:
-            UnknownToolchainError: there is none; the nearest is named.
+            UserError: there is none; the nearest is named.
         """
         known = {each.name: each for each in self.all()}
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near[0]!r}?" if near else f"toolchains: {', '.join(known)}"
-            raise UnknownToolchainError(f"there is no toolchain {name!r}", hint=hint)
+            raise UserError(f"there is no toolchain {name!r}", Code.UNKNOWN_TOOLCHAIN, hint=hint)
         return known[name]
 
     def is_configured(self, name: str) -> bool:
@@ -106,7 +97,7 @@ class Toolchains:
         """What compiles golden kernels in it.
 
         Raises:
-            UnknownToolchainError: there is no such toolchain.
+            UserError: there is no such toolchain.
         """
         return partial(compile_golden, self.get(name).python)
 
@@ -143,19 +134,19 @@ class Toolchains:
         """Whether a toolchain may be added under that name.
 
         Raises:
-            ToolchainNameError: it is taken, or no name.
+            UserError: it is taken, or no name.
         """
         if not _NAME.fullmatch(name):
-            raise ToolchainNameError(
+            raise toolchain_name_error(
                 f"{name!r} cannot be a toolchain's name",
                 hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
             )
         if name in self._configured:
-            raise ToolchainNameError(
+            raise toolchain_name_error(
                 f"toolchain {name!r} stands in the configuration", hint="choose another name, or change it there"
             )
         if name in self._added:
-            raise ToolchainNameError(
+            raise toolchain_name_error(
                 f"there is a toolchain {name!r} already", hint=f"choose another name, or: farm toolchain remove {name}"
             )
 
@@ -164,7 +155,7 @@ class Toolchains:
         """Keep a verified toolchain.
 
         Raises:
-            ToolchainNameError: its name is taken.
+            UserError: its name is taken.
             StoreWriteError: it cannot be kept now.
         """
         self.check_free(toolchain.name)
@@ -179,7 +170,7 @@ class Toolchains:
         """Forget a toolchain that was added by command.
 
         Raises:
-            UnknownToolchainError, ToolchainNameError: there is none, or it stands in the configuration.
+            UserError: there is none, or it stands in the configuration.
             StoreWriteError: that cannot be written now.
         """
         self.check_removable(name)
@@ -191,22 +182,19 @@ class Toolchains:
         """Whether a command may remove it.
 
         Raises:
-            UnknownToolchainError, ToolchainNameError: there is none, or it stands in the configuration.
+            UserError: there is none, or it stands in the configuration.
         """
         self.get(name)
         if name in self._configured:
             where = "it must stay" if name == DEFAULT_TOOLCHAIN else "remove it there and restart the daemon"
-            raise ToolchainNameError(f"toolchain {name!r} stands in the configuration", hint=where)
+            raise toolchain_name_error(f"toolchain {name!r} stands in the configuration", hint=where)
 
 
 def _toolchain(record: ToolchainRecord) -> Toolchain:
     return Toolchain(record.name, Path(record.python), record.bundle)
 
 
-class ToolchainRefusedError(UserError):
-    """The interpreter cannot be a toolchain."""
-
-    code = "toolchain_refused"
+toolchain_refused = partial(UserError, code=Code.TOOLCHAIN_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +213,7 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
     """Run `python` as workers would be run, and ask for its versions.
 
     Raises:
-        ToolchainRefusedError: it is missing, not executable, no Python, without TVM or farm, or takes too long.
+        UserError: it is missing, not executable, no Python, without TVM or farm, or takes too long.
     """
     _check_program(python)
     with tempfile.TemporaryDirectory(prefix="farm-toolchain-") as folder:
@@ -235,13 +223,13 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
-            raise ToolchainRefusedError(
+            raise toolchain_refused(
                 f"{python} does not run: {error.strerror}", hint="give the path of an environment's bin/python"
             ) from error
         try:
             output = await asyncio.wait_for(_output(process), limit_s)
         except TimeoutError as error:
-            raise ToolchainRefusedError(
+            raise toolchain_refused(
                 f"{python} did not import TVM within {limit_s:g} s", hint=f"try: {python} -c 'import tvm'"
             ) from error
         finally:
@@ -254,12 +242,12 @@ def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
     """Refuse a bundle from another TVM: the two speak through structures that only equal versions share.
 
     Raises:
-        ToolchainRefusedError: the versions differ; both are named.
+        UserError: the versions differ; both are named.
     """
     if not bundle.tvm_version:
-        raise ToolchainRefusedError(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
+        raise toolchain_refused(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
     if facts.tvm != bundle.tvm_version:
-        raise ToolchainRefusedError(
+        raise toolchain_refused(
             f"toolchain {name} has TVM {facts.tvm}, bundle {bundle.name or bundle.short_hash} is from TVM"
             f" {bundle.tvm_version}",
             hint=_BUILD_HINT,
@@ -268,11 +256,11 @@ def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
 
 def _check_program(python: Path) -> None:
     if python.is_dir():
-        raise ToolchainRefusedError(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
+        raise toolchain_refused(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
     if not python.exists():
-        raise ToolchainRefusedError(f"there is no {python}", hint="give the path of an environment's bin/python")
+        raise toolchain_refused(f"there is no {python}", hint="give the path of an environment's bin/python")
     if not os.access(python, os.X_OK):
-        raise ToolchainRefusedError(f"{python} is not executable", hint="give the path of an environment's bin/python")
+        raise toolchain_refused(f"{python} is not executable", hint="give the path of an environment's bin/python")
 
 
 async def _output(process: asyncio.subprocess.Process) -> bytes:
@@ -309,25 +297,23 @@ def _facts(python: Path, output: bytes, exit_code: int) -> ToolchainFacts:
     try:
         facts = _FACTS.validate_json(answer)
     except ValidationError as error:
-        raise ToolchainRefusedError(f"{python} answered something else than versions", evidence=evidence) from error
+        raise toolchain_refused(f"{python} answered something else than versions", evidence=evidence) from error
     if facts.farm != __version__:
-        raise ToolchainRefusedError(
+        raise toolchain_refused(
             f"{python} has farm {facts.farm}, the daemon is farm {__version__}",
             hint=pip_install(python=str(python)),
         )
     return facts
 
 
-def _refusal(python: Path, lines: list[str], exit_code: int, evidence: str) -> ToolchainRefusedError:
+def _refusal(python: Path, lines: list[str], exit_code: int, evidence: str) -> UserError:
     missing = next((found[1] for line in reversed(lines) if (found := _MISSING.match(line))), "")
     if missing:
         package = missing.partition(".")[0]
-        return ToolchainRefusedError(
-            f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence
-        )
+        return toolchain_refused(f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence)
     last = next((line for line in reversed(lines) if line.strip()), "")
     ended = "was killed" if exit_code < 0 else "did not import TVM" if exit_code else "is no Python that works"
-    return ToolchainRefusedError(
+    return toolchain_refused(
         f"{python} {ended}: {last.strip()[:200] or 'it wrote nothing'}",
         hint=f"try: {python} -c 'import tvm, farm.worker.zygote'",
         evidence=evidence,

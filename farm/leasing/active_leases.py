@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
-from farm.common.errors import FarmError, HostError, PhoneError
+from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
 from farm.leasing.allocator.state import RETURNING
-from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError, TooHotError
+from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError
 from farm.leasing.request_queue import RequestQueue
 from farm.leasing.sessions import TURN_S, ActiveLease, LeaseSessions
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
@@ -188,7 +188,7 @@ class ActiveLeases:
         if view.too_hot:
             active.dirty = True  # nothing of its holder's may go on heating it
             message = f"{view.name} is dangerously hot: {view.too_hot}"
-            self.revoke(active, TooHotError(message, hint="let it cool, and look at its battery"), message)
+            self.revoke(active, PhoneError(message, Code.TOO_HOT, hint="let it cool, and look at its battery"), message)
             return
         lost = PhoneLostError.of(view)
         reason = lost.message

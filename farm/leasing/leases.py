@@ -12,20 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
-from farm.common.errors import FarmError
+from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.devices.fleet import Fleet
 from farm.leasing.active_leases import ActiveLeases, no_lease
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
-from farm.leasing.model import (
-    Explanation,
-    LeaseEndedError,
-    LeasePolicy,
-    NotCheckingError,
-    SessionStuckError,
-)
+from farm.leasing.model import Explanation, LeasePolicy
 from farm.leasing.reports import SEARCHED, explain, explain_waiting, why
 from farm.leasing.request_queue import RequestQueue
 from farm.leasing.tvm import TvmLeases
@@ -263,22 +257,23 @@ class Leasing:
 
         Raises:
             NoSuchLeaseError: nobody holds it.
-            SessionStuckError: its session does not end.
+            FarmError: its session does not end.
         """
         active = self.active.leases.get(target) or self.active.by_device.get(target)
         if active is None:
             raise no_lease(target)
         session = active.session
         self.active.revoke(
-            active, LeaseEndedError(f"the lease on {active.lease.device} was taken back: {reason}"), reason
+            active, UserError(f"the lease on {active.lease.device} was taken back: {reason}", Code.LEASE_ENDED), reason
         )
         if session is not None:
             try:
                 async with asyncio.timeout(REVOKE_LIMIT_S):
                     await session.over.wait()
             except TimeoutError as error:
-                raise SessionStuckError(
+                raise FarmError(
                     f"session {session.id} on {active.lease.device} was cut but has not ended in {REVOKE_LIMIT_S:g} s",
+                    Code.SESSION_STUCK,
                     hint=f"farm explain device {active.lease.device} shows what becomes of it",
                 ) from error
 
@@ -304,11 +299,11 @@ class Leasing:
         """A key to a device that is being checked; it ends the previous one and dies when the check is over.
 
         Raises:
-            NotCheckingError: the device is not in CHECKING.
+            PhoneError: the device is not in CHECKING.
         """
         view = self._allocator.devices.get(device)
         if view is None or view.life is not Life.CHECKING:
-            raise NotCheckingError(f"{device} is not being checked")
+            raise PhoneError(f"{device} is not being checked", Code.NOT_CHECKING)
         request = LeaseRequest(Selector.of_alias(device), "farm", LeaseSource.JOB, device=device)
         active = self.active.check(self.requests.new_lease(device, request))
         return self.active.sessions.new_key(active, device, single_use=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from farm.common.errors import ExitCode, FarmError, PhoneError, UserError
+from farm.common.errors import PhoneError, UserError
 from farm.devices.fleet import Fleet
 from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason
 from farm.leasing.config import UserConfig
@@ -22,13 +22,6 @@ class NoSuchLeaseError(UserError):
     code = "no_such_lease"
 
 
-class LeaseEndedError(UserError):
-    """A lease was taken away from its holder. Trying again would take back what somebody ended on purpose."""
-
-    code = "lease_ended"
-    exit_code = ExitCode.FAILED
-
-
 class PhoneLostError(PhoneError):
     """A lease ended because its phone went away or did not come back in time."""
 
@@ -38,24 +31,6 @@ class PhoneLostError(PhoneError):
     def of(cls, view: DeviceView) -> PhoneLostError:
         """As its phone is now."""
         return cls(f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else ""))
-
-
-class TooHotError(PhoneError):
-    """A lease ended because its phone was dangerously hot."""
-
-    code = "too_hot"
-
-
-class SessionStuckError(FarmError):
-    """A session that was cut has not reported its end."""
-
-    code = "session_stuck"
-
-
-class NotCheckingError(PhoneError):
-    """The device is not being checked."""
-
-    code = "not_checking"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.leasing.allocator.reservations import Reservation
@@ -24,12 +24,6 @@ MAX_NOTE_LENGTH = 200
 MAX_DAYS = 366  # a window lies within so many days of now: further away is a mistake in the date, or no date at all
 LOOK_S = 1.0  # how late a jump may be noticed
 JUMP_S = 2.0  # NTP slews by 0.5 ms a second; a clock that was set, or a host that slept, is off by more than this
-
-
-class NoSuchReservationError(UserError):
-    """There is no such reservation."""
-
-    code = "no_such_reservation"
 
 
 class ReservationBook:
@@ -104,7 +98,7 @@ class ReservationBook:
         """Take a reservation back; the beginning of its id will do.
 
         Raises:
-            NoSuchReservationError: there is none of that id, or several begin so.
+            UserError: there is none of that id, or several begin so.
             StoreWriteError: nothing can be written now.
         """
         record = self._records.get(reservation_id) or self._begins(reservation_id)
@@ -115,15 +109,19 @@ class ReservationBook:
             self.publish()
             if removed:
                 return record
-        raise NoSuchReservationError(
-            f"there is no reservation {reservation_id!r}", hint="`farm reservation list` shows those there are"
+        raise UserError(
+            f"there is no reservation {reservation_id!r}",
+            Code.NO_SUCH_RESERVATION,
+            hint="`farm reservation list` shows those there are",
         )
 
     def _begins(self, prefix: str) -> ReservationRecord | None:
         found = [record for name, record in self._records.items() if prefix and name.startswith(prefix)]
         if len(found) > 1:
-            raise NoSuchReservationError(
-                f"{len(found)} reservations begin with {prefix!r}", hint="`farm reservation list` shows those there are"
+            raise UserError(
+                f"{len(found)} reservations begin with {prefix!r}",
+                Code.NO_SUCH_RESERVATION,
+                hint="`farm reservation list` shows those there are",
             )
         return found[0] if found else None
 

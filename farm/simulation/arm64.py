@@ -36,7 +36,7 @@ from farm.bundle.elf import read_elf
 from farm.common.errors import HostError
 from farm.common.install import pip_install
 from farm.simulation.machine import ARM64_PRELOAD
-from farm.simulation.runtime import COMPILER_FLAGS, SERVER, SOURCES, CompileError, cache_folder, find_wheel, output_of
+from farm.simulation.runtime import COMPILER_FLAGS, SERVER, SOURCES, cache_folder, compile_error, find_wheel, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -140,9 +140,9 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
 
     Raises:
         Arm64ToolsError: a program is missing.
-        NoTvmError: TVM is not installed.
+        HostError: TVM is not installed.
         DownloadError: a package could not be had.
-        CompileError: a compiler failed, or the cache cannot be written.
+        HostError: a compiler failed, or the cache cannot be written.
     """
     tools = find_tools()
     try:
@@ -154,7 +154,7 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
                 tell("building an arm64 phone's programs: C library, TVM's aarch64 wheels (100 MB), tvm_rpc ...")
                 _build(folder, tools)
     except OSError as error:
-        raise CompileError(f"cannot build the programs of arm64 phones: {error}") from error
+        raise compile_error(f"cannot build the programs of arm64 phones: {error}") from error
     return folder
 
 

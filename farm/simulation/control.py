@@ -11,9 +11,10 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from farm.common.errors import ExitCode, FarmError, Fault, HostError, PhoneError, UserError
+from farm.common.errors import Code, ExitCode, FarmError, Fault, HostError, PhoneError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,17 +30,14 @@ STOP_TIMEOUT_S = 20.0
 _ANSWER_MARGIN_S = 5.0  # beyond what the lab itself was told to wait
 
 
-class LabUnreachableError(HostError):
-    """The lab process does not answer."""
-
-    code = "no_lab"
+lab_unreachable_error = partial(HostError, code=Code.NO_LAB)
 
 
 class LabClient:
     """One connection to a lab. Every method returns when the lab has done what was asked.
 
     `phone` is a phone's name, or `*` for all of them. Raises `UserError` for orders without sense, `PhoneError` and
-    `HostError` for those that did not work, `LabUnreachableError` when there is no lab.
+    `HostError` for those that did not work, `HostError` when there is no lab.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,7 +49,7 @@ class LabClient:
             self._socket.connect(os.fspath(directory / CONTROL_SOCKET))
         except OSError as error:
             self._socket.close()
-            raise LabUnreachableError(
+            raise lab_unreachable_error(
                 f"no lab answers in {directory}", hint="start it: python -m farm.simulation.lab", evidence=str(error)
             ) from error
         self._lines = self._socket.makefile("rb")
@@ -196,9 +194,9 @@ class LabClient:
             self._socket.sendall(json.dumps(order).encode() + b"\n")
             line = self._lines.readline()
         except OSError as error:
-            raise LabUnreachableError(f"the lab in {self.directory} did not answer", evidence=str(error)) from error
+            raise lab_unreachable_error(f"the lab in {self.directory} did not answer", evidence=str(error)) from error
         if not line:
-            raise LabUnreachableError(f"the lab in {self.directory} ended")
+            raise lab_unreachable_error(f"the lab in {self.directory} ended")
         reply = json.loads(line)
         if reply["ok"]:
             return reply["value"]
@@ -230,7 +228,7 @@ def running_lab(
     `places` are the USB places of some: name -> `1-4.2`.
 
     Raises:
-        LabUnreachableError: it did not come up; evidence is what it said.
+        HostError: it did not come up; evidence is what it said.
         UserError: an argument of ours made no sense to it.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -281,7 +279,7 @@ def _start_error(exit_code: int, said: str) -> FarmError:
     first = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
     if exit_code == ExitCode.USAGE and first:
         return UserError(first, evidence=said)
-    return LabUnreachableError(first or f"the lab did not come up (exit code {exit_code})", evidence=said)
+    return lab_unreachable_error(first or f"the lab did not come up (exit code {exit_code})", evidence=said)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

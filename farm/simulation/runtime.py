@@ -17,15 +17,16 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.bundle.closure import identify
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.install import pip_install
-from farm.compiler.tvm_errors import NoTvmError
+from farm.compiler.tvm_errors import no_tvm_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +49,7 @@ exec {} "$0" "$@"
 _HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
-class CompileError(HostError):
-    """A program of this host could not make what virtual phones run."""
-
-    code = "compile"
+compile_error = partial(HostError, code=Code.COMPILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def find_wheel() -> TvmWheel:
     """Locate TVM's headers and runtime libraries without importing TVM (which takes 0.6 s and 195 MB).
 
     Raises:
-        NoTvmError: TVM or one of its runtime libraries is not installed.
+        HostError: TVM or one of its runtime libraries is not installed.
     """
     tvm, ffi = _package("tvm"), _package("tvm_ffi")
     libraries = (
@@ -81,7 +79,7 @@ def find_wheel() -> TvmWheel:
     )
     for library in libraries:
         if not library.is_file():
-            raise NoTvmError(f"the installed TVM has no {library.name}", hint=pip_install("tvm"))
+            raise no_tvm_error(f"the installed TVM has no {library.name}", hint=pip_install("tvm"))
     return TvmWheel((ffi / "include", tvm / "include"), libraries)
 
 
@@ -89,8 +87,8 @@ def build_bundle_folder(out: Path) -> Path:
     """Fill `out` with `tvm_rpc` and its libraries; returns `out`.
 
     Raises:
-        NoTvmError: TVM is not installed.
-        CompileError: g++ is there but failed; evidence is its output.
+        HostError: TVM is not installed.
+        HostError: g++ is there but failed; evidence is its output.
     """
     wheel = find_wheel()
     out.mkdir(parents=True, exist_ok=True)
@@ -122,7 +120,7 @@ def cache_folder() -> Path:
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise NoTvmError(f"Python package {name} is not installed", hint=pip_install("tvm"))
+        raise no_tvm_error(f"Python package {name} is not installed", hint=pip_install("tvm"))
     return Path(spec.submodule_search_locations[0])
 
 
@@ -166,18 +164,18 @@ def output_of(command: Sequence[str], limit_s: float, hint: str = _HINT) -> str:
     """What a program of the host printed.
 
     Raises:
-        CompileError: it failed.
+        HostError: it failed.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
     except subprocess.CalledProcessError as error:
-        raise CompileError(
+        raise compile_error(
             f"{command[0]} failed with exit code {error.returncode}",
             hint=hint,
             evidence=str(error.stderr).strip(),
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"{command[0]}: {error}") from error
+        raise compile_error(f"{command[0]}: {error}") from error
     return done.stdout
 
 

@@ -53,7 +53,7 @@ class AccountTable(TableAccess):
         """Insert or replace an account.
 
         Raises:
-            StoreConflictError: another account has that key or token.
+            FarmError: another account has that key or token.
         """
         await self._database.put(account, values_of(record))
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, Table
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError
 
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.events import Event, UncommittedEvents
 from farm.store.engine import outage_of
 from farm.store.schema import event, selector
@@ -34,12 +34,6 @@ RETRY_S = 1.0  # a store that reports when it can write again is asked at once; 
 P = ParamSpec("P")
 logger = logging.getLogger(__name__)
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself only has weak references
-
-
-class StoreReadError(HostError):
-    """The database could not be read."""
-
-    code = "store_read"
 
 
 class ConditionFailedError(Exception):
@@ -58,7 +52,7 @@ class Database:
         """A connection for a few selects, which see one state of the database.
 
         Raises:
-            StoreReadError: the database as a whole cannot be read now: its server is away, its disk failed.
+            HostError: the database as a whole cannot be read now: its server is away, its disk failed.
         """
         try:
             with self.engine.connect() as connection:
@@ -68,13 +62,13 @@ class Database:
             if outage is None:
                 raise
             message = f"the database cannot be read: {outage.reason}"
-            raise StoreReadError(message, hint=outage.hint, evidence=outage.evidence) from error
+            raise HostError(message, Code.STORE_READ, hint=outage.hint, evidence=outage.evidence) from error
 
     def rows(self, wanted: Select[Any]) -> Sequence[RowMapping]:
         """Every row of one select.
 
         Raises:
-            StoreReadError: as `reading`.
+            HostError: as `reading`.
         """
         with self.reading() as connection:
             return connection.execute(wanted).mappings().all()
@@ -90,7 +84,7 @@ class Database:
             last: an end that must be stored when the disk is full: the reserve pays for it.
 
         Raises:
-            StoreConflictError: a rule of the schema refused it.
+            FarmError: a rule of the schema refused it.
             StoreWriteError: nothing can be written now.
         """
 

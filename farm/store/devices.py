@@ -91,7 +91,7 @@ class DeviceTable(TableAccess):
         """Insert or replace a phone.
 
         Raises:
-            StoreConflictError: another phone has that name.
+            FarmError: another phone has that name.
         """
         await self._database.put(device, values_of(record))
 
@@ -99,7 +99,7 @@ class DeviceTable(TableAccess):
         """Insert or replace phones that may have exchanged their names, all or none.
 
         Raises:
-            StoreConflictError: another phone has one of the names.
+            FarmError: another phone has one of the names.
         """
 
         def exchange(connection: Connection) -> None:

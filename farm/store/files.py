@@ -9,18 +9,12 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 
 PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers go on
 HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ between a file and its copy
 CHUNK_BYTES = 1 << 20
-
-
-class StateFolderInUseError(HostError):
-    """Another daemon uses this state folder."""
-
-    code = "state_folder_in_use"
 
 
 class StateFolderLock:
@@ -30,7 +24,7 @@ class StateFolderLock:
         """Take the lock.
 
         Raises:
-            StateFolderInUseError: another process has it; its pid is named.
+            HostError: another process has it; its pid is named.
             HostError: the folder cannot be written.
         """
         path = folder / "lock"
@@ -47,8 +41,9 @@ class StateFolderLock:
         except BlockingIOError as error:
             holder = os.read(self._file, 32).decode(errors="replace").strip()
             os.close(self._file)
-            raise StateFolderInUseError(
+            raise HostError(
                 f"another daemon (pid {holder or 'unknown'}) uses the state folder {folder}",
+                Code.STATE_FOLDER_IN_USE,
                 hint=f"stop it (kill {holder}), or start this one with another --state-dir and --runtime-dir",
             ) from error
         os.ftruncate(self._file, 0)

@@ -213,7 +213,7 @@ class JobTable(TableAccess):
         """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
 
         Raises:
-            StoreConflictError: another attempt runs on that device, or the lease is not known.
+            FarmError: another attempt runs on that device, or the lease is not known.
         """
         claim = (
             update(job)

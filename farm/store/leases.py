@@ -126,7 +126,7 @@ class LeaseTable(TableAccess):
         """Store a grant before its holder gets it.
 
         Raises:
-            StoreConflictError: the device has an open lease, or the fence was given before.
+            FarmError: the device has an open lease, or the fence was given before.
         """
 
         def grant(connection: Connection) -> None:
@@ -196,7 +196,7 @@ class ReservationTable(TableAccess):
         """Keep a reservation.
 
         Raises:
-            StoreConflictError: it ends before it begins, or there is one of that id.
+            FarmError: it ends before it begins, or there is one of that id.
         """
 
         def add(connection: Connection) -> None:

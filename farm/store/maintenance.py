@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DatabaseError
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.store import schema
 from farm.store.database import size_of
 from farm.store.engine import sqlite_engine
@@ -118,17 +118,11 @@ def _of_sqlite(connection: Connection) -> list[str]:
 DUMP_HINT = "pg_dump --format=custom --file=FILE DATABASE, and pg_restore to go back"
 
 
-class NoDatabaseError(UserError):
-    """There is no database yet."""
-
-    code = "no_database"
-
-
 def check_database(where: Path | str) -> StoreCheckReport:
     """Look at everything in a database that no daemon serves.
 
     Raises:
-        DatabaseUnusableError: it is so damaged that it cannot be opened, or it is of another farm release.
+        HostError: it is so damaged that it cannot be opened, or it is of another farm release.
     """
     if isinstance(where, str):
         server = open_server(where)
@@ -185,5 +179,7 @@ def prune_database(
 
 def _there(path: Path) -> Path:
     if not path.exists():
-        raise NoDatabaseError(f"there is no {path}", hint="farm serve makes it; --state-dir names another folder")
+        raise UserError(
+            f"there is no {path}", Code.NO_DATABASE, hint="farm serve makes it; --state-dir names another folder"
+        )
     return path

@@ -12,13 +12,14 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, insert, inspect, make_url, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, OperationalError
 
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.common.install import pip_install
@@ -43,10 +44,7 @@ LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 
 
-class DatabaseUnusableError(HostError):
-    """The database cannot be used."""
-
-    code = "database"
+database_unusable = partial(HostError, code=Code.DATABASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
     """Open or create a SQLite database, bring it up to this schema, and count this start durably.
 
     Raises:
-        DatabaseUnusableError: it is damaged, of another farm release, or cannot be opened.
+        HostError: it is damaged, of another farm release, or cannot be opened.
     """
     if not os.path.lexists(path):  # a link that leads nowhere is no reason to begin anew: its disk may not be mounted
         _create(path)
@@ -103,7 +101,7 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
     """The schema's version in a database, None in an empty one.
 
     Raises:
-        DatabaseUnusableError: it is of a newer farm, of one before the first release, or no farm's.
+        HostError: it is of a newer farm, of one before the first release, or no farm's.
     """
     tables = inspect(connection).get_table_names()
     if not tables:
@@ -112,19 +110,19 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
     if meta.name in tables:
         found = connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one_or_none()
     if found is None:
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"{name} is a database, but not farm's", hint="name another with [store] url or --state-dir"
         )
     if not isinstance(found, int) or found < 1:
         raise _overwritten(name, f"its schema version is {found!r}")
     if found > SCHEMA_VERSION:
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"{name} has schema version {found}, of a newer farm; this farm knows {SCHEMA_VERSION}",
             hint="start the farm release that wrote it, or restore the backup made before it was brought up to date"
             f"{_newest(name)}",
         )
     if found < FIRST_SCHEMA_VERSION:
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"{name} has schema version {found}, from before farm's first release; this farm knows "
             f"{FIRST_SCHEMA_VERSION} to {SCHEMA_VERSION}",
             hint=f"begin with a new database: {_move_away(name, 'old')} (adopted phones must be adopted again)",
@@ -143,7 +141,7 @@ def next_epoch(connection: Connection) -> int:
     """Count this start; the number must be durable before it is used.
 
     Raises:
-        DatabaseUnusableError: the stored number makes no sense, so fences would repeat.
+        HostError: the stored number makes no sense, so fences would repeat.
     """
     before = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
     if not isinstance(before, int) or not 0 <= before < MOST_STARTS:
@@ -153,15 +151,15 @@ def next_epoch(connection: Connection) -> int:
     return before + 1
 
 
-def _overwritten(name: Path | str, evidence: str) -> DatabaseUnusableError:
-    return DatabaseUnusableError(f"{name} was changed by something else: {evidence}", hint="restore a backup of it")
+def _overwritten(name: Path | str, evidence: str) -> HostError:
+    return database_unusable(f"{name} was changed by something else: {evidence}", hint="restore a backup of it")
 
 
 def _check_contents(connection: Connection, path: Path) -> None:
     """Read what the start needs, and everything else in a small file.
 
     Raises:
-        DatabaseUnusableError: it is damaged; ValueError and the like where a value cannot be read.
+        HostError: it is damaged; ValueError and the like where a value cannot be read.
     """
     if path.stat().st_size <= WHOLE_CHECK_BYTES:
         checks = ["PRAGMA quick_check(1)"]
@@ -180,7 +178,7 @@ def _check_contents(connection: Connection, path: Path) -> None:
         connection.execute(live).all()
 
 
-def damaged(path: Path, evidence: str) -> DatabaseUnusableError:
+def damaged(path: Path, evidence: str) -> HostError:
     """The error for a damaged file, with the way back."""
     backup = newest_backup(path)
     away = _move_away(path, "damaged")
@@ -188,7 +186,7 @@ def damaged(path: Path, evidence: str) -> DatabaseUnusableError:
         hint = f"go back to the newest backup: {away} && cp {backup} {path}"
     else:
         hint = f"restore a backup of it, or begin anew: {away} (adopted phones must be adopted again)"
-    return DatabaseUnusableError(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
+    return database_unusable(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
 
 
 def _move_away(name: Path | str, suffix: str) -> str:
@@ -217,21 +215,19 @@ def _create(path: Path) -> None:
 
 def _check_shape(path: Path) -> None:
     if path.is_symlink() and not path.exists():
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"{path} is a link to {path.readlink()}, which is not there",
             hint="is its disk mounted? farm begins anew only where there is nothing, not even a link",
         )
     if not path.is_file():
-        raise DatabaseUnusableError(
-            f"{path} is not a file", hint="the database must be a file; move what is there away"
-        )
+        raise database_unusable(f"{path} is not a file", hint="the database must be a file; move what is there away")
     try:
         with path.open("rb") as file:
             header = file.read(len(MAGIC))
     except OSError as error:
         raise unusable(path, error) from error
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"cannot use the database {path}: it or its folder is read-only",
             hint="is the file system mounted read-only, or does it belong to another user?",
         )
@@ -248,7 +244,7 @@ def _upgrade(path: Path, version: int | None) -> None:
     except HostError as error:
         if (outage := outage_of(error)) is None:
             raise
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"cannot use the database {path}: it is of an earlier release and cannot be copied before it is brought up "
             f"to date: {outage.reason}",
             hint=outage.hint, evidence=outage.evidence,
@@ -267,7 +263,7 @@ def _upgrade(path: Path, version: int | None) -> None:
                 backup.unlink(missing_ok=True)
             if not isinstance(error, (ValueError, LookupError, IntegrityError)):
                 raise
-            raise DatabaseUnusableError(
+            raise database_unusable(
                 f"{path} cannot be brought up to date from schema version {version}; it is as it was",
                 hint="go on with the farm release that wrote it, and report this",
                 evidence=f"{type(error).__name__}: {error}",
@@ -320,14 +316,14 @@ def _count_start(path: Path, reserve: ReserveFile) -> int:
         engine.dispose()
 
 
-def unusable(path: Path, error: Exception) -> DatabaseUnusableError:
+def unusable(path: Path, error: Exception) -> HostError:
     """The error for a failed start: damage asks for a backup, anything else for the host's administrator."""
     if isinstance(error, OSError):
-        return DatabaseUnusableError(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
+        return database_unusable(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
     outage = outage_of(error)
     if outage is None or is_damage(error):
         return damaged(path, str(getattr(error, "orig", None) or error))
-    return DatabaseUnusableError(
+    return database_unusable(
         f"cannot use the database {path}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
     )
 
@@ -341,7 +337,7 @@ def open_server(url: str) -> OpenDatabase:
     """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
 
     Raises:
-        DatabaseUnusableError: it cannot be reached, another daemon serves from it, or it is of another farm release.
+        HostError: it cannot be reached, another daemon serves from it, or it is of another farm release.
     """
     name, engine = _named_engine(url)
     with contextlib.ExitStack() as opened:
@@ -351,7 +347,7 @@ def open_server(url: str) -> OpenDatabase:
             lock_holder.detach()  # the lock lives and dies with this connection: no pool may keep it
             epoch = _begin_on_server(lock_holder, name)
         except DatabaseError as error:
-            raise DatabaseUnusableError(
+            raise database_unusable(
                 f"cannot use the database {name}", hint="is the server running, and [store] url right?",
                 evidence=str(error.orig).strip(),
             ) from error  # fmt: skip
@@ -366,7 +362,7 @@ def _begin_on_server(connection: Connection, name: str) -> int:
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE:
             raise
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"another daemon serves from the database {name}",
             hint="stop it, or give this one a database of its own: [store] url",
         ) from error
@@ -391,16 +387,16 @@ def _named_engine(url: str) -> tuple[str, Engine]:
     try:
         made = make_url(url)
         if made.get_backend_name() != "postgresql":
-            raise DatabaseUnusableError(
+            raise database_unusable(
                 f"[store] url: farm does not know databases of {made.get_backend_name()}",
                 hint="postgresql+psycopg://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
             )
         return made.render_as_string(hide_password=True), server_engine(url)
     except ArgumentError as error:
-        raise DatabaseUnusableError(
+        raise database_unusable(
             "[store] url is no database's address", hint="postgresql+psycopg://USER@HOST/DATABASE"
         ) from error
     except ModuleNotFoundError as error:
-        raise DatabaseUnusableError(
+        raise database_unusable(
             f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")
         ) from error

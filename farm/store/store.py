@@ -55,7 +55,7 @@ class Store:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://...).
 
         Raises:
-            DatabaseUnusableError: it is damaged, of another farm release, in use, or cannot be opened.
+            HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
             opened = open_server(where)

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
 from farm.common.histogram import QUICK_S, Histogram
 from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_of
@@ -46,12 +46,6 @@ class StoreWriteError(HostError):
     code = "store_write"
 
 
-class StoreConflictError(FarmError):
-    """The database refused a write that would break one of its rules. Trying again will not help."""
-
-    code = "store_conflict"
-
-
 @dataclass(frozen=True, slots=True)
 class QueuedWrite(Generic[T]):
     """One write on its way."""
@@ -66,7 +60,7 @@ class QueuedWrite(Generic[T]):
             with connection.begin_nested():
                 return self.statement(connection), None
         except (IntegrityError, DataError) as error:  # DataError: a value that is too large or of an unknown form
-            return None, StoreConflictError(f"the database refused a write: {error.orig}")
+            return None, FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
         except Exception as error:
             if outage_of(error) is not None:
                 raise  # the disk or the file: the others of the commit would fail too
@@ -123,7 +117,7 @@ class Writer:
             drafts: events of this write, which are settled in every case.
 
         Raises:
-            StoreConflictError: a constraint of the schema refused it; the others of the commit are not affected.
+            FarmError: a constraint of the schema refused it; the others of the commit are not affected.
             StoreWriteError: nothing can be written (disk full, file gone).
         """
         done: Future[T] = Future()

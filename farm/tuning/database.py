@@ -65,7 +65,7 @@ class TuningDatabase:
             prior: records of other runs: known, and no trials of this one.
 
         Raises:
-            RecordsBusyError: another process tunes there.
+            HostError: another process tunes there.
         """
         self.memory = ms.database.MemoryDatabase()
         self.target = target

@@ -22,7 +22,7 @@ from typing import Any, Self
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
 
-from farm.common.errors import FarmError, HostError
+from farm.common.errors import Code, FarmError, HostError
 from farm.tuning.candidate import CandidateError, CandidateTries, Measured, TryEnd, after_try
 from farm.tuning.host_faults import cannot_build, host_errno
 from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
@@ -34,12 +34,6 @@ POLL_S = 0.2  # between two polls of the source, and so the grain of a candidate
 LEAVE_S = 10.0
 COOL_S = 300.0  # a phone that was put out is tried again after so long: it may have been hot
 SEND_BACK_S = 5.0  # a source that has nothing else offers the same phone again at once
-
-
-class NoPhonesError(HostError):
-    """There is no phone, and there will be none."""
-
-    code = "no_phones_left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +429,9 @@ class PhonePool:
                 slot.start()
         if state.over:
             self._queue.fail_all(
-                NoPhonesError(self._with_last_reason(state.over), hint="the measurements so far are kept")
+                HostError(
+                    self._with_last_reason(state.over), Code.NO_PHONES_LEFT, hint="the measurements so far are kept"
+                )
             )
         waits = "" if self._usable(state) or not self._queue.unanswered else state.waits or "there is no phone"
         waits = self._with_last_reason(waits) if waits else ""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.limiter import Limiter
 from farm.common.peers import UserNames, address_of, owner_of
 from farm.model.sessions import Peer
@@ -62,17 +62,11 @@ def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
     return Peer(address, port, address), owner.uid if owner else None
 
 
-class PortTakenError(HostError):
-    """The port is taken."""
-
-    code = "port_taken"
-
-
 def bind(address: str, port: int) -> socket.socket:
     """A socket that listens on a TCP port; 0 lets the kernel choose.
 
     Raises:
-        PortTakenError: somebody else listens there.
+        HostError: somebody else listens there.
         HostError: the address cannot be bound.
     """
     try:
@@ -91,8 +85,9 @@ def bind(address: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortTakenError(
+            raise HostError(
                 f"port {port} on {address} is taken",
+                Code.PORT_TAKEN,
                 hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
             ) from error
         raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
@@ -277,7 +272,7 @@ class Listener:
         """Listen; port 0 lets the kernel choose.
 
         Raises:
-            PortTakenError: somebody else listens there.
+            HostError: somebody else listens there.
             HostError: the address cannot be bound.
         """
         self.take(bind(address, port))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.config import ExternalConfig
 from farm.model.sessions import OrphanedSession
 from farm.tvm_server.connection import Limits
@@ -20,12 +20,6 @@ from farm.tvm_server.listener import Listener
 from farm.tvm_server.tracker import Tracker, TrackerBackend
 
 log = logging.getLogger(__name__)
-
-
-class AdvertiseError(UserError):
-    """An entry of [tvm] advertise cannot be read."""
-
-    code = "config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class TvmServer(ABC):
         """Prepare.
 
         Raises:
-            AdvertiseError: `policy.advertise` cannot be read.
+            UserError: `policy.advertise` cannot be read.
         """
         self._backend = backend
         self._policy = policy or TvmServerPolicy()
@@ -102,7 +96,7 @@ class TvmServer(ABC):
         """Apply this policy from now on; open sessions keep the one that they began with.
 
         Raises:
-            AdvertiseError: `policy.advertise` cannot be read; nothing has changed.
+            UserError: `policy.advertise` cannot be read; nothing has changed.
         """
         self._advertise = tuple(_advertised(network, target) for network, target in policy.advertise.items())
         self._policy = policy
@@ -130,7 +124,7 @@ class LocalTvmServer(TvmServer):
         """Prepare; port 0 lets the kernel choose.
 
         Raises:
-            AdvertiseError: `policy.advertise` cannot be read.
+            UserError: `policy.advertise` cannot be read.
         """
         super().__init__(backend, policy)
         self._address = address
@@ -167,7 +161,7 @@ class LocalTvmServer(TvmServer):
         """Listen.
 
         Raises:
-            PortTakenError: somebody else listens there.
+            HostError: somebody else listens there.
             HostError: the address cannot be bound.
         """
         self.gate = Gate(self._route, self._policy.gate)
@@ -206,8 +200,9 @@ def _advertised(network: str, target: str) -> tuple[Network, str, int]:
         if not host or not 0 <= port <= 65535:
             raise ValueError(target)
     except ValueError as error:
-        raise AdvertiseError(
+        raise UserError(
             f"[tvm] advertise: {network!r} = {target!r} is not CIDR = address or address:port",
+            Code.CONFIG,
             hint='for example "10.8.0.0/16" = "lab.example.org:9190"',
         ) from error
     return parsed, host, port

@@ -23,7 +23,7 @@ from farm.model.sessions import FleetSummary, Peer
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, ClientConnection, Limits
 from farm.tvm_server.external import Admission, Offer, OfferRegistry, Registration, RegistrationRefused
-from farm.tvm_server.wire import Code
+from farm.tvm_server.wire import TrackerCode
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Tracker:
         del self._askers[place]
         if self._askers:
             self._loop.call_soon(self._answer_summaries)
-        encoded = wire.encode_json([Code.SUCCESS, self.summary(*place)])
+        encoded = wire.encode_json([TrackerCode.SUCCESS, self.summary(*place)])
         for connection in connections:
             connection.answer_summary(encoded)
 
@@ -160,7 +160,7 @@ class Tracker:
             connection.answer_offer(offer)
             return
         if not self._requests.fits(connection):
-            connection.answer([Code.FAIL, "too many requests are waiting"])
+            connection.answer([TrackerCode.FAIL, "too many requests are waiting"])
             return
         self._arrivals += 1
         waiting = WaitingClient(connection, message, (-message.priority, self._arrivals))
@@ -206,7 +206,7 @@ class Tracker:
         except UserError as error:
             if not waiting.queued:
                 self._settle(waiting)
-                connection.answer([Code.FAIL, str(error)])
+                connection.answer([TrackerCode.FAIL, str(error)])
                 return
             # No farm phone will ever answer to this key, but a server of that name may register.
             waiting.task = None
@@ -214,16 +214,16 @@ class Tracker:
             return
         except FarmError as error:
             self._settle(waiting)
-            connection.answer([Code.FAIL, str(error)])
+            connection.answer([TrackerCode.FAIL, str(error)])
             return
         except Exception:
             self._settle(waiting)
-            connection.answer([Code.FAIL, "the farm failed; its log says why"])
+            connection.answer([TrackerCode.FAIL, "the farm failed; its log says why"])
             log.exception("a request for %r failed", message.key)
             return
         self._settle(waiting)
         address, port = self.address_for(connection)
-        connection.answer([Code.SUCCESS, [address, port, match_key]])
+        connection.answer([TrackerCode.SUCCESS, [address, port, match_key]])
 
     def _settle(self, waiting: WaitingClient) -> None:
         """The request waits no longer, for whatever reason. Harmless when repeated."""
@@ -262,7 +262,7 @@ class TrackerConnection(ClientConnection):
 
     def answer_offer(self, offer: Offer) -> None:
         """Hand out an external server."""
-        self.answer([Code.SUCCESS, [offer.address, offer.port, offer.match_key]])
+        self.answer([TrackerCode.SUCCESS, [offer.address, offer.port, offer.match_key]])
 
     def answer_summary(self, encoded: bytes) -> None:
         """The summary that was asked for; the messages after it have their turn."""
@@ -317,21 +317,21 @@ class TrackerConnection(ClientConnection):
         match event:
             case wire.TrackerHello():
                 self.send(wire.encode_magic())
-            case Code.PING:
-                self.answer(Code.SUCCESS)
+            case TrackerCode.PING:
+                self.answer(TrackerCode.SUCCESS)
             case wire.TrackerRequest():
                 self._tracker.request(self, event)
             case wire.Put() | wire.UpdateInfo():
                 self._register(event)
-            case Code.SUMMARY:
+            case TrackerCode.SUMMARY:
                 self._asked_summary = True
                 self._tracker.ask_summary(self)
-            case Code.GET_PENDING_MATCHKEYS:
+            case TrackerCode.GET_PENDING_MATCHKEYS:
                 pending = [] if self._registration is None else self._tracker.registry.pending(self._registration)
                 self.answer(pending)
-            case Code.STOP:
+            case TrackerCode.STOP:
                 log.info("%s asked the tracker to stop; it does not", self.peer)
-                self.answer(Code.FAIL)
+                self.answer(TrackerCode.FAIL)
             case wire.Invalid(code, reason):
                 self._refuse(code, reason)
 
@@ -345,21 +345,21 @@ class TrackerConnection(ClientConnection):
             address = announced or self.peer.address
             if isinstance(event, wire.UpdateInfo):
                 self._registration.servers = {event.key: (address, event.port)}
-                self.answer(Code.SUCCESS)
+                self.answer(TrackerCode.SUCCESS)
                 return
             tracker.registry.put(self._registration, Offer(event.key, address, event.port, event.match_key))
-            self.answer(Code.SUCCESS)
+            self.answer(TrackerCode.SUCCESS)
             tracker.hand_out(event.key)
         except RegistrationRefused as refusal:
             level = logging.DEBUG if self._invalid else logging.WARNING  # the first is news
             log.log(level, "the server %s was refused: %s", self.peer, refusal)
-            self.answer(Code.FAIL)
+            self.answer(TrackerCode.FAIL)
             self._count_refusal()
 
-    def _refuse(self, code: Code | None, reason: str) -> None:
+    def _refuse(self, code: TrackerCode | None, reason: str) -> None:
         """Answer as the sender expects an answer; give up on one that sends nothing else."""
         log.info("a message from %s was refused: %s", self.peer, reason)
-        self.answer(Code.FAIL if code in _BARE_ANSWERS else [Code.FAIL, reason])
+        self.answer(TrackerCode.FAIL if code in _BARE_ANSWERS else [TrackerCode.FAIL, reason])
         self._count_refusal()
 
     def _count_refusal(self) -> None:
@@ -369,4 +369,4 @@ class TrackerConnection(ClientConnection):
 
 
 # Servers read these answers with std::stoi: a list would end them.
-_BARE_ANSWERS = frozenset({Code.PING, Code.STOP, Code.PUT, Code.UPDATE_INFO})
+_BARE_ANSWERS = frozenset({TrackerCode.PING, TrackerCode.STOP, TrackerCode.PUT, TrackerCode.UPDATE_INFO})

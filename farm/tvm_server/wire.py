@@ -110,7 +110,7 @@ class Parser:
 # --- the tracker protocol ------------------------------------------------------------------------------------------
 
 
-class Code(IntEnum):
+class TrackerCode(IntEnum):
     """Message codes of the tracker protocol."""
 
     FAIL = -1
@@ -161,12 +161,12 @@ class UpdateInfo:
 class Invalid:
     """A well-framed message that makes no sense. `code` is None when not even that could be read."""
 
-    code: Code | None
+    code: TrackerCode | None
     reason: str
 
 
 # A message without fields that matter is its code.
-TrackerMessage = Code | Put | TrackerRequest | UpdateInfo
+TrackerMessage = TrackerCode | Put | TrackerRequest | UpdateInfo
 TrackerEvent = TrackerHello | TrackerMessage | Invalid
 
 
@@ -207,7 +207,7 @@ def decode_message(body: bytes) -> TrackerMessage | Invalid:
     if not isinstance(value, list) or not value or not _is_int(value[0]):
         return Invalid(None, "the message is not a list that begins with a code")
     try:
-        code = Code(value[0])
+        code = TrackerCode(value[0])
     except ValueError:
         return Invalid(None, f"message code {str(value[0])[:MAX_ECHO_LENGTH]} is unknown")
     try:
@@ -242,14 +242,14 @@ class _FieldError(Exception):
     """A field of a tracker message is wrong; the text says which and how."""
 
 
-def _decode_fields(code: Code, fields: list[object]) -> TrackerMessage | Invalid:
+def _decode_fields(code: TrackerCode, fields: list[object]) -> TrackerMessage | Invalid:
     match code:
-        case Code.PING | Code.SUMMARY | Code.GET_PENDING_MATCHKEYS:
+        case TrackerCode.PING | TrackerCode.SUMMARY | TrackerCode.GET_PENDING_MATCHKEYS:
             return code
-        case Code.STOP:
+        case TrackerCode.STOP:
             _text(_field(fields, 0, "stop key"), "stop key", MAX_KEY_LENGTH)
             return code
-        case Code.REQUEST:
+        case TrackerCode.REQUEST:
             user = fields[1] if len(fields) > 1 else ""
             priority = fields[2] if len(fields) > 2 else 1
             if not _is_int(priority) or abs(priority) > MAX_PRIORITY:
@@ -257,9 +257,9 @@ def _decode_fields(code: Code, fields: list[object]) -> TrackerMessage | Invalid
             key = _field(fields, 0, "key")
             asked = key if isinstance(key, str) and is_match_key(key) else _key(key)
             return TrackerRequest(asked, _text(user, "user", MAX_USER_LENGTH), priority)
-        case Code.PUT:
+        case TrackerCode.PUT:
             return _decode_put(fields)
-        case Code.UPDATE_INFO:
+        case TrackerCode.UPDATE_INFO:
             return _decode_info(_field(fields, 0, "info"))
         case _:
             raise _FieldError(f"code {code.value} is an answer, not a question")

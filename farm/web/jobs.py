@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from farm.common.durations import took
-from farm.common.errors import FarmError, UserError
+from farm.common.errors import Code, FarmError, UserError
 from farm.control.callers import Role
 from farm.devices.health.series import SHOWN, Quantity
 from farm.kinds import KINDS
@@ -41,12 +41,6 @@ SHOWN_READING = (Quantity.TEMPERATURE.value, SHOWN)
 ORDERS = {"cancel": "is cancelled", "hold": "is held", "resume": "goes on"}
 
 Text = Annotated[str, Query(max_length=200)]
-
-
-class NoSuchFileError(UserError):
-    """The job has no such file."""
-
-    code = "no_such_file"
 
 
 def filter_of(
@@ -142,7 +136,9 @@ async def file(request: Request, job: str, name: str) -> Response:
     shown = await ask(request, "job.show", job=job)
     found = next((each for each in files_of(shown) if each.name == name), None)
     if found is None:
-        raise NoSuchFileError(f"job {shown['job']['id']} has no file {name[:80]!r}", hint="its page lists what it has")
+        raise UserError(
+            f"job {shown['job']['id']} has no file {name[:80]!r}", Code.NO_SUCH_FILE, hint="its page lists what it has"
+        )
     return await _download(request, found, shown["result"] or {})
 
 

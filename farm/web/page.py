@@ -21,10 +21,9 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from farm.common.errors import NotAllowedError, UserError
+from farm.common.errors import Code, NotAllowedError, UserError
 from farm.common.events import EventLog
 from farm.config import WebConfig
-from farm.control.audit import FORM_EXPIRED
 from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
 from farm.control.verbs import FieldError
@@ -115,12 +114,6 @@ class SignInNeededError(NotAllowedError):
     """This needs somebody who is signed in."""
 
     code = "sign_in"
-
-
-class FormExpiredError(UserError):
-    """This form is not from your session: it is older than your last sign-in, or from elsewhere."""
-
-    code = FORM_EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +264,7 @@ async def guard_requests(request: Request) -> None:
 
     Raises:
         SignInNeededError: nobody is signed in.
-        FormExpiredError: the form is not of this session.
+        UserError: the form is not of this session.
     """
     path = request.url.path
     if path == SIGN_IN or path in PUBLIC or path.startswith("/static/"):
@@ -285,5 +278,8 @@ async def guard_requests(request: Request) -> None:
         raise SignInNeededError(hint="sign in with a token: farm auth new NAME --role user --web prints one")
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
     if not secrets.compare_digest(given.encode(), session.csrf.encode()):
-        await audit_refusal(request, FormExpiredError.code)
-        raise FormExpiredError(hint="nothing was done; go back, reload the page and try again")
+        await audit_refusal(request, Code.FORM_EXPIRED)
+        raise UserError(
+            code=Code.FORM_EXPIRED,
+            hint="it is older than your last sign-in; nothing was done: reload the page and try again",
+        )

@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
-from farm.common.errors import FarmError, HostError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, HostError, UserError, error_to_wire
 from farm.compiler.tvm_errors import first_line
 from farm.control.client import ControlClient
 from farm.jobs.attempt import SILENCE_LIMIT_S, SessionOffer, YieldedError, check_report
@@ -209,12 +209,6 @@ def _client(order: Spawn) -> ControlClient:
 Main = Callable[[Mapping[str, Any], WorkerChannel], dict[str, Any]]
 
 
-class WorkerBugError(FarmError):
-    """A worker failed in a way farm did not foresee."""
-
-    code = "worker_bug"
-
-
 def run(order: Spawn) -> None:
     """Carry out one spawn order in this process."""
     early(order.task)
@@ -234,8 +228,10 @@ def run(order: Spawn) -> None:
         except Exception as error:  # noqa: BLE001 - reported to the daemon, which decides; the trace is the evidence
             traceback.print_exc()
             daemon.fail(
-                WorkerBugError(
-                    f"{order.task} failed: {type(error).__name__}: {first_line(error)}", evidence=traceback.format_exc()
+                FarmError(
+                    f"{order.task} failed: {type(error).__name__}: {first_line(error)}",
+                    Code.WORKER_BUG,
+                    evidence=traceback.format_exc(),
                 )
             )
 

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from farm.common.errors import FarmError, ModelError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, ModelError, UserError, error_to_wire
 from farm.common.selector import HOST
 from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
@@ -36,12 +36,6 @@ from farm.compiler.targets import (
 from farm.compiler.tvm_errors import end_of, first_line
 from farm.devices.identity.targets import ADRENO_TAGS, named_target
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
-
-
-class HostRunError(ModelError):
-    """The model failed on this host."""
-
-    code = "host_run"
 
 
 def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +85,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         FarmError: as `farm.compiler.build.build`.
-        HostRunError: it failed while it ran.
+        ModelError: it failed while it ran.
     """
     path = Path(request["model"])
     target = host_target() if request["target"] is None else _target(request)
@@ -113,7 +107,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         check_labels(labels, built.outputs)
     device = tvm.runtime.device(built.device, 0)
     if not device.exist:
-        raise HostRunError(f"TVM here has no {built.device} device", hint="--target host")
+        raise ModelError(f"TVM here has no {built.device} device", Code.HOST_RUN, hint="--target host")
     started_s = time.monotonic()
     try:
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(built.compiled.library)), device)
@@ -121,9 +115,9 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = flatten(machine["main"](*(tvm.runtime.tensor(array, device) for array in built.inputs.values())))
         device.sync()
     except Exception as error:
-        raise HostRunError(f"{built.name} failed on this host: {first_line(error)}", evidence=end_of(error)) from (
-            error
-        )
+        raise ModelError(
+            f"{built.name} failed on this host: {first_line(error)}", Code.HOST_RUN, evidence=end_of(error)
+        ) from (error)
     ran_s = time.monotonic()
     save_arrays(Path(request["outputs"]), built.output_names, outputs)
     return {

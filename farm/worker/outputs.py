@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 from farm.compiler.build import Build
 from farm.compiler.inputs import Fill, write_arrays
 from farm.compiler.model import Array, TensorSpec
@@ -55,25 +56,22 @@ def _storable(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
-class LabelsError(ModelError):
-    """The labels do not fit the model's outputs."""
-
-    code = "bad_labels"
+labels_error = partial(ModelError, code=Code.BAD_LABELS)
 
 
 def read_labels(data: bytes) -> tuple[str, ...]:
     """One label per line; the end of the last line is no further label.
 
     Raises:
-        LabelsError: it is no text, or there are none.
+        ModelError: it is no text, or there are none.
     """
     try:
         labels = tuple(line.strip() for line in data.decode("utf-8-sig").splitlines())
     except UnicodeDecodeError as error:
         where = data[: error.start].count(b"\n") + 1
-        raise LabelsError(f"the labels are no UTF-8 text (line {where})", hint="one class name per line") from error
+        raise labels_error(f"the labels are no UTF-8 text (line {where})", hint="one class name per line") from error
     if not any(labels):
-        raise LabelsError("the labels file is empty", hint="one class name per line")
+        raise labels_error("the labels file is empty", hint="one class name per line")
     return labels
 
 
@@ -81,12 +79,12 @@ def check_labels(labels: Sequence[str], outputs: Sequence[TensorSpec]) -> None:
     """Whether some output has a class, along its last axis, for each label.
 
     Raises:
-        LabelsError: none has; says how many each has.
+        ModelError: none has; says how many each has.
     """
     classes = {spec.name: spec.shape[-1] if spec.shape else 1 for spec in outputs}
     if len(labels) not in classes.values():
         had = ", ".join(f"{name!r} has {count}" for name, count in classes.items())
-        raise LabelsError(
+        raise labels_error(
             f"there are {len(labels)} labels, and no output has so many classes: {had}",
             hint="one line per class, in the order of the output's last axis; no heading, no blank lines",
         )

@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax, rpc
 
-from farm.common.errors import FarmError, ModelError, PhoneError
+from farm.common.errors import Code, FarmError, ModelError, PhoneError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import Fill
@@ -45,12 +45,6 @@ class PhoneSessionError(PhoneError):
 
 class PhoneProcessError(PhoneSessionError):
     """The process that served the session is gone: it crashed, or the session was cut."""
-
-
-class PhoneOutOfMemoryError(PhoneError):
-    """The phone is out of memory."""
-
-    code = "out_of_memory"
 
 
 class PhoneSession:
@@ -119,7 +113,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     `needs_bytes`: memory that the step is known to need, 0 when unknown.
 
     Raises:
-        PhoneOutOfMemoryError: the phone said that it has no memory left.
+        PhoneError: the phone said that it has no memory left.
         PhoneSessionError: all else.
     """
     try:
@@ -130,8 +124,9 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
         text, evidence = str(error), end_of(error)
         if _OUT_OF_MEMORY.search(text):
             needs = f": needs at least {needs_bytes / 1e6:.0f} MB" if needs_bytes else ""
-            raise PhoneOutOfMemoryError(
+            raise PhoneError(
                 f"{step} failed: the phone is out of memory{needs}",
+                Code.OUT_OF_MEMORY,
                 hint="a phone with more memory, --precision float16, or a smaller batch",
                 evidence=evidence,
             ) from error
@@ -142,12 +137,6 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
 
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder
-
-
-class PoisonedError(ModelError):
-    """The library has killed what ran it before."""
-
-    code = "poisoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +162,7 @@ def prepare(
         all_or_none: refuse an .npz that gives only some.
 
     Raises:
-        PoisonedError: the library has killed what ran it, twice.
+        ModelError: the library has killed what ran it, twice.
         FarmError: as `farm.compiler.build.build`.
     """
     daemon.progress("reading the model")
@@ -194,8 +183,9 @@ def prepare(
         with_record = f"{built.compiled.scheduled} of {built.compiled.operators} operators have one"
         daemon.log(f"tuning records: {with_record}; the others are compiled as without")
     if daemon.poisoned([built.compiled.sha256]):
-        raise PoisonedError(
+        raise ModelError(
             f"{built.name}: this build has killed what ran it twice, and is not run any more",
+            Code.POISONED,
             hint="compile it otherwise (--precision, --target), or farm poison list and farm poison forget",
         )
     return built
@@ -227,7 +217,7 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
     `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
 
     Raises:
-        PhoneOutOfMemoryError: it does not fit into the phone.
+        PhoneError: it does not fit into the phone.
         PhoneError: the phone failed.
     """
     device = session.device(built.device)

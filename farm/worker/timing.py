@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.common.errors import PhoneError, UserError
+from farm.common.errors import Code, PhoneError, UserError
 from farm.jobs.specs import BundleUse
 from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
@@ -42,12 +42,6 @@ Clock = Callable[[], float]
 # Times something on a phone, given number and repeat: `repeat` samples in seconds per run, each the mean of `number`
 # runs. One more run before them is untimed.
 Timer = Callable[[int, int], Sequence[float]]
-
-
-class PhoneClockError(PhoneError):
-    """The phone's clock told a time that is none."""
-
-    code = "phone_clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +111,12 @@ def _checked_time(seconds: float, what: str) -> float:
     """A time by the phone's clock, seconds. A clock with long ticks, or without any, says that no time passed.
 
     Raises:
-        PhoneClockError: it is none.
+        PhoneError: it is none.
     """
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        raise PhoneClockError(f"the phone's clock says that {what} took {seconds:g} s: no number comes of that")
+        raise PhoneError(
+            f"the phone's clock says that {what} took {seconds:g} s: no number comes of that", Code.PHONE_CLOCK
+        )
     return float(seconds)
 
 
@@ -259,12 +255,6 @@ def time_pairs(
 BLOCK_SAMPLES = 8  # under one bundle: 0.1 s, beside 0.5 s for a change and a session
 
 
-class BundleVersionError(UserError):
-    """The library that is compiled here does not run under a bundle."""
-
-    code = "bundle_version"
-
-
 # The model in a session under one bundle, and one reading of the reference kernel there, seconds.
 BundleTurn = tuple[Timer, Callable[[], float]]
 
@@ -330,12 +320,13 @@ def check_versions(bundles: Sequence[BundleUse], tvm: str) -> None:
     """Whether libraries of this TVM run under all of them. Pure.
 
     Raises:
-        BundleVersionError: one is of another version; both are named.
+        UserError: one is of another version; both are named.
     """
     for bundle in bundles:
         if bundle.tvm != tvm:
-            raise BundleVersionError(
+            raise UserError(
                 f"bundle {bundle.name} is of TVM {bundle.tvm or '?'}, the toolchain compiles with TVM {tvm}: its"
                 " libraries do not run there",
+                Code.BUNDLE_VERSION,
                 hint="bench with each bundle in its own toolchain, and compare the two results",
             )

@@ -18,20 +18,20 @@ from farm.adb.lease_proxy import requests as filter_requests
 from farm.bundle.closure import inspect
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import FolderFile
-from farm.common.errors import FarmError, ProtocolError, UserError
+from farm.common.errors import FarmError, PhoneError, ProtocolError, UserError
 from farm.common.phone_text import parse_getprop
 from farm.common.selector import Selector
 from farm.compiler import records
 from farm.control import address, messages
 from farm.control.audit import SUBJECT_CHARS, subject_of
 from farm.devices.health.probe.parse import parse_probe
-from farm.devices.identity.identity import NoIdentityError, RawIdentity, identify
+from farm.devices.identity.identity import RawIdentity, identify
 from farm.simulation import adbd
 from farm.simulation.sync_protocol import SyncDecoder
 from farm.tuning import progress
 from farm.tvm_server import wire
 from farm.tvm_server.gate import messages as gate_messages
-from farm.tvm_server.wire import Code
+from farm.tvm_server.wire import TrackerCode
 from tests.support.raw import encode_message
 from tests.unit.bundle.elves import LINKER64, Elf
 
@@ -196,7 +196,7 @@ def elf(data: bytes) -> None:
 def phone_words(data: bytes) -> None:
     """What a phone says of itself: properties, identity, probes."""
     parse_getprop(data.decode(errors="replace"))
-    with suppress(NoIdentityError):
+    with suppress(PhoneError):
         identify(RawIdentity.parse(data))
     with suppress(ProtocolError):
         parse_probe(data)
@@ -247,9 +247,9 @@ TRACKER = wire.encode_magic() + b"".join(
     encode_message(message)
     for message in (
         wire.TrackerRequest("android", "ann", 1),
-        Code.SUMMARY,
-        Code.GET_PENDING_MATCHKEYS,
-        Code.PING,
+        TrackerCode.SUMMARY,
+        TrackerCode.GET_PENDING_MATCHKEYS,
+        TrackerCode.PING,
     )
 )
 HOST = b"host::\0"

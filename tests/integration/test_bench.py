@@ -18,13 +18,12 @@ import pytest
 import pytest_asyncio
 
 from farm.bundle.model import Abi, Bundle, Platform
-from farm.common.errors import ModelError, PhoneError, UserError
+from farm.common.errors import Code, ModelError, PhoneError, UserError
 from farm.common.selector import Selector
-from farm.compiler.inputs import InputError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.server import WorkerServer
 from farm.jobs.attempt import AttemptTimeoutError
-from farm.jobs.checker import CheckTimeoutError, FarmChecker
+from farm.jobs.checker import FarmChecker
 from farm.jobs.executor import AttemptContext
 from farm.jobs.logs import AttemptLogs
 from farm.jobs.specs import spec_from_wire
@@ -36,8 +35,8 @@ from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity, Soc
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
-from farm.worker.outputs import LabelsError
 from farm.zoo import small_cnn as build
+from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
 from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
@@ -343,12 +342,12 @@ async def test_inputs_that_are_not_given_are_filled(lab):
 
 
 async def test_what_is_wrong_with_a_run_is_said_before_the_phone_is_touched(lab):
-    with pytest.raises(LabelsError, match="there are 2 labels, and no output has so many classes: 'output' has 10"):
+    with raises_code(Code.BAD_LABELS, match="there are 2 labels, and no output has so many classes: 'output' has 10"):
         await lab.run("run", top_k=1, labels=lab.artifacts.add(b"cat\ndog\n"))
     with pytest.raises(UserError, match="top_k is 0") as caught:
         await lab.run("run", labels=lab.artifacts.add(b"cat\ndog\n"))
     assert caught.value.hint == "give top_k too, say 5"
-    with pytest.raises(InputError, match=r"which is no input of small_cnn\.onnx") as caught:
+    with raises_code(Code.BAD_INPUTS, match=r"which is no input of small_cnn\.onnx") as caught:
         await lab.run("run", inputs=lab.uploaded(imput=np.zeros((1, 3, 32, 32))))
     assert "did you mean 'input'?" in caught.value.hint
     assert "opening a session" not in lab.steps
@@ -448,5 +447,5 @@ async def test_phones_that_hang_do_not_hold_up_the_others(lab, bundle):
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        with pytest.raises(CheckTimeoutError, match="h did not finish the golden kernels within 1 s"):
+        with raises_code(Code.CHECK_TIMEOUT, match="h did not finish the golden kernels within 1 s"):
             await FarmChecker(lab.supervisor, **at_silent, limit_s=1).check("h", bundle)

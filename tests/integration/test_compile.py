@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from farm.bundle.elf import parse_elf
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 from farm.compiler.build import BuildRequest, build, make_package
 from farm.compiler.compile import (
     Recipe,
@@ -23,11 +23,11 @@ from farm.compiler.load import load
 from farm.compiler.package import PackageError, read_package, write_package
 from farm.compiler.record_files import BadRecordsError
 from farm.compiler.records import RECORDS, WORKLOADS
-from farm.compiler.relax_passes import PrecisionError
 from farm.compiler.targets import ForeignRecordsError, TargetRefusedError, generators, host_target
-from farm.compiler.tvm_errors import TvmCrashedError, run_in_child
+from farm.compiler.tvm_errors import run_in_child
 from farm.devices.identity.targets import named_target
 from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
+from tests.support.errors import raises_code
 from tests.support.opencl import opencl_source, syntax_errors
 from tests.support.tiny_model import tiny_onnx
 
@@ -124,7 +124,7 @@ def test_half_precision_keeps_the_models_interface_and_is_near_enough(small, tmp
     outputs = outputs_of(compile_model(small, built.recipe), small)
     assert [output.dtype for output in outputs] == [np.float32]
     assert built.judged(outputs)["max_abs_error"] > 1e-5  # else it would compute in float32 all the same
-    with pytest.raises(PrecisionError, match="no precision 'int4'"):
+    with raises_code(Code.BAD_PRECISION, match="no precision 'int4'"):
         compile_model(small, Recipe(HOST, "int4"))
 
 
@@ -181,9 +181,9 @@ def test_this_machine_as_a_target_runs_here(small):
 
 def test_a_crash_in_a_process_of_its_own_is_one_error():
     run_in_child(lambda: None, "nothing")
-    with pytest.raises(TvmCrashedError, match="crashed \\(SIGKILL\\) while dying"):
+    with raises_code(Code.TVM_CRASHED, match="crashed \\(SIGKILL\\) while dying"):
         run_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), "dying")
-    with pytest.raises(TvmCrashedError, match="ZeroDivisionError"):
+    with raises_code(Code.TVM_CRASHED, match="ZeroDivisionError"):
         run_in_child(lambda: 1 // 0, "dividing")
 
     def refuse():

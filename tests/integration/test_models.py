@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import Recipe, compile_library
-from farm.compiler.inputs import InputError, all_inputs, filled, fitted, import_with, read_arrays
+from farm.compiler.inputs import all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import load, read
 from farm.compiler.model import TensorSpec
 from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
 from farm.compiler.targets import TargetError, abi_of
-from farm.worker.outputs import LabelsError, check_labels, largest, read_labels, save_arrays
+from farm.worker.outputs import check_labels, largest, read_labels, save_arrays
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
 from farm.zoo import small_cnn as build
+from tests.support.errors import raises_code
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 SMALL = build().SerializeToString(deterministic=True)
@@ -182,7 +183,7 @@ def with_one(value, dtype=np.float32):
     ],
 )  # fmt: skip
 def test_inputs_that_do_not_fit_are_refused(data, said, next_):
-    with pytest.raises(InputError, match=said) as caught:
+    with raises_code(Code.BAD_INPUTS, match=said) as caught:
         inputs_for(read(SMALL, "net"), data)
     assert next_ in caught.value.hint
     assert caught.value.fault == "user"
@@ -190,10 +191,10 @@ def test_inputs_that_do_not_fit_are_refused(data, said, next_):
 
 
 def test_an_empty_array_and_a_boastful_one_are_refused(monkeypatch):
-    with pytest.raises(InputError, match="input 'x' is empty: its shape is 0x2"):
+    with raises_code(Code.BAD_INPUTS, match="input 'x' is empty: its shape is 0x2"):
         inputs_for(open_shape(), npz(x=np.zeros((0, 2))))
     monkeypatch.setattr(inputs_module, "MAX_ARRAY_BYTES", 100_000)
-    with pytest.raises(InputError, match=r"'x.npy' in the inputs file has 1,000,128 bytes"):
+    with raises_code(Code.BAD_INPUTS, match=r"'x.npy' in the inputs file has 1,000,128 bytes"):
         inputs_for(open_shape(), zipped(x=header((125_000, 2)) + bytes(1_000_000)))
 
 
@@ -203,9 +204,9 @@ def test_integers_keep_their_value_or_are_refused():
     )
     counting = read(data, "net")
     assert inputs_for(counting, npz(x=np.array([1, 2])))["x"].dtype == np.int32
-    with pytest.raises(InputError, match=r"has 4294967297 at \[1\]"):
+    with raises_code(Code.BAD_INPUTS, match=r"has 4294967297 at \[1\]"):
         inputs_for(counting, npz(x=np.array([1, 2**32 + 1])))
-    with pytest.raises(InputError, match="is float64, the model wants int32"):
+    with raises_code(Code.BAD_INPUTS, match="is float64, the model wants int32"):
         inputs_for(counting, npz(x=np.array([1.0, 2.0])))
 
 
@@ -238,13 +239,15 @@ def test_the_largest_elements_are_named_by_labels():
 
 
 def test_labels_that_do_not_fit_are_refused():
-    with pytest.raises(LabelsError, match="there are 2 labels, and no output has so many classes: 'y' has 3") as caught:
+    with raises_code(
+        Code.BAD_LABELS, match="there are 2 labels, and no output has so many classes: 'y' has 3"
+    ) as caught:
         check_labels(("a", "b"), (TensorSpec("y", (1, 3), np.dtype("float32")),))
     assert "one line per class" in caught.value.hint
-    with pytest.raises(LabelsError, match=r"no UTF-8 text \(line 2\)"):
+    with raises_code(Code.BAD_LABELS, match=r"no UTF-8 text \(line 2\)"):
         read_labels(b"cat\n\xff\xfe\n")
     for nothing in (b"", b"\n \n"):
-        with pytest.raises(LabelsError, match="empty"):
+        with raises_code(Code.BAD_LABELS, match="empty"):
             read_labels(nothing)
 
 

@@ -2,11 +2,10 @@
 
 import socket
 
-import pytest
-
+from farm.common.errors import Code
 from farm.config import load
 from farm.daemon import Daemon
-from farm.tvm_server.listener import PortTakenError
+from tests.support.errors import raises_code
 
 
 async def test_a_taken_port_is_known_before_anything_is_written(tmp_path):
@@ -17,6 +16,6 @@ async def test_a_taken_port_is_known_before_anything_is_written(tmp_path):
             "tvm.port": taken.getsockname()[1],
         }
         config = load(environ={}, flags=flags)
-        with pytest.raises(PortTakenError):
+        with raises_code(Code.PORT_TAKEN):
             await Daemon(config, lambda: config).run()
     assert not (tmp_path / "state" / "farm.db").exists()

@@ -10,8 +10,9 @@ import pytest
 
 from farm import __version__
 from farm.bundle.model import Bundle
-from farm.common.errors import ExitCode
-from farm.jobs.toolchains import ToolchainFacts, ToolchainRefusedError, check_pair, examine
+from farm.common.errors import Code, ExitCode
+from farm.jobs.toolchains import ToolchainFacts, check_pair, examine
+from tests.support.errors import raises_code
 from tests.support.whole_farm import Story, refused, running_farm, until
 
 FACTS = ToolchainFacts(__version__, "0.27.0.post1", {})
@@ -62,7 +63,7 @@ BAD = {
 async def test_one_that_cannot_be_used_says_why_in_one_line(tmp_path, make, said, hint):
     (tmp_path / "broken").write_bytes(b"\x00\x01")
     (tmp_path / "broken").chmod(0o755)
-    with pytest.raises(ToolchainRefusedError) as caught:
+    with raises_code(Code.TOOLCHAIN_REFUSED) as caught:
         await examine(make(tmp_path), limit_s=20)
     assert said in caught.value.message
     assert "\n" not in caught.value.message
@@ -71,7 +72,7 @@ async def test_one_that_cannot_be_used_says_why_in_one_line(tmp_path, make, said
 
 async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
     python = script(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; trap '' TERM; wait")
-    with pytest.raises(ToolchainRefusedError, match=r"did not import TVM within 2 s"):
+    with raises_code(Code.TOOLCHAIN_REFUSED, match=r"did not import TVM within 2 s"):
         await examine(python, limit_s=2)
     child = int((tmp_path / "pid").read_text())
     await asyncio.to_thread(psutil.wait_procs, [psutil.Process(child)] if psutil.pid_exists(child) else [], 5)
@@ -87,7 +88,7 @@ def bundle_of(version):
 
 def test_a_bundle_from_another_tvm_is_refused_with_both_versions():
     check_pair("new", FACTS, bundle_of("0.27.0.post1"))
-    with pytest.raises(ToolchainRefusedError, match=r"new has TVM 0\.27\.0\.post1, bundle b26 is from TVM 0\.26") as it:
+    with raises_code(Code.TOOLCHAIN_REFUSED, match=r"new has TVM 0\.27\.0\.post1, bundle b26 is from TVM 0\.26") as it:
         check_pair("new", FACTS, bundle_of("0.26.0"))
     assert "docs/bundles.md" in it.value.hint
 

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.config import ExternalConfig
 from farm.leasing.leases import Leasing
@@ -12,10 +13,10 @@ from farm.leasing.model import LeasePolicy
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, Limits
-from farm.tvm_server.listener import PortTakenError
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from farm.tvm_server.tracker import TrackerConnection
-from farm.tvm_server.wire import Code
+from farm.tvm_server.wire import TrackerCode
+from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
@@ -63,25 +64,26 @@ async def until_closed(client):
 async def test_every_message_is_answered():
     async with Lab() as lab:
         client = await lab.client()
-        assert await client.ask(Code.PING) == 0
-        assert await client.ask(Code.STOP) == -1
-        assert await client.ask(Code.STOP) == -1
-        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == []
-        assert await client.ask(Code.SUMMARY) == [0, {"queue_info": {}, "server_info": []}]
+        assert await client.ask(TrackerCode.PING) == 0
+        assert await client.ask(TrackerCode.STOP) == -1
+        assert await client.ask(TrackerCode.STOP) == -1
+        assert await client.ask(TrackerCode.GET_PENDING_MATCHKEYS) == []
+        assert await client.ask(TrackerCode.SUMMARY) == [0, {"queue_info": {}, "server_info": []}]
         assert await client.ask(wire.UpdateInfo("board", None, 9090)) == 0
         assert await client.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
-        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == ["board:0.5"]
+        assert await client.ask(TrackerCode.GET_PENDING_MATCHKEYS) == ["board:0.5"]
         assert await client.summary() == {
             "queue_info": {"board": {"free": 1, "pending": 0}},
             "server_info": [{"key": "server:board", "addr": ["127.0.0.1", 9090]}],
         }
         assert await client.ask(wire.TrackerRequest("board", "", 1)) == [0, ["127.0.0.1", 9090, "board:0.5"]]
-        assert await client.ask(Code.GET_PENDING_MATCHKEYS) == []
+        assert await client.ask(TrackerCode.GET_PENDING_MATCHKEYS) == []
 
 
 async def test_messages_byte_by_byte_and_all_at_once_get_the_same_answers():
     stream = wire.encode_magic() + b"".join(
-        encode_message(message) for message in (Code.PING, Code.STOP, Code.PING, Code.GET_PENDING_MATCHKEYS)
+        encode_message(message)
+        for message in (TrackerCode.PING, TrackerCode.STOP, TrackerCode.PING, TrackerCode.GET_PENDING_MATCHKEYS)
     )
     async with Lab() as lab:
         for size in (1, len(stream)):
@@ -165,7 +167,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
         assert await client.answer() == -1
         await client.send(struct.pack("<i", 2) + b"\xff\xfe")
         assert (await client.answer())[0] == -1
-        assert await client.ask(Code.PING) == 0
+        assert await client.ask(TrackerCode.PING) == 0
         await client.send(wire.encode_json([99]) * 2)
         assert (await client.answer())[0] == -1
         assert (await client.answer())[0] == -1
@@ -188,14 +190,14 @@ async def test_garbage_closes_only_its_own_connection(stream):
         client = await lab.client(greet=False)
         await client.send(stream)
         await until_closed(client)
-        assert await (await lab.client()).ask(Code.PING) == 0
+        assert await (await lab.client()).ask(TrackerCode.PING) == 0
 
 
 async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
     async with Lab(limits=Limits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
-        await halfway.send(encode_message(Code.PING)[:-1])
+        await halfway.send(encode_message(TrackerCode.PING)[:-1])
         idle = await lab.client()
         waiting = await lab.client()
         await waiting.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
@@ -206,7 +208,7 @@ async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_
                 await client.event()
         lab.devices.add("pixel")
         assert (await waiting.answer())[0] == 0
-        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == ["board:0.5"]
+        assert await server.ask(TrackerCode.GET_PENDING_MATCHKEYS) == ["board:0.5"]
 
 
 async def test_the_number_of_waiting_requests_is_limited():
@@ -228,11 +230,11 @@ async def test_a_client_that_never_reads_is_cut_off():
         for number in range(200):
             lab.devices.add(f"phone-{number}", "android")
         client, other = await lab.client(), await lab.client()
-        flood = asyncio.create_task(client.send(encode_message(Code.SUMMARY) * 2_000_000))
-        assert await other.ask(Code.PING) == 0  # served while the other's answers wait for a reader
+        flood = asyncio.create_task(client.send(encode_message(TrackerCode.SUMMARY) * 2_000_000))
+        assert await other.ask(TrackerCode.PING) == 0  # served while the other's answers wait for a reader
         with pytest.raises(ConnectionError):
             await flood
-        assert await other.ask(Code.PING) == 0
+        assert await other.ask(TrackerCode.PING) == 0
 
 
 async def test_a_slow_reader_gets_every_answer():
@@ -240,7 +242,7 @@ async def test_a_slow_reader_gets_every_answer():
         for number in range(50):
             lab.devices.add(f"phone-{number}", "android")
         client = await lab.client()
-        flood = asyncio.create_task(client.send(encode_message(Code.SUMMARY) * 1000))
+        flood = asyncio.create_task(client.send(encode_message(TrackerCode.SUMMARY) * 1000))
         answers = [await client.answer() for _ in range(1000)]
         await flood
         assert len(answers[0][1]["server_info"]) == 100
@@ -254,13 +256,13 @@ async def test_answers_keep_the_order_of_their_questions():
             b"".join(
                 encode_message(message)
                 for message in (
-                    Code.PING,
-                    Code.SUMMARY,
+                    TrackerCode.PING,
+                    TrackerCode.SUMMARY,
                     wire.Put("board", 9090, "board:1", None),
-                    Code.SUMMARY,
-                    Code.GET_PENDING_MATCHKEYS,
-                    *[Code.PING] * 3 * MESSAGES_PER_TURN,
-                    Code.STOP,
+                    TrackerCode.SUMMARY,
+                    TrackerCode.GET_PENDING_MATCHKEYS,
+                    *[TrackerCode.PING] * 3 * MESSAGES_PER_TURN,
+                    TrackerCode.STOP,
                 )
             )
         )
@@ -284,8 +286,8 @@ async def test_who_sends_without_end_has_a_few_messages_handled_before_others_ha
 
         monkeypatch.setattr(TrackerConnection, "_handle", watched)
         greedy_port, other_port = (client.sock.getsockname()[1] for client in (greedy, other))
-        greedy.sock.send(encode_message(Code.PING) * 500)
-        other.sock.send(encode_message(Code.PING))
+        greedy.sock.send(encode_message(TrackerCode.PING) * 500)
+        other.sock.send(encode_message(TrackerCode.PING))
         assert [await greedy.answer() for _ in range(500)] == [0] * 500
         assert served.count(greedy_port) == 500
         assert served.index(other_port) <= 2 * MESSAGES_PER_TURN
@@ -296,7 +298,7 @@ async def test_what_cannot_be_handled_yet_stays_in_the_kernel():
         client = await lab.client()
         (connection,) = lab.door.tracker._connections
         held = []
-        flood = asyncio.create_task(client.send(encode_message(Code.PING) * 50_000))
+        flood = asyncio.create_task(client.send(encode_message(TrackerCode.PING) * 50_000))
         for _ in range(50_000):
             assert await client.answer() == 0
             held.append(connection.unhandled_bytes)
@@ -311,7 +313,7 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
         summary = lab.leasing.tvm.summary
         monkeypatch.setattr(lab.leasing.tvm, "summary", lambda: made.append(1) or summary())
         for client in clients:
-            client.sock.send(encode_message(Code.SUMMARY))
+            client.sock.send(encode_message(TrackerCode.SUMMARY))
         assert [(await client.answer())[0] for client in clients] == [0] * 20
         assert len(made) == 1
 
@@ -326,7 +328,7 @@ async def test_unfinished_messages_of_all_clients_have_a_common_limit():
         for client in clients[:4]:  # the oldest of those that hold the same
             with pytest.raises(EOFError):
                 await client.event()
-        assert await (await lab.client()).ask(Code.PING) == 0
+        assert await (await lab.client()).ask(TrackerCode.PING) == 0
         await clients[4].send(b" " * 10)
         assert (await clients[4].answer())[0] == -1
         clients[5].close()
@@ -338,7 +340,7 @@ async def test_more_connections_than_allowed_wait_their_turn():
         clients = [await lab.client() for _ in range(3)]
         late = await lab.client(greet=False)
         await late.send(wire.encode_magic())
-        assert await clients[0].ask(Code.PING) == 0
+        assert await clients[0].ask(TrackerCode.PING) == 0
         assert late.parser.next_event() is None
         clients[1].close()
         assert await late.event() == wire.TrackerHello()
@@ -366,7 +368,7 @@ async def test_a_waiting_client_gets_the_server_that_comes():
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:0.5"]]
-        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == []
+        assert await server.ask(TrackerCode.GET_PENDING_MATCHKEYS) == []
         assert not lab.leasing.requests.waiting()
 
 
@@ -406,7 +408,7 @@ async def test_a_silent_server_is_not_handed_out_until_it_speaks():
         await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
         await client.send(encode_message(wire.TrackerRequest("board", "", 1)))
         await until(lambda: lab.queue("board") == {"free": 0, "pending": 1})
-        assert await server.ask(Code.GET_PENDING_MATCHKEYS) == []
+        assert await server.ask(TrackerCode.GET_PENDING_MATCHKEYS) == []
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:1"]]
 
 
@@ -422,7 +424,7 @@ async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
 async def test_a_taken_port_is_named():
     async with Lab() as lab:
         door = LocalTvmServer("127.0.0.1", lab.door.port, lab.leasing.tvm, lab.leasing.tvm)
-        with pytest.raises(PortTakenError, match=str(lab.door.port)) as caught:
+        with raises_code(Code.PORT_TAKEN, match=str(lab.door.port)) as caught:
             await door.start()
         assert "ss -ltnp" in caught.value.hint
 

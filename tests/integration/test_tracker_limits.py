@@ -33,7 +33,7 @@ def refused(sock: socket.socket) -> bool:
 
 
 def ask(sock: socket.socket) -> bytes:
-    sock.sendall(encode_message(wire.Code.PING))
+    sock.sendall(encode_message(wire.TrackerCode.PING))
     return sock.recv(len(wire.encode_json(0)), socket.MSG_WAITALL)
 
 
@@ -43,7 +43,7 @@ async def test_200_clients_at_once_are_all_served():
         async def one() -> object:
             client = await RawTracker.connect(door.port)
             try:
-                return await client.ask(wire.Code.PING)
+                return await client.ask(wire.TrackerCode.PING)
             finally:
                 client.close()
 

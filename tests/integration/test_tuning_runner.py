@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.phones import HostPhones, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
+from tests.support.errors import raises_code
 from tests.support.staged_phones import CountingPhones, StagedPhones, compiled_server
 from tests.support.tvm import environment
 
@@ -26,7 +27,7 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from farm.tuning.builder import BuildError, FarmBuilder
 from farm.tuning.measurement_slot import MAX_FAILURES
-from farm.tuning.runner import NoPhonesError, PoolRunner
+from farm.tuning.runner import PoolRunner
 from farm.tuning.session import PROBE_MS, CandidateSession, Evaluator
 from tests.support.needs import need
 
@@ -210,7 +211,7 @@ def test_a_host_whose_server_does_not_start_again_ends_the_run_with_a_sentence(h
     with HostPhones(1, command, host.get("libraries")) as phones, PoolRunner(phones, evaluator=ONCE) as runner:
         broken.append(True)
         why = "ended with 3 when it was started, 3 times in a row"
-        with pytest.raises(NoPhonesError, match=why):
+        with raises_code(Code.NO_PHONES_LEFT, match=why):
             runner.submit(runner_inputs([library(folder, "abort")])[0]).result()
         with pytest.raises(RuntimeError, match=why):  # what TVM makes of it
             results(runner, [library(folder, "add")])

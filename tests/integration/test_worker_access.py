@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from farm.common.errors import NotAllowedError
+from farm.common.errors import Code, NotAllowedError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.server import WorkerServer
-from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, StaleAttemptError, Task
+from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.worker_user import RunAs, WorkerUser, blocking_folder, find_worker_user, workers_as
 from farm.worker import zygote as worker_zygote
 from tests.integration.test_workers import DEFAULT, TASK, Host, gone, lab_in
+from tests.support.errors import raises_code
 from tests.support.users import needs_another_user
 
 NOBODY = 65534  # uid and gid
@@ -97,12 +98,12 @@ async def test_the_workers_door_admits_only_the_right_token(lab):
 
     assert await asyncio.to_thread(ask, "mine", 5, token) == {"verb": "hello"}
     for attempt, fence in (("mine", 4), ("mine", 6), ("yours", 5)):
-        with pytest.raises(StaleAttemptError):
+        with raises_code(Code.STALE):
             await asyncio.to_thread(ask, attempt, fence, token)
     with pytest.raises(NotAllowedError):
         await asyncio.to_thread(ask, "mine", 5, "x" + token[1:])
     lab.door.dismiss("mine")
-    with pytest.raises(StaleAttemptError):
+    with raises_code(Code.STALE):
         await asyncio.to_thread(ask, "mine", 5, token)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from farm.common.errors import Code, FarmError
 from farm.common.events import Event, UncommittedEvents
 from farm.store.leases import LeaseRecord
-from farm.store.writer import StoreConflictError, StoreWriteError
+from farm.store.writer import StoreWriteError
 
 
 class MemoryKeeper:
@@ -30,7 +31,7 @@ class MemoryKeeper:
     async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
         await self._commit(record.device)
         if any(row.device == record.device for row in self.open()):
-            raise StoreConflictError(f"{record.device} has an open lease")
+            raise FarmError(f"{record.device} has an open lease", Code.STORE_CONFLICT)
         self._keep(record, events)
 
     async def end(

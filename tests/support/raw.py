@@ -53,14 +53,14 @@ def encode_message(message: wire.TrackerMessage) -> bytes:
     """What a client or server sends."""
     match message:
         case wire.Put(key, port, match_key, custom_address):
-            fields: list[object] = [wire.Code.PUT, key, [port, match_key], custom_address]
+            fields: list[object] = [wire.TrackerCode.PUT, key, [port, match_key], custom_address]
         case wire.TrackerRequest(key, user, priority):
-            fields = [wire.Code.REQUEST, key, user, priority]
+            fields = [wire.TrackerCode.REQUEST, key, user, priority]
         case wire.UpdateInfo(key, address, port):
-            fields = [wire.Code.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
-        case wire.Code.STOP:
+            fields = [wire.TrackerCode.UPDATE_INFO, {"key": f"server:{key}", "addr": [address, port]}]
+        case wire.TrackerCode.STOP:
             fields = [message, "a stop key"]
-        case wire.Code():
+        case wire.TrackerCode():
             fields = [message]
     return wire.encode_json(fields)
 
@@ -115,7 +115,7 @@ class RawTracker:
         return await self.answer()
 
     async def summary(self) -> dict:
-        code, summary = await self.ask(wire.Code.SUMMARY)
+        code, summary = await self.ask(wire.TrackerCode.SUMMARY)
         assert code == 0
         return summary
 

@@ -14,7 +14,7 @@ from typing import Any
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.model import Bundle
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.tasks import SharedCall
 from farm.control.callers import Role
 from farm.control.server import ControlCall
@@ -120,12 +120,6 @@ class BundleVerbs(VerbGroup):
         return [f"{damage.file}: {damage.problem}" for damage in damages]
 
 
-class ToolchainInUseError(UserError):
-    """The toolchain is needed."""
-
-    code = "toolchain_in_use"
-
-
 class ToolchainVerbs(VerbGroup):
     """Verbs about toolchains."""
 
@@ -172,8 +166,9 @@ class ToolchainVerbs(VerbGroup):
             made = await asyncio.to_thread(self._toolchains.made_for, name)
             if made:
                 shown = made[0].names[0] if made[0].names else made[0].short_hash
-                raise ToolchainInUseError(
+                raise UserError(
                     f"bundle {shown} was added for toolchain {name}, which checks the phones that have it",
+                    Code.TOOLCHAIN_IN_USE,
                     hint=f"first: farm bundle remove {shown}",
                 )
             await self._let_go(name)

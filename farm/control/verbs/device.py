@@ -150,7 +150,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
 
     Raises:
         NoSuchDeviceError: there is no such phone; the hint names the nearest.
-        StoreReadError: the database cannot be read.
+        HostError: the database cannot be read.
     """
     view = fleet.view(name)
     agent = fleet.find(view.name)

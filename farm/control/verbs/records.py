@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from farm.common.errors import NotAllowedError, UserError
+from farm.common.errors import Code, NotAllowedError, UserError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
@@ -34,10 +34,7 @@ TIMES = ("median_s", "low_s", "high_s")
 MAX_ARTIFACTS = 10_000  # asked about at once
 
 
-class NoSuchSetError(UserError):
-    """There is no such set of records."""
-
-    code = "no_such_records"
+no_such_set_error = partial(UserError, code=Code.NO_SUCH_RECORDS)
 
 
 class RecordsVerbs(VerbGroup):
@@ -98,22 +95,22 @@ class RecordsVerbs(VerbGroup):
             owner = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
             raise NotAllowedError(f"set {set} is {owner}", hint="its owner or an operator may remove it")
         if not await self._sets.remove(set):
-            raise NoSuchSetError(f"there is no set of records {set}", hint="farm records list")
+            raise no_such_set_error(f"there is no set of records {set}", hint="farm records list")
         return _set_row(kept)
 
     def _found(self, which: str, user: str) -> KeptSet:
         if which.isascii() and which.isdigit() and len(which) < 19:
             found = self._sets.get(int(which))
             if found is None:
-                raise NoSuchSetError(f"there is no set of records {which}", hint="farm records list")
+                raise no_such_set_error(f"there is no set of records {which}", hint="farm records list")
             return found
         newest = self._sets.newest(which)
         if not newest:
-            raise NoSuchSetError(f"there are no records of a model {which!r}", hint="farm records list")
+            raise no_such_set_error(f"there are no records of a model {which!r}", hint="farm records list")
         newest = tuple(each for each in newest if each.user == user) or newest
         if len(newest) > 1:
             numbers = ", ".join(f"{each.id} ({target_words(each.target)}, {each.user or '-'})" for each in newest[:8])
-            raise NoSuchSetError(
+            raise no_such_set_error(
                 f"{which} has records for several models or targets, or of several users", hint=f"say which: {numbers}"
             )
         return self._found(str(newest[0].id), user)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from farm.adb.client import AdbClient
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, PhoneError
 from farm.common.phone_text import LINE, SECTION, WORD, decode, parse_getprop, plain, split_sections
 from farm.devices.identity.cpu import read_cpu
 from farm.devices.identity.soc import (
@@ -103,12 +103,6 @@ getprop
 """
 
 
-class NoIdentityError(PhoneError):
-    """The phone answered without any property."""
-
-    code = "no_identity"
-
-
 @dataclass(frozen=True, slots=True)
 class RawIdentity:
     """What a phone said about itself, not yet interpreted."""
@@ -138,7 +132,7 @@ async def read_identity(client: AdbClient, serial: str) -> RawIdentity:
 
     Raises:
         AdbError: the phone or the adb server did not do its part.
-        NoIdentityError: the command ran but printed no property; the evidence is what it printed.
+        PhoneError: the command ran but printed no property; the evidence is what it printed.
     """
     result = await client.shell(serial, READ_COMMAND, timeout_s=READ_TIMEOUT_S, most_bytes=MAX_OUTPUT_BYTES)
     if len(result.stdout) > _MANY_BYTES:
@@ -147,8 +141,9 @@ async def read_identity(client: AdbClient, serial: str) -> RawIdentity:
         raw = RawIdentity.parse(result.stdout)
     if not raw.properties:
         evidence = decode(result.stdout[:_EVIDENCE_BYTES])
-        raise NoIdentityError(
+        raise PhoneError(
             f"phone {serial} runs commands but `getprop` printed no property",
+            Code.NO_IDENTITY,
             hint=f"try `adb -s {serial} shell getprop`; the phone may still be booting",
             evidence=evidence,
         )

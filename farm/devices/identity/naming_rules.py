@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.selector import Selector, nearest, normalise, unique
 from farm.model.identity import DeviceIdentity
 
@@ -112,12 +112,6 @@ DEFAULT_NAME = "{model}"
 NAME_FIELDS = ("model", "market", "vendor", "soc", "gpu", "serial")
 
 
-class BadRuleError(UserError):
-    """An `[[adopt]]` rule cannot be used."""
-
-    code = "config"
-
-
 @dataclass(frozen=True, slots=True)
 class AdoptRule:
     """`[[adopt]]`: phones that match `match` are adopted when they appear. `name` may use {model}, {soc}, {serial}."""
@@ -135,15 +129,15 @@ class AdoptRule:
         """Check the rule as configured.
 
         Raises:
-            SelectorError: `match` does not follow the selector grammar.
-            BadRuleError: the name template has a field that does not exist, or no valid form.
+            UserError: `match` does not follow the selector grammar.
+            UserError: the name template has a field that does not exist, or no valid form.
         """
         Selector.parse(self.match)
         try:
             parts = list(string.Formatter().parse(self.name))
         except ValueError as error:
-            raise BadRuleError(
-                f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}"
+            raise UserError(
+                f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}", Code.CONFIG
             ) from error
         for _, wanted, spec, conversion in parts:
             if wanted is not None and (wanted not in NAME_FIELDS or spec or conversion):
@@ -151,7 +145,9 @@ class AdoptRule:
                 hint = (
                     f"nearest is {{{close[0]}}}" if close else f"use {', '.join(f'{{{name}}}' for name in NAME_FIELDS)}"
                 )
-                raise BadRuleError(f"adopt rule {self.match!r}: the name has no field {{{wanted}}}", hint=hint)
+                raise UserError(
+                    f"adopt rule {self.match!r}: the name has no field {{{wanted}}}", Code.CONFIG, hint=hint
+                )
 
 
 def adopting_rule(rules: Iterable[AdoptRule], identity: DeviceIdentity, serial: str) -> AdoptRule | None:

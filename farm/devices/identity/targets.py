@@ -13,9 +13,10 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.selector import nearest
 from farm.devices.identity.cpu import ArmPart, CpuFacts, arm_part
 
@@ -177,10 +178,7 @@ _V8_0 = ("fp", "asimd", "crc32", "cpuid")
 _V8_2 = (*_V8_0, "aes", "pmull", "sha1", "sha2", "atomics", "fphp", "asimdhp", "asimdrdm", "lrcpc", "dcpop", "asimddp")
 
 
-class UnknownTargetError(UserError):
-    """There is no such target."""
-
-    code = "no_target"
+unknown_target = partial(UserError, code=Code.NO_TARGET)
 
 
 class ForeignTargetError(UserError):
@@ -238,7 +236,7 @@ def named_target(text: str) -> Target:
     """The target that a text means without any phone: a board, an architecture, a TVM tag, or a dict as JSON.
 
     Raises:
-        UnknownTargetError: there is no such name, or the JSON is none.
+        UserError: there is no such name, or the JSON is none.
     """
     if text in BOARDS:
         return _of_board(BOARDS[text])
@@ -250,13 +248,13 @@ def named_target(text: str) -> Target:
     if custom is not None:
         return custom
     if text in GPU_TARGETS:
-        raise UnknownTargetError(
+        raise unknown_target(
             f"without a phone the CPU beside the GPU is unknown for {text!r}",
             hint='--on SELECTOR, or a dict: {"kind": "opencl", "host": {"kind": "llvm", "mtriple": ...}}',
         )
     near = nearest(text, (*NAMES, *GPU_TARGETS))
     guess = f"did you mean {near[0]!r}? " if near else ""
-    raise UnknownTargetError(
+    raise unknown_target(
         f"there is no target {text!r} without a phone",
         hint=f"{guess}names: host, {', '.join(NAMES)}; a TVM tag, a dict as JSON, or --on SELECTOR with a phone's",
     )
@@ -268,7 +266,7 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
     A tag or dict of a GPU gets the phone's CPU as its host; a CPU's lacks nothing that the phone's own has.
 
     Raises:
-        UnknownTargetError: the phone has no such name, or the JSON is none.
+        UserError: the phone has no such name, or the JSON is none.
         ForeignTargetError: it is for another architecture or platform than the phone's.
     """
     if text in own:
@@ -309,13 +307,13 @@ def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]
     return "; ".join([*shown, *more]) + needs, f"{listing}; a virtual phone runs on its host, without the GPU it shows"
 
 
-def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UnknownTargetError:
+def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UserError:
     near = nearest(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ()
     guess = f"did you mean {near[0]!r}? " if near else ""
     no_gpu = "; it has no GPU that is known, as virtual phones have none" if not own.keys() & set(GPU_TARGETS) else ""
     listing = f"{guess}its targets: {', '.join(own) or 'none'}"
     meant_gpu = text in GPU_TARGETS or bool(set(near) & set(GPU_TARGETS))
-    return UnknownTargetError(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
+    return unknown_target(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
 
 
 def _of_board(board: LinuxBoard) -> Target:
@@ -334,9 +332,9 @@ def _custom(text: str) -> dict[str, Any] | None:
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
-            raise UnknownTargetError(f"the target is no JSON: {error}", hint='such as {"kind": "opencl"}') from error
+            raise unknown_target(f"the target is no JSON: {error}", hint='such as {"kind": "opencl"}') from error
         if not isinstance(fields, dict) or not ("kind" in fields or "tag" in fields):
-            raise UnknownTargetError("the target names no kind", hint='such as {"kind": "opencl"}')
+            raise unknown_target("the target names no kind", hint='such as {"kind": "opencl"}')
         return fields
     return {"tag": text} if _TAG.fullmatch(text) else None
 
@@ -345,14 +343,14 @@ def _of_options(text: str) -> dict[str, Any]:
     """The dict of a string as tvmc and TVM before 0.20 take it: `llvm -mcpu=cortex-a76 -mattr=+neon,+dotprod`.
 
     Raises:
-        UnknownTargetError: an option has no value.
+        UserError: an option has no value.
     """
     kind, *options = text.replace(" --", " -").split()
     fields: dict[str, Any] = {"kind": kind}
     for option in options:
         name, equals, value = option.removeprefix("-").partition("=")
         if not option.startswith("-") or not (equals and name and value):
-            raise UnknownTargetError(
+            raise unknown_target(
                 f"the target {text!r} has an option without a value: {option}",
                 hint="such as: llvm -mcpu=cortex-a76 -mattr=+neon,+dotprod",
             )

@@ -14,7 +14,7 @@ import re
 from collections import deque
 from dataclasses import fields, replace
 
-from farm.common.errors import FarmError
+from farm.common.errors import Code, FarmError
 from farm.devices.lifecycle.messages import (
     ActionDone,
     ActionFailed,
@@ -95,12 +95,6 @@ _BUNDLE_WORK = frozenset(
 )  # whose failure may be that of an overriding bundle, or of one that is new to it
 
 
-class IllegalTransitionError(FarmError):
-    """A device was about to make a step that its table of transitions does not have (a bug in farm)."""
-
-    code = "illegal_transition"
-
-
 class Lifecycle:
     """One device's state, the guard of its transitions, and its last transitions."""
 
@@ -117,7 +111,7 @@ class Lifecycle:
         """Take one event at monotonic second `now`.
 
         Raises:
-            IllegalTransitionError: the table does not allow the step; `evidence` is the story.
+            FarmError: the table does not allow the step; `evidence` is the story.
         """
         before = self.state
         after, instructions = decide(before, event, now, context)
@@ -125,8 +119,10 @@ class Lifecycle:
         self._story.append(f"{now:.3f} {brief(event)} : {before.life} -> {after.life} [{names}]")
         legal = after.life in TRANSITIONS[before.life] or isinstance(event, BugFound)
         if after.life is not before.life and not legal:
-            raise IllegalTransitionError(
-                f"a device cannot go from {before.life} to {after.life}", evidence="\n".join(self._story)
+            raise FarmError(
+                f"a device cannot go from {before.life} to {after.life}",
+                Code.ILLEGAL_TRANSITION,
+                evidence="\n".join(self._story),
             )
         if after.quarantine is not None and after.quarantine is not before.quarantine:
             evidence = "\n".join(list(self._story)[-EVIDENCE_STEPS:])

@@ -17,7 +17,7 @@ from shlex import quote
 from farm.adb.client import AdbClient
 from farm.adb.push import PushFile, PushProgress, push_tree
 from farm.bundle.model import SHORT_HASH, Bundle
-from farm.common.errors import HostError, PhoneError, UserError
+from farm.common.errors import Code, HostError, PhoneError, UserError
 from farm.common.phone_text import SECTION, split_sections
 from farm.devices.server.phone_paths import (
     BIN,
@@ -33,24 +33,12 @@ from farm.devices.server.phone_paths import (
     scripts,
     scripts_changed,
 )
-from farm.devices.server.rpc_server import RunningServer, ScriptError, ServerStatus, StuckProcessError, parse_status
+from farm.devices.server.rpc_server import RunningServer, ServerStatus, StuckProcessError, parse_status, script_error
 
 PROBE_TIMEOUT_S = 15.0
 INSTALL_TIMEOUT_S = 30.0
 SCRIPT_MODE = 0o755
 _BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
-
-
-class BundleDamagedError(HostError):
-    """Files of a bundle are not what they were when it was added."""
-
-    code = "bundle_damaged"
-
-
-class InstallError(PhoneError):
-    """The bundle's folder could not be put in place."""
-
-    code = "install"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +77,8 @@ async def provision(
 
     Raises:
         PhoneStorageFull: not enough room; says what is needed and what is free.
-        InstallError: the folder could not be renamed into place.
-        BundleDamagedError: the host's copy of the bundle is not there any more, or not as it was.
+        PhoneError: the folder could not be renamed into place.
+        HostError: the host's copy of the bundle is not there any more, or not as it was.
         AdbError: phone or link failed; nothing half-installed is left.
     """
     found = await probe(client, serial, bundle, server)
@@ -210,8 +198,9 @@ async def _push(
             ) from error
         if bundle is None:
             raise
-        raise BundleDamagedError(
+        raise HostError(
             f"bundle {bundle.name or bundle.hash[:SHORT_HASH]} was removed or damaged on this host",
+            Code.BUNDLE_DAMAGED,
             hint=f"farm bundle verify {bundle.name or bundle.hash[:SHORT_HASH]}, then add it again",
             evidence=str(error),
         ) from error
@@ -259,8 +248,9 @@ def _finish(scripts_hash: str, bundle_hash: str) -> str:
 async def _run(client: AdbClient, serial: str, command: str) -> None:
     result = await client.shell(serial, command, timeout_s=INSTALL_TIMEOUT_S)
     if result.exit_code != 0:
-        raise InstallError(
+        raise PhoneError(
             "the phone refused to install the bundle",
+            Code.INSTALL,
             hint="look at the phone's storage: df /data, ls -l /data/local/tmp",
             evidence=result.output[-2000:],
         )
@@ -298,7 +288,7 @@ async def remove_residue(client: AdbClient, serial: str, noted: str = "") -> dic
 
     Raises:
         StuckProcessError: something survives SIGKILL.
-        ScriptError: the script is not there, or said something else.
+        PhoneError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
     result = await client.shell(serial, f"sh {LEASE} clean {noted}", timeout_s=TIDY_TIMEOUT_S)
@@ -312,7 +302,7 @@ def parse_tidied(answer: str) -> dict[str, int]:
     """Read `cleaned killed=N removed=N left=N`: processes, files and folders, files that could not be removed.
 
     Raises:
-        ScriptError: it says something else.
+        PhoneError: it says something else.
     """
     words = answer.split()
     figures = dict(word.split("=", 1) for word in words[1:] if "=" in word)
@@ -320,5 +310,5 @@ def parse_tidied(answer: str) -> dict[str, int]:
     if words[:1] != ["cleaned"] or not all(
         count.isascii() and count.isdigit() and len(count) < 10 for count in counts.values()
     ):
-        raise ScriptError("lease.sh did not say what it did", evidence=answer[-_EVIDENCE_CHARS:])
+        raise script_error("lease.sh did not say what it did", evidence=answer[-_EVIDENCE_CHARS:])
     return {name: int(count) for name, count in counts.items()}

@@ -65,7 +65,7 @@ class Rollouts:
             config: of `[rollout]`.
 
         Raises:
-            StoreReadError: the database cannot be read.
+            HostError: the database cannot be read.
         """
         self._wanted = wanted
         self._stored = stored

@@ -6,10 +6,11 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from shlex import quote
 
 from farm.adb.client import AdbClient
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, PhoneError
 from farm.common.phone_text import WORD, plain
 from farm.devices.server.phone_paths import REAP, ROOT, SUPERVISE
 
@@ -28,12 +29,6 @@ _END_WITHOUT_SCRIPTS = (
 )
 
 
-class ServerStartError(PhoneError):
-    """The RPC server did not start."""
-
-    code = "server_start"
-
-
 class StuckProcessError(PhoneError):
     """Processes on the phone survive SIGKILL."""
 
@@ -49,10 +44,7 @@ class StuckProcessError(PhoneError):
         )
 
 
-class ScriptError(PhoneError):
-    """A device script answered in words it does not have."""
-
-    code = "device_script"
+script_error = partial(PhoneError, code=Code.DEVICE_SCRIPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +99,7 @@ class RpcServer:
         """Replace whatever runs by a fresh server of `bundle` (a hash), bound to the phone's loopback.
 
         Raises:
-            ServerStartError: it did not bind; the evidence is what it printed.
+            PhoneError: it did not bind; the evidence is what it printed.
             StuckProcessError: what ran before survives SIGKILL.
             AdbError: phone or link failed.
         """
@@ -126,8 +118,9 @@ class RpcServer:
         if first.startswith(_STUCK):
             raise StuckProcessError.of(output)
         reason = first.removeprefix("failed ").strip() or "it said nothing"
-        raise ServerStartError(
+        raise PhoneError(
             f"the RPC server did not start: {reason}",
+            Code.SERVER_START,
             hint="farm bundle verify; the phone's own words are in the evidence",
             evidence=rest[-_EVIDENCE_CHARS:],
         )
@@ -173,7 +166,7 @@ class RpcServer:
         if output.startswith("failed"):
             raise StuckProcessError.of(output)
         if "server=" not in output:
-            raise ScriptError("reap.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
+            raise script_error("reap.sh did not say what it did", evidence=output[-_EVIDENCE_CHARS:])
         return "server=alive" in output
 
     async def stop(self) -> None:

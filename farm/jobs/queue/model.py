@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 
-from farm.common.errors import ExitCode, FarmError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, UserError, error_to_wire
 from farm.model.job import FINAL, AttemptState, Job, JobState
 
 Error = Mapping[str, object]  # as farm.common.errors writes it
@@ -249,10 +250,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
 )
 
 
-class QueueError(FarmError):
-    """The job queue got an event that does not fit the job's phase."""
-
-    code = "queue"
+queue_error = partial(FarmError, code=Code.QUEUE)
 
 
 class NoSuchJobError(UserError):
@@ -267,24 +265,10 @@ class JobRunsError(UserError):
     code = "job_runs"
 
 
-class DeadlineError(UserError):
-    """The job did not end before its deadline."""
-
-    code = "deadline"
-    exit_code = ExitCode.FAILED
-
-
-class AfterFailedError(UserError):
-    """A job that this one waits for did not succeed."""
-
-    code = "after_failed"
-    exit_code = ExitCode.FAILED
-
-
 def not_done(name: str, how: JobState | None) -> tuple[JobState, Error]:
     """How a job ends that waits for `name`, which did not succeed; None: nothing is known of it any more."""
     message = f"{name}, which it waits for, " + (f"is {how}" if how else "is not known any more")
-    return JobState.CANCELLED, error_to_wire(AfterFailedError(message, hint=f"farm job show {name}"))
+    return JobState.CANCELLED, error_to_wire(UserError(message, Code.AFTER_FAILED, hint=f"farm job show {name}"))
 
 
 @dataclass(slots=True, eq=False)

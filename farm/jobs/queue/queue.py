@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from farm.common.errors import error_to_wire
+from farm.common.errors import Code, UserError, error_to_wire
 from farm.jobs.queue.model import (
     KEPT_STEPS,
     PHASES,
@@ -30,7 +30,6 @@ from farm.jobs.queue.model import (
     AttemptNotStarted,
     AttemptStarted,
     ClockReading,
-    DeadlineError,
     EndAttempt,
     Error,
     Instruction,
@@ -47,7 +46,6 @@ from farm.jobs.queue.model import (
     PhoneGranted,
     PhonesChanged,
     QueuedJob,
-    QueueError,
     QueueEvent,
     SaveJob,
     StartAttempt,
@@ -55,6 +53,7 @@ from farm.jobs.queue.model import (
     TimePassed,
     Withdraw,
     not_done,
+    queue_error,
 )
 from farm.jobs.queue.retry import BACK_OFF, after_attempt
 from farm.model.job import FINAL, AttemptState, Job, JobState
@@ -150,7 +149,7 @@ class JobQueue:
         Raises:
             NoSuchJobError: an order about a job that has ended.
             JobRunsError: a running job cannot be held.
-            QueueError: the event cannot be; nothing has changed.
+            FarmError: the event cannot be; nothing has changed.
         """
         self._out = []
         match event:
@@ -186,7 +185,7 @@ class JobQueue:
     def _add(self, event: JobAdded, now: ClockReading) -> None:
         job = event.job
         if job.id in self._entries or job.state in FINAL:
-            raise QueueError(f"job {job.id} is added, but it is {job.state} and {self.phase(job.id) or 'unknown'}")
+            raise queue_error(f"job {job.id} is added, but it is {job.state} and {self.phase(job.id) or 'unknown'}")
         running = job.state is JobState.RUNNING
         entry = QueuedJob(
             job,
@@ -268,7 +267,7 @@ class JobQueue:
 
     def _saved(self, entry: QueuedJob, became: Job | None, now: ClockReading) -> None:
         if entry.saving is None:
-            raise QueueError(f"nothing of job {entry.job.id} is being written: {entry.history()}")
+            raise queue_error(f"nothing of job {entry.job.id} is being written: {entry.history()}")
         self._go(entry, Phase.RESTING)
         self._become(entry, became or entry.saving)
         entry.saving = None
@@ -290,7 +289,8 @@ class JobQueue:
     def _advance(self, entry: QueuedJob, now: ClockReading) -> None:
         """Do what is due for a job now. Does nothing while something of it is being written."""
         if entry.fixed_end is None and entry.deadline_s is not None and now.s >= entry.deadline_s:
-            entry.fixed_end = JobState.FAILED, error_to_wire(DeadlineError("the job did not end before its deadline"))
+            late = UserError("the job did not end before its deadline", Code.DEADLINE)
+            entry.fixed_end = JobState.FAILED, error_to_wire(late)
         if entry.phase is Phase.RUNNING and entry.fixed_end is not None:
             self._go(entry, Phase.STOPPING)
             state, error = entry.fixed_end
@@ -371,7 +371,7 @@ class JobQueue:
     def _entry(self, job_id: str) -> QueuedJob:
         entry = self._entries.get(job_id)
         if entry is None:
-            raise QueueError(f"something was done for job {job_id}, which has ended or never was")
+            raise queue_error(f"something was done for job {job_id}, which has ended or never was")
         return entry
 
     def _ordered(self, job_id: str) -> QueuedJob:
@@ -383,14 +383,14 @@ class JobQueue:
 
     def _go(self, entry: QueuedJob, phase: Phase) -> None:
         if phase not in PHASES[entry.phase]:
-            raise QueueError(f"job {entry.job.id} cannot go from {entry.phase} to {phase}: {entry.history()}")
+            raise queue_error(f"job {entry.job.id} cannot go from {entry.phase} to {phase}: {entry.history()}")
         entry.phase = phase
         entry.steps.append(phase)
         del entry.steps[:-KEPT_STEPS]
 
     def _become(self, entry: QueuedJob, job: Job) -> None:
         if job.state not in TRANSITIONS[entry.job.state]:
-            raise QueueError(f"job {job.id} cannot go from {entry.job.state} to {job.state}: {entry.history()}")
+            raise queue_error(f"job {job.id} cannot go from {entry.job.state} to {job.state}: {entry.history()}")
         entry.job = job
         entry.steps.append(job.state)
         if job.avoid:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from farm.common.durations import BackOff
-from farm.common.errors import FarmError, Fault, HostError, error_to_wire
+from farm.common.errors import Code, FarmError, Fault, HostError, error_to_wire
 from farm.jobs.queue.model import ClockReading, Error, Outcome
 from farm.jobs.specs import Kinds
 from farm.model.job import Attempt, AttemptState, Job, JobState
@@ -31,12 +31,6 @@ class DaemonDiedError(HostError):
     """The farm daemon died while the attempt ran."""
 
     code = "daemon_died"
-
-
-class InterruptedTooOftenError(FarmError):
-    """The daemon died under this job too often."""
-
-    code = "interrupted_too_often"
 
 
 def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
@@ -94,8 +88,9 @@ def _again(job: Job) -> Job:
 
 
 def _given_up(job: Job, now: ClockReading) -> Job:
-    error = InterruptedTooOftenError(
+    error = FarmError(
         f"the daemon died {MOST_CRASHES} times while this job ran",
+        Code.INTERRUPTED_TOO_OFTEN,
         hint="see the daemon's log for what kills it; submit the job again when that is solved",
     )
     return failed_instead(job, error_to_wire(error), now.at)

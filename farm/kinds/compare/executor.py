@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from farm.bundle.model import Bundle, Platform
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.devices.admin import BundleOverride
 from farm.jobs.attempt import no_verb, text_field
 from farm.jobs.executor import AttemptContext, Executor
@@ -66,10 +67,7 @@ class CompareExecutor(Executor):
         )
 
 
-class BundlePairError(UserError):
-    """These two bundles cannot be compared on that phone."""
-
-    code = "bundle_pair"
+bundle_pair_error = partial(UserError, code=Code.BUNDLE_PAIR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +94,19 @@ def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str
     """Whether one library runs on the phone under both, and there is something to compare. Pure.
 
     Raises:
-        BundlePairError: they are one bundle, for other phones, or of different TVM versions.
+        UserError: they are one bundle, for other phones, or of different TVM versions.
     """
     if a.hash == b.hash:
-        raise BundlePairError(f"{label(a)} and {label(b)} are the same bundle", hint="farm bundle list")
+        raise bundle_pair_error(f"{label(a)} and {label(b)} are the same bundle", hint="farm bundle list")
     for bundle in (a, b):
         if identity is None or (bundle.abi, bundle.platform) != (identity.abi, platform_of(identity)):
             is_for = "is not identified" if identity is None else f"needs {identity.abi} ({platform_of(identity)})"
-            raise BundlePairError(
+            raise bundle_pair_error(
                 f"bundle {label(bundle)} is for {bundle.abi} ({bundle.platform}), {phone} {is_for}",
                 hint="farm bundle list; a selector such as --on abi=arm64-v8a leaves other phones out",
             )
     if a.tvm_version != b.tvm_version:
-        raise BundlePairError(
+        raise bundle_pair_error(
             f"bundle {label(a)} is of TVM {a.tvm_version or '?'}, bundle {label(b)} of TVM {b.tvm_version or '?'}: no"
             " library runs under both",
             hint="bench with each, and compare the two results: farm compare BENCH BENCH",

@@ -21,7 +21,7 @@ from farm.adb.errors import AdbPortTaken
 from farm.adb.lease_proxy.proxy import LeasedAdb
 from farm.adb.lease_proxy.tunnels import Admits
 from farm.adb.tunnels import Tunnel
-from farm.common.errors import FarmError, NotAllowedError, UserError
+from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import nearest
 from farm.control.callers import Caller, Role
@@ -40,12 +40,6 @@ WARNED_BEFORE_S = 60.0  # lease.expiring is published so long before the end: ti
 CLOSE_LIMIT_S = 15.0  # the phone may be gone; streams are cut at once, its adbd forgets reverses with the link
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 FACTS_VERSION = 1
-
-
-class LeaseUnusableError(UserError):
-    """Nobody has such a lease now."""
-
-    code = "lease_not_ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +144,7 @@ class LeaseExecutor(Executor):
             name: a lease's id, its job's, or its device.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            UserError: nobody has such a lease now.
         """
         current = self._find(name)
         async with current.writing:
@@ -166,7 +160,7 @@ class LeaseExecutor(Executor):
         """Let a lease last `seconds` longer; returns its new end, once that is kept.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            UserError: nobody has such a lease now.
             UserError: longer than any lease may last.
         """
         current = self._find(name)
@@ -190,7 +184,7 @@ class LeaseExecutor(Executor):
         """Give a phone back before its time; returns the job's id. Its job is then done.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            UserError: nobody has such a lease now.
         """
         current = self._find(name)
         current.released = current.released or reason
@@ -201,7 +195,7 @@ class LeaseExecutor(Executor):
         """Who holds it.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            UserError: nobody has such a lease now.
         """
         return self._find(name).context.job.user
 
@@ -211,7 +205,7 @@ class LeaseExecutor(Executor):
         """A lease by its own id, its job's (their beginning will do), or its device's name.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now, or several begin so.
+            UserError: nobody has such a lease now, or several begin so.
         """
         every = tuple(self._current.values())
         for current in every:
@@ -223,7 +217,7 @@ class LeaseExecutor(Executor):
         close = nearest(name, [held for each in every for held in (each.lease.id, each.lease.device)])
         hint = f"did you mean {close[0]}?" if close and not found else "`farm lease list` shows who holds what"
         what = f"{len(found)} leases begin with {name!r}" if found else f"there is no lease {name!r} in anybody's hands"
-        raise LeaseUnusableError(what, hint=hint)
+        raise UserError(what, Code.LEASE_NOT_READY, hint=hint)
 
     @contextlib.asynccontextmanager
     async def _opened(self, context: AttemptContext, facts: LeaseFacts, key: str) -> AsyncIterator[_Current]:
@@ -368,7 +362,7 @@ class PersonalLeaseVerbs(VerbGroup):
         """The lease's holder, if `caller` may act for them.
 
         Raises:
-            LeaseUnusableError: nobody has such a lease now.
+            UserError: nobody has such a lease now.
             NotAllowedError: it is another user's.
         """
         holder = self._leases.holder(lease)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from farm.adb.shell import ShellStream
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.executor import AttemptContext, Executor, FailedWithResultError
 from farm.jobs.worker_output import LineSplitter
@@ -28,12 +28,6 @@ PORTION_BYTES = 8 << 10  # at worst 8,000 lines for the log: some 20 ms
 PAUSE_S = 0.02  # between two chunks of what is dropped: the phone is slowed down, the daemon does not notice
 
 
-class CommandFailedError(FailedWithResultError):
-    """The command's exit code is not 0."""
-
-    code = "command_failed"
-
-
 @dataclass(frozen=True, slots=True)
 class ShellExecutor(Executor):
     """Runs attempts of kind `shell`."""
@@ -44,7 +38,7 @@ class ShellExecutor(Executor):
         """Run the line to its end; the result has its exit code and the end of what it printed.
 
         Raises:
-            CommandFailedError: its exit code is not 0.
+            FailedWithResultError: its exit code is not 0.
             AttemptTimeoutError: it did not end in time.
             PhoneError: the phone or its link went away.
             HostError: the adb server did.
@@ -80,8 +74,9 @@ class ShellExecutor(Executor):
             "seconds": time.monotonic() - started_s,
         }
         if exit_code != 0:
-            failed = CommandFailedError(
+            failed = FailedWithResultError(
                 f"the command's exit code is {exit_code}",
+                Code.COMMAND_FAILED,
                 hint=f"what it printed: farm logs {context.job.id}",
                 evidence=_evidence(stdout, stderr),
             )

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from farm.common.errors import FarmError, ModelError, PhoneError, UserError
+from farm.common.errors import Code, FarmError, ModelError, PhoneError, UserError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe, default_schedules, lowered
 from farm.compiler.files import drop_unused, newest_inside_s
@@ -50,25 +50,6 @@ COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to s
 PHONE_LOOK_S = 0.5
 TUNING = "tuning"  # folder in the cache
 MODEL = "model.json"  # beside a run's records: what they are kept under, should its worker be killed
-
-
-class NothingToTuneError(ModelError):
-    """The model has no operator whose schedule could be tuned."""
-
-    code = "nothing_to_tune"
-
-
-class NotTunableTargetError(UserError):
-    """Nothing can be tuned for that target."""
-
-    code = "not_tunable"
-
-
-class NoCandidateRanError(UserError):
-    """No candidate ran."""
-
-    code = "no_candidate_ran"
-    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +92,18 @@ def prepared(plan: TuningPlan, reporter: Reporter) -> Prepared:
     if is_package(plan.data):
         raise UserError(f"{plan.name} is a package: compiled already", hint="tune the model file that it was made from")
     if is_texture(plan.target):
-        raise NotTunableTargetError(
-            f"nothing can be tuned for {plan.target_name}: MetaSchedule knows no textures", hint="--target adreno"
+        raise UserError(
+            f"nothing can be tuned for {plan.target_name}: MetaSchedule knows no textures",
+            Code.NOT_TUNABLE,
+            hint="--target adreno",
         )
     reporter.progress("reading the model")
     model, _ = import_with(read(plan.data, plan.name), None, plan.shapes, plan.dtypes)
     target = target_from(plan.target)
     if target.kind.name == "llvm" and "num-cores" not in target.attrs:
-        raise NotTunableTargetError(
+        raise UserError(
             f"the target of {plan.target_name} does not say how many cores there are",
+            Code.NOT_TUNABLE,
             hint='add "num-cores" to it: MetaSchedule must know',
         )
     reporter.progress("looking for what can be tuned")
@@ -128,8 +112,9 @@ def prepared(plan: TuningPlan, reporter: Reporter) -> Prepared:
         module = lowered(model, Recipe(plan.target, plan.precision))
         tasks = list(ms.relax_integration.extract_tasks(module, target))
     if not tasks:
-        raise NothingToTuneError(
+        raise ModelError(
             f"{model.name} has no operator that could be tuned for {plan.target_name}",
+            Code.NOTHING_TO_TUNE,
             hint="it runs as it is: farm run, farm bench",
         )
     folder = plan.cache / TUNING / f"{model.key[:16]}-{target_key(plan.target)}" / plan.job
@@ -153,7 +138,7 @@ def searched(
     runs already, builds.
 
     Raises:
-        RecordsBusyError: another process tunes there.
+        HostError: another process tunes there.
         HostError: there is no room for records, or nothing can be built.
         FarmError: as `reporter` raises.
     """
@@ -250,13 +235,14 @@ def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, reporter: Repo
     """The model with the best records, and without any.
 
     Raises:
-        NoCandidateRanError: no record is any good.
+        UserError: no record is any good.
     """
     kept = pruned(records)
     if not any(math.isfinite(each.seconds) for each in records.records):
         errors = [each.error for each in records.origins.values() if each.error]
-        raise NoCandidateRanError(
+        raise UserError(
             f"none of {len(records.records)} candidates ran",
+            Code.NO_CANDIDATE_RAN,
             hint="the evidence says why",
             evidence="\n".join(errors[:5]),
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from farm.common.errors import FarmError, PhoneError, ProtocolError
+from farm.common.errors import Code, FarmError, PhoneError, ProtocolError
 from farm.model.sessions import (
     MatchKeyBusyError,
     Peer,
@@ -51,18 +51,6 @@ class Route(Protocol):
             MatchKeyBusyError: its lease has a session already.
             FarmError: the phone cannot be reached within `timeout_s`.
         """
-
-
-class ServerSilentError(PhoneError):
-    """The phone's RPC server takes connections and answers nothing."""
-
-    code = "server_silent"
-
-
-class ServerRefusedError(PhoneError):
-    """The phone's RPC server refused the farm's key."""
-
-    code = "server_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +196,10 @@ class _RelayedSession:
                 return stream.sock, await self._greet(stream.sock, stream.server_secret)
         except TimeoutError as error:
             stream.sock.close()
-            raise ServerSilentError(
-                f"the phone's RPC server did not answer within {limits.answer_s:g} s", hint="it is checked and replaced"
+            raise PhoneError(
+                f"the phone's RPC server did not answer within {limits.answer_s:g} s",
+                Code.SERVER_SILENT,
+                hint="it is checked and replaced",
             ) from error
         except BaseException:
             stream.sock.close()
@@ -223,12 +213,16 @@ class _RelayedSession:
         while (answer := parser.next_event()) is None:
             data = await self._loop.sock_recv(phone, HANDSHAKE_CHUNK_BYTES)
             if not data:
-                raise ServerRefusedError("the phone's RPC server closed the connection during the handshake")
+                raise PhoneError(
+                    "the phone's RPC server closed the connection during the handshake", Code.SERVER_REFUSED
+                )
             if over_tcp:
                 quick_ack(phone)
             parser.receive_data(data)
         if answer.code is not SessionCode.SUCCESS:
-            raise ServerRefusedError(f"the phone's RPC server refused the farm's key ({answer.code.name.lower()})")
+            raise PhoneError(
+                f"the phone's RPC server refused the farm's key ({answer.code.name.lower()})", Code.SERVER_REFUSED
+            )
         return parser.trailing_data()
 
     async def _unless_interrupted(

@@ -80,7 +80,7 @@ class GateTvmServer(TvmServer):
             on_lost: gets the reason why the gate is not there; "" when it is again.
 
         Raises:
-            AdvertiseError: `policy.advertise` cannot be read.
+            UserError: `policy.advertise` cannot be read.
         """
         super().__init__(backend, policy)
         self._gate = gate

@@ -22,16 +22,16 @@ from farm.adb.errors import (
     DeviceOffline,
     DeviceUnauthorized,
     PhonePathRefused,
-    PhonePortClosed,
     PhoneStorageFull,
 )
 from farm.adb.push import PushFile, push_tree
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
-from farm.common.errors import Fault
+from farm.common.errors import Code, Fault
 from farm.simulation.control import LabClient
 from tests.integration.adb.conftest import PHONE, no_phone, usable_serial
+from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.tvm import free_port
 from tests.unit.adb.watching import watching
@@ -127,7 +127,7 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
                 try:
                     stream = await client.open_tcp(serial, 5000, timeout_s=5)
                     break
-                except PhonePortClosed:
+                except AdbFailed:
                     continue
         with contextlib.closing(stream):
             payload = os.urandom(1 << 20)
@@ -144,7 +144,7 @@ async def test_a_tcp_stream_without_any_forward(client: AdbClient, serial: str) 
 
 
 async def test_a_closed_port(client: AdbClient, serial: str) -> None:
-    with pytest.raises(PhonePortClosed, match="port 4999"):
+    with raises_code(Code.PORT_CLOSED, match="port 4999"):
         await client.open_tcp(serial, 4999, timeout_s=5)
 
 

@@ -9,10 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.common.errors import Code
 from farm.control.artifact_budget import ArtifactRules
-from farm.control.artifacts import ArtifactError, ArtifactFolder, ArtifactMissingError, ArtifactStorageError
+from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
+from tests.support.errors import raises_code
 
 DAY_S = 24 * 3600.0
 LARGE_BYTES = 200 << 20
@@ -44,7 +46,7 @@ async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):
     assert (await folder.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
     again = ArtifactFolder(tmp_path)  # the daemon was restarted
     assert (await again.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
-    with pytest.raises(ArtifactMissingError):
+    with raises_code(Code.NO_ARTIFACT):
         again.path(sha256)
     assert (await again.put(sha256, 1000, data[1000:], 3000)).complete
     assert await again.get(sha256, 2999) == (data[2999:], 3000)
@@ -52,7 +54,7 @@ async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):
 
 async def test_wrong_bytes_are_dropped(tmp_path):
     folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
-    with pytest.raises(ArtifactError, match="are not artifact"):
+    with raises_code(Code.BAD_ARTIFACT, match="are not artifact"):
         await folder.put(sha256, 0, b"wrong", 5)
     assert (await folder.put(sha256, 0, b"right", 5)).complete
 
@@ -97,11 +99,11 @@ def test_what_comes_from_a_phone_counts_as_it_grows(tmp_path):
         first.grow(60)
         first.path.write_bytes(b"x" * 60)
         assert folder.used_bytes == 60
-        with pytest.raises(ArtifactStorageError, match="no room"):
+        with raises_code(Code.ARTIFACT_STORAGE, match="no room"):
             second.grow(41)
         assert (tmp_path / folder.take(first, "mallory")).exists()
         assert folder.used_bytes == 60
-    with pytest.raises(ArtifactStorageError, match="the caller of this file left"):
+    with raises_code(Code.ARTIFACT_STORAGE, match="the caller of this file left"):
         second.grow(1)  # its pull goes on in a thread for a moment
     with folder.scratch() as same:
         same.path.write_bytes(b"x" * 60)
@@ -145,7 +147,7 @@ async def test_nobody_fills_the_folder_for_the_others(tmp_path):
     ],
 )
 async def test_impossible_uploads_are_refused(tmp_path, sha256, offset, size, total):
-    with pytest.raises(ArtifactError):
+    with raises_code(Code.BAD_ARTIFACT):
         await ArtifactFolder(tmp_path).put(sha256, offset, b"x" * size, total)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -174,7 +176,7 @@ async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
     await folder.get(asked, 0)
     await folder.put(sent, 0, b"", 10)
     assert folder.drop_unneeded(now_s) == 1
-    with pytest.raises(ArtifactMissingError):
+    with raises_code(Code.NO_ARTIFACT):
         folder.path(old)
     assert folder.path(asked).read_bytes() == b"asked for again"
     assert folder.path(sent).exists()
@@ -204,7 +206,7 @@ async def test_an_upload_that_has_no_room_is_refused_with_what_to_do(tmp_path):
     os.utime(kept, (0, 0))
     second = b"second".ljust(20)
     sha256 = hashlib.sha256(second).hexdigest()
-    with pytest.raises(ArtifactStorageError, match=r"no room for .* GB of artifacts are in use") as caught:
+    with raises_code(Code.ARTIFACT_STORAGE, match=r"no room for .* GB of artifacts are in use") as caught:
         await folder.put(sha256, 0, second[:10], 20)
     assert "budget_gb" in caught.value.hint
     assert kept.exists()
@@ -218,7 +220,7 @@ async def test_an_upload_counts_from_its_first_byte_and_not_after_it_was_refused
     sha256 = hashlib.sha256(data).hexdigest()
     await folder.put(sha256, 0, data[:10], 20)
     assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 10
-    with pytest.raises(ArtifactError):
+    with raises_code(Code.BAD_ARTIFACT):
         await folder.put(sha256, 10, b"x" * 10, 20)
     assert folder.used_bytes == ArtifactFolder(tmp_path).used_bytes == 0
 

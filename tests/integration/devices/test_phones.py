@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.common.errors import NoSuchDeviceError, PhoneError, UserError
+from farm.common.errors import Code, NoSuchDeviceError, PhoneError, UserError
 from farm.common.selector import Selector
-from farm.devices.agent import ServerGoneError
 from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
@@ -18,6 +17,7 @@ from farm.model.device import DeviceView, Life, Service
 from farm.simulation.control import LabClient, running_lab
 from farm.store.devices import DeviceRecord
 from tests.integration.devices.conftest import ADOPT_ALL, RPC_MAGIC, handshake
+from tests.support.errors import raises_code
 
 UP = ["device.identifying", "device.provisioning", "device.starting", "device.checking", "device.ready"]
 
@@ -47,7 +47,7 @@ async def test_a_replugged_phone_keeps_its_server_and_gets_no_byte(rig) -> None:
         mark = r.mark()
         r.phones.unplug("one")
         await r.until(Life.GONE)
-        with pytest.raises(ServerGoneError):
+        with raises_code(Code.NO_SERVER):
             await r.fleet.dial(view.name, 1.0)
         r.phones.plug("one")
         again = await r.until(Life.READY)

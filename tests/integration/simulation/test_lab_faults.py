@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.common.errors import HostError, PhoneError, UserError
-from farm.simulation.control import LabClient, LabUnreachableError, running_lab
+from farm.common.errors import Code, HostError, PhoneError, UserError
+from farm.simulation.control import LabClient, running_lab
 from tests.integration.simulation.conftest import PHONE, PROFILE
+from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 
 TMP = "/data/local/tmp"
@@ -276,7 +277,7 @@ def test_adb_connect_works_too(rig):
 
 
 def test_no_lab_and_a_lab_that_cannot_start(tmp_path):
-    with pytest.raises(LabUnreachableError, match="no lab answers"):
+    with raises_code(Code.NO_LAB, match="no lab answers"):
         LabClient(tmp_path)
     with pytest.raises(UserError, match="no such profile"), running_lab(tmp_path, {"x": "nokia-3310"}):
         pass

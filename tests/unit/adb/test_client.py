@@ -11,16 +11,11 @@ from farm.adb import client as client_module
 from farm.adb.client import AdbClient
 from farm.adb.connection import ServerAddress
 from farm.adb.devices import AdbState
-from farm.adb.errors import (
-    AdbLinkLost,
-    AdbServerUnreachable,
-    AdbTimeout,
-    DeviceNotFound,
-    PhonePortClosed,
-)
-from farm.common.errors import ProtocolError, UserError
+from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout, DeviceNotFound
+from farm.common.errors import Code, ProtocolError, UserError
 from farm.devices.server import rpc_server
 from farm.devices.server.rpc_server import RpcServer
+from tests.support.errors import raises_code
 from tests.unit.adb.fake_server import FakeServer
 
 
@@ -157,7 +152,7 @@ async def test_open_tcp_loses_no_byte(server: FakeServer, client: AdbClient) -> 
 
 
 async def test_a_closed_port_of_the_phone_is_named(client: AdbClient) -> None:
-    with pytest.raises(PhonePortClosed, match="port 5001 of phone FAKE1"):
+    with raises_code(Code.PORT_CLOSED, match="port 5001 of phone FAKE1"):
         await client.open_tcp("FAKE1", 5001, timeout_s=5)
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from farm.adb import push
 from farm.adb.client import AdbClient
-from farm.adb.errors import AdbLinkLost, PhonePathRefused, PhoneStorageFull, PushMismatch
+from farm.adb.errors import AdbLinkLost, PhonePathRefused, PhoneStorageFull
 from farm.adb.push import PushFile, PushProgress, push_tree
 from farm.adb.push_script import batches, free_bytes, inspect, read_inspection, split_paths, temporary_name
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
+from tests.support.errors import raises_code
 from tests.unit.adb.fake_server import ROOT, FakeServer
 
 DF = Path(__file__).parents[2] / "data" / "adb" / "df"
@@ -133,7 +134,7 @@ async def test_damage_on_the_way_is_noticed_and_nothing_installed(
     server: FakeServer, client: AdbClient, files: list[PushFile]
 ) -> None:
     server.damage = True
-    with pytest.raises(PushMismatch, match="arrived damaged") as caught:
+    with raises_code(Code.PUSH_MISMATCH, match="arrived damaged") as caught:
         await push_tree(client, "FAKE1", files)
     assert files[0].sha256 in caught.value.evidence
     assert on_phone(server) == {}

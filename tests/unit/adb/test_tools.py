@@ -11,7 +11,9 @@ from farm.adb import tools
 from farm.adb.errors import AdbFailed
 from farm.adb.host_protocol import SyncStat
 from farm.adb.shell import ShellResult
-from farm.adb.tools import LEFT_FREE_BYTES, NoRoomError, NotAFileError, PullTooLargeError
+from farm.adb.tools import LEFT_FREE_BYTES
+from farm.common.errors import Code, HostError
+from tests.support.errors import raises_code
 
 
 class EndlessFile:
@@ -46,12 +48,12 @@ def pull(monkeypatch, tmp_path):
 
 
 async def test_a_pull_brings_no_more_than_it_may(pull):
-    with pytest.raises(PullTooLargeError, match="/endless is larger than 1000000 bytes"):
+    with raises_code(Code.TOO_LARGE, match="/endless is larger than 1000000 bytes"):
         await pull(1_000_000)
 
 
 async def test_a_device_is_refused_before_a_byte_is_read(pull):
-    with pytest.raises(NotAFileError, match="/dev/zero is a device"):
+    with raises_code(Code.NOT_A_FILE, match="/dev/zero is a device"):
         await pull(1_000_000, pytest.fail, "/dev/zero")
 
 
@@ -62,16 +64,16 @@ async def test_a_pull_asks_for_room_before_it_takes_it(pull, tmp_path):
         asked.append(size_bytes)
         assert (tmp_path / "out").stat().st_size < sum(asked)
         if len(asked) == 3:
-            raise NoRoomError("no room")
+            raise HostError("no room", Code.NO_ROOM)
 
-    with pytest.raises(NoRoomError, match="no room"):
+    with raises_code(Code.NO_ROOM, match="no room"):
         await pull(1 << 40, room)
     assert asked == [65536] * 3
 
 
 async def test_a_pull_leaves_the_disk_some_room(pull, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=LEFT_FREE_BYTES - 1))
-    with pytest.raises(NoRoomError, match="nearly full"):
+    with raises_code(Code.NO_ROOM, match="nearly full"):
         await pull(1 << 40)
 
 
@@ -79,7 +81,7 @@ async def test_a_full_disk_is_the_hosts_fault(pull):
     def full(_size_bytes):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(NoRoomError, match="the farm's disk is full"):
+    with raises_code(Code.NO_ROOM, match="the farm's disk is full"):
         await pull(1 << 40, full)
 
 

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.bundle.elf import MAX_READ_BYTES, parse_elf, read_elf
-from farm.bundle.model import ElfError, ElfInfo, NotElfError
+from farm.bundle.model import ElfError, ElfInfo
+from farm.common.errors import Code
+from tests.support.errors import raises_code
 from tests.unit.bundle.elves import AARCH64, ARM, LINKER64, MIPS, Elf
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_+.-0123456789", min_size=1, max_size=40).map(lambda stem: f"lib{stem}.so")
@@ -122,9 +124,9 @@ def test_flipped_bytes(changes: list[tuple[int, int]]) -> None:
 def test_text_and_empty_files_are_not_elf(tmp_path: Path) -> None:
     text = tmp_path / "libx.so"
     text.write_text("version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(NotElfError, match=r"libx\.so is not an ELF file"):
+    with raises_code(Code.NOT_ELF, match=r"libx\.so is not an ELF file"):
         read_elf(text)
     text.write_bytes(b"")
-    with pytest.raises(NotElfError) as caught:
+    with raises_code(Code.NOT_ELF) as caught:
         read_elf(text)
     assert caught.value.evidence == "it is empty"

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from farm.bundle import library as library_module
-from farm.bundle.library import BundleInUseError, BundleLibrary, UnknownBundleError
-from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, BundleRefusedError, Platform
-from farm.common.errors import HostError, UserError
+from farm.bundle.library import BundleLibrary, UnknownBundleError
+from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, Platform
+from farm.common.errors import Code, HostError, UserError
+from tests.support.errors import raises_code
 from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, Elf, write_folder
 
 
@@ -107,7 +108,7 @@ class TestAdd:
     def test_a_refused_folder_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
         (android / "libtvm_ffi.so").unlink()
         before = tree(tmp_path / "bundles")
-        with pytest.raises(BundleRefusedError, match=r"libtvm_ffi\.so is missing: it is needed by libtvm_runtime\.so"):
+        with raises_code(Code.BAD_BUNDLE, match=r"libtvm_ffi\.so is missing: it is needed by libtvm_runtime\.so"):
             library.add(android, name="main", compile_golden=golden)
         assert tree(tmp_path / "bundles") == before
 
@@ -135,7 +136,7 @@ class TestAdd:
             if step == "copying libtvm_runtime.so":
                 Elf(needed=("libnew.so",)).write(android / "libtvm_runtime.so")
 
-        with pytest.raises(BundleRefusedError, match=r"libnew\.so is missing"):
+        with raises_code(Code.BAD_BUNDLE, match=r"libnew\.so is missing"):
             library.add(android, name="main", compile_golden=golden, progress=rebuild)
         assert library.list() == ()
 
@@ -223,7 +224,7 @@ class TestRemove:
 
     def test_not_while_in_use(self, library: BundleLibrary, android: Path) -> None:
         bundle = library.add(android, name="a", compile_golden=golden)
-        with pytest.raises(BundleInUseError, match="bundle a is in use: on pixel-7"):
+        with raises_code(Code.BUNDLE_IN_USE, match="bundle a is in use: on pixel-7"):
             library.remove("a", in_use=lambda asked: "on pixel-7" if asked.hash == bundle.hash else "")
         assert library.get("a") == bundle
         library.add(android, name="b", compile_golden=golden)

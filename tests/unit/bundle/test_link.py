@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from farm.bundle.model import Abi, Platform
-from farm.compiler.link import Linker, LinkError, NoLinkerError, find_linker, link_shared, linkers
+from farm.common.errors import Code
+from farm.compiler.link import Linker, find_linker, link_shared, linkers
+from tests.support.errors import raises_code
 
 
 def host(*programs: str) -> Callable[[str], str | None]:
@@ -100,7 +102,7 @@ def test_the_packaged_zig_is_the_last_resort(abi, platform, tmp_path, monkeypatc
 def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     assert linkers(abi, platform, environ={}, which=host()) == ()
     monkeypatch.setattr("farm.compiler.link.linkers", lambda *_: ())
-    with pytest.raises(NoLinkerError, match=f"no linker for {abi}") as caught:
+    with raises_code(Code.NO_LINKER, match=f"no linker for {abi}") as caught:
         find_linker(abi, platform)
     assert "apt install lld" in caught.value.hint
 
@@ -108,12 +110,12 @@ def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatc
 def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "x.o").write_text("no object")
     refusing = Linker("sh", ("/bin/sh", "-c", "echo bad reloc >&2; echo more >&2; exit 3"), is_driver=False)
-    with pytest.raises(LinkError, match=r"sh cannot link out\.so: bad reloc$") as caught:
+    with raises_code(Code.LINK, match=r"sh cannot link out\.so: bad reloc$") as caught:
         link_shared(refusing, tmp_path / "out.so", [tmp_path / "x.o"])
     assert "more" in caught.value.evidence
-    with pytest.raises(LinkError, match="does not run"):
+    with raises_code(Code.LINK, match="does not run"):
         link_shared(Linker("gone", ("/gone/ld",), is_driver=False), tmp_path / "out.so", [tmp_path / "x.o"])
-    with pytest.raises(LinkError, match="nothing to link"):
+    with raises_code(Code.LINK, match="nothing to link"):
         link_shared(refusing, tmp_path / "out.so", [])
 
 

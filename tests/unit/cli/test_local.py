@@ -8,9 +8,9 @@ import textwrap
 import pytest
 
 from farm.cli import local
-from farm.cli.local import LocalFailureError, with_tvm
-from farm.common.errors import Fault, UserError
-from farm.compiler.tvm_errors import TvmCrashedError
+from farm.cli.local import with_tvm
+from farm.common.errors import Code, FarmError, Fault, UserError
+from tests.support.errors import raises_code
 
 
 @pytest.fixture
@@ -48,9 +48,7 @@ def test_an_error_of_the_work_is_raised_here(work):
 
 
 def test_an_exception_is_farms_own_fault_and_is_named(work):
-    with pytest.raises(
-        LocalFailureError, match=r"internal error of farm while doing that: KeyError: 'shape'"
-    ) as caught:
+    with pytest.raises(FarmError, match=r"internal error of farm while doing that: KeyError: 'shape'") as caught:
         work("print('[warning] something')\nprint({}['shape'])")
     assert (caught.value.fault, caught.value.code) == (Fault.FARM, "internal")
     assert "Traceback" in caught.value.evidence
@@ -58,13 +56,13 @@ def test_an_exception_is_farms_own_fault_and_is_named(work):
 
 
 def test_an_end_without_a_word_is_told_with_its_code(work):
-    with pytest.raises(LocalFailureError, match="while doing that: exit code 3"):
+    with pytest.raises(FarmError, match="while doing that: exit code 3"):
         work("os._exit(3)")
 
 
 @pytest.mark.parametrize("before", ["", 'answer("{\\"result\\": {\\"half")'])
 def test_a_signal_is_a_crash_of_tvm(work, before):
-    with pytest.raises(TvmCrashedError, match=r"TVM crashed \(SIGSEGV\) while doing that") as caught:
+    with raises_code(Code.TVM_CRASHED, match=r"TVM crashed \(SIGSEGV\) while doing that") as caught:
         work(f"{before}\nprint('last words', file=sys.stderr, flush=True)\nos.kill(os.getpid(), {int(signal.SIGSEGV)})",
              after_crash="go on")  # fmt: skip
     assert (caught.value.hint, caught.value.evidence) == ("go on", "last words\n")

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from farm import Client
-from farm.client.specfile import SpecFileError, load
-from farm.common.errors import NoPhoneError, UserError
+from farm.client.specfile import load
+from farm.common.errors import Code, NoPhoneError, UserError
 from farm.compiler.package import write_package
 from farm.compiler.record_files import packed
 from farm.compiler.records import RecordSet
+from tests.support.errors import raises_code
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
@@ -113,7 +114,7 @@ def test_files_that_will_not_do_are_found_before_anything_is_sent(write, tmp_pat
     (tmp_path / "bad.farm.tar").write_bytes(damaged())
     (tmp_path / "good.farm.tar").write_bytes(write_package(MADE, {"model.so": b"x", "reference.npz": b"x"}))
     text = f'on = "android"\n{lines}\n' + ("" if "kind" in lines else 'kind = "bench"\n')
-    with pytest.raises(SpecFileError, match=re.escape(said)):
+    with raises_code(Code.BAD_SPEC_FILE, match=re.escape(said)):
         load(write(text))
     [fits] = load(write('on = "android"\nkind = "bench"\nmodel = "open.onnx"\ninputs = "right.npz"\n'))
     assert fits.spec.name == "open.onnx"
@@ -181,7 +182,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("text", "said"), MISTAKES.items(), ids=lambda value: value[0] if len(value) < 9 else None)
 def test_a_mistake_names_the_file_the_place_and_the_way_out(write, text, said):
     path = write(text)
-    with pytest.raises(SpecFileError) as raised:
+    with raises_code(Code.BAD_SPEC_FILE) as raised:
         load(path)
     told = f"{raised.value.message}\n{raised.value.hint}"
     assert str(path) in told
@@ -192,7 +193,7 @@ def test_a_mistake_names_the_file_the_place_and_the_way_out(write, text, said):
 
 def test_a_matrix_that_is_too_large_is_refused_before_its_files_are_read(write):
     numbers = list(range(1, 41))
-    with pytest.raises(SpecFileError, match=r"40 repeat x 26 number makes 1040 jobs; at most 1000") as raised:
+    with raises_code(Code.BAD_SPEC_FILE, match=r"40 repeat x 26 number makes 1040 jobs; at most 1000") as raised:
         load(
             write(
                 'kind = "bench"\nmodel = "absent.onnx"\non = "x"\n'
@@ -205,7 +206,7 @@ def test_a_matrix_that_is_too_large_is_refused_before_its_files_are_read(write):
 def test_a_file_that_cannot_be_read(tmp_path):
     for name, data in (("latin.toml", b"kind = '\xe4'"), ("net.onnx", b"\x08\x07\x12\0")):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(SpecFileError, match=f"{name} is no TOML file: it is no UTF-8 text") as raised:
+        with raises_code(Code.BAD_SPEC_FILE, match=f"{name} is no TOML file: it is no UTF-8 text") as raised:
             load(tmp_path / name)
         assert f"farm bench {tmp_path / name} --on SELECTOR" in raised.value.hint
     with pytest.raises(UserError, match="is a folder"):

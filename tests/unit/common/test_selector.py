@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.errors import NoPhoneError, UserError
-from farm.common.selector import MAX_SELECTOR_LENGTH, Selector, SelectorError, nearest, normalise
+from farm.common.errors import Code, NoPhoneError, UserError
+from farm.common.selector import MAX_SELECTOR_LENGTH, Selector, nearest, normalise
+from tests.support.errors import raises_code
 
 PIXEL = ({"gpu": "mali-g78", "soc": "tensor", "pool": "lab", "name": "pixel-6"}, ("android", "mali-g78", "pixel-6"))
 POCO = ({"gpu": "adreno-740", "soc": "sm8550", "pool": "bench", "name": "poco"}, ("android", "adreno-740", "poco"))
@@ -54,7 +55,7 @@ def test_parse_gives_the_canonical_form(text: str, canonical: str) -> None:
     ],
 )
 def test_what_breaks_the_grammar_is_named(text: str, named: str) -> None:
-    with pytest.raises(SelectorError) as caught:
+    with raises_code(Code.BAD_SELECTOR) as caught:
         Selector.parse(text)
     assert named in caught.value.message
     assert "\n" not in caught.value.message

@@ -2,13 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compiler.shape_option import (
-    ShapeOptionError,
-    check_dtype,
-    parse_dtypes,
-    parse_shapes,
-    shape_option,
-)
+from farm.common.errors import Code, UserError
+from farm.compiler.shape_option import check_dtype, parse_dtypes, parse_shapes, shape_option
+from tests.support.errors import raises_code
 
 
 def test_shapes_are_read_as_typed():
@@ -41,23 +37,23 @@ def test_shapes_are_read_as_typed():
     ],
 )
 def test_what_is_no_shape_is_said(text, said):
-    with pytest.raises(ShapeOptionError, match=said.replace("[", r"\[")):
+    with raises_code(Code.BAD_SHAPE, match=said.replace("[", r"\[")):
         parse_shapes([text])
 
 
 def test_a_name_counts_once():
-    with pytest.raises(ShapeOptionError, match="'x' twice"):
+    with raises_code(Code.BAD_SHAPE, match="'x' twice"):
         parse_shapes(["x:[1]", "x:[2]"])
-    with pytest.raises(ShapeOptionError, match="'x' twice"):
+    with raises_code(Code.BAD_SHAPE, match="'x' twice"):
         parse_dtypes(["x:int8", "x:int8"])
 
 
 def test_dtypes_are_read_and_the_nearest_is_named():
     assert parse_dtypes(["input:float16", "a:b:int8"]) == {"input": "float16", "a:b": "int8"}
-    with pytest.raises(ShapeOptionError) as caught:
+    with raises_code(Code.BAD_SHAPE) as caught:
         parse_dtypes(["input:flaot16"])
     assert caught.value.hint == "did you mean float16?"
-    with pytest.raises(ShapeOptionError, match="no type"):
+    with raises_code(Code.BAD_SHAPE, match="no type"):
         check_dtype("zzz")
 
 
@@ -71,6 +67,6 @@ def test_what_a_hint_tells_to_type_is_read_back(shape):
 def test_any_text_is_a_shape_or_refused(text):
     try:
         parsed = parse_shapes([text])
-    except ShapeOptionError:
+    except UserError:
         return
     assert all(size >= 1 for shape in parsed.values() for size in shape)

@@ -9,12 +9,12 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
-from farm.common.errors import ModelError, UserError
+from farm.common.errors import Code, ModelError, UserError
 from farm.compiler.compile import Recipe, compile_model
-from farm.compiler.inputs import InputError, import_with
+from farm.compiler.inputs import import_with
 from farm.compiler.load import import_model, load, read
-from farm.compiler.model import ShapeError, format_of
-from farm.compiler.shape_option import ShapeOptionError
+from farm.compiler.model import format_of
+from tests.support.errors import raises_code
 
 
 def zipped(*members):
@@ -87,16 +87,16 @@ def test_what_is_no_model_is_refused(data, name, said):
     ],
 )
 def test_a_shape_that_does_not_fit_is_refused(shapes, said, next_):
-    with pytest.raises(ShapeError, match=said) as caught:
+    with raises_code(Code.BAD_SHAPE, match=said) as caught:
         load(scaling(), name="net", shapes=shapes)
     assert next_ in caught.value.hint
     assert "\n" not in caught.value.message
 
 
 def test_types_are_refused_by_name():
-    with pytest.raises(ShapeError, match="a type is given for 'y', which is no input of net"):
+    with raises_code(Code.BAD_SHAPE, match="a type is given for 'y', which is no input of net"):
         load(scaling(), name="net", shapes={"x": (1, 1, 3)}, dtypes={"y": "int8"})
-    with pytest.raises(ShapeOptionError, match="'floaty' is no type"):
+    with raises_code(Code.BAD_SHAPE, match="'floaty' is no type"):
         load(scaling(), name="net", shapes={"x": (1, 1, 3)}, dtypes={"x": "floaty"})
 
 
@@ -127,7 +127,7 @@ def test_arrays_and_shapes_must_agree():
     source = read(scaling(), "net")
     model, given = import_with(source, packed.getvalue(), {"x": (2, 4, 3)}, {"x": "float16"})
     assert (model.inputs[0].shape, given["x"].dtype) == ((2, 4, 3), np.float16)
-    with pytest.raises(InputError, match="'x' has shape 2x4x3, and --shape says 2x5x3"):
+    with raises_code(Code.BAD_INPUTS, match="'x' has shape 2x4x3, and --shape says 2x5x3"):
         import_with(source, packed.getvalue(), {"x": (2, 5, 3)})
 
 

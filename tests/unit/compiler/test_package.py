@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.bundle.model import Abi, Platform
+from farm.common.errors import Code
 from farm.compiler.package import (
     LIBRARY,
     MANIFEST,
@@ -20,7 +21,6 @@ from farm.compiler.package import (
     Expected,
     PackageError,
     PackageUnfitError,
-    PackageVersionError,
     check_asked,
     check_fits,
     check_tvm,
@@ -29,6 +29,7 @@ from farm.compiler.package import (
     reference_npz,
     write_package,
 )
+from tests.support.errors import raises_code
 from tests.support.packages import MADE
 from tests.support.tars import sparse
 
@@ -113,9 +114,9 @@ def test_missing_and_changed_members_are_named():
 
 
 def test_another_version_is_refused_with_both_named():
-    with pytest.raises(PackageVersionError, match="format 2, and this farm reads format 1"):
+    with raises_code(Code.PACKAGE_VERSION, match="format 2, and this farm reads format 1"):
         read_package(with_manifest(lambda said: said.update(format=2)))
-    with pytest.raises(PackageVersionError, match=r"TVM 0\.27\.0, and this toolchain has TVM 0\.28\.0"):
+    with raises_code(Code.PACKAGE_VERSION, match=r"TVM 0\.27\.0, and this toolchain has TVM 0\.28\.0"):
         check_tvm(MADE, "0.28.0")
     check_tvm(MADE, "0.27.0")
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.common.errors import Code
 from farm.compiler.record_files import (
     ASIDE,
     REPAIRED,
     BadRecordsError,
     RecordFolder,
-    RecordsBusyError,
     packed,
     read_records,
     write_records,
@@ -42,6 +42,7 @@ from farm.compiler.records import (
     record_key,
 )
 from farm.model.identity import target_key
+from tests.support.errors import raises_code
 from tests.support.tars import sparse
 
 LLVM = {"kind": "llvm"}
@@ -204,7 +205,7 @@ def test_a_repair_that_was_killed_is_finished(moved: int, tmp_path: Path) -> Non
 
 
 def test_one_process_writes_a_folder(tmp_path: Path) -> None:
-    with RecordFolder(tmp_path), pytest.raises(RecordsBusyError):
+    with RecordFolder(tmp_path), raises_code(Code.RECORDS_BUSY):
         RecordFolder(tmp_path)
 
 

@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from farm.common.errors import Code
+from tests.support.errors import raises_code
+
 pytest.importorskip("tvm")
 
 from farm.common.errors import ExitCode, Fault
@@ -30,8 +33,8 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
 
     monkeypatch.setattr(reference, "compile_model", lambda *_: None)
     monkeypatch.setattr(reference.relax, "VirtualMachine", machine)
-    with pytest.raises(
-        reference.HostMemoryError, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
+    with raises_code(
+        Code.HOST_OUT_OF_MEMORY, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
     ) as caught:
         reference.reference_for(MODEL, INPUTS, tmp_path)
     assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.jobs.queue.retry
@@ -44,7 +47,7 @@ def test_inputs_that_no_host_has_room_for_are_said_to_be_so(shape: tuple[int, ..
     spec = TensorSpec("x", shape, np.dtype(np.float32))
     model: Any = SimpleNamespace(name="big.farm.tar", inputs=(spec,))
     with (
-        pytest.raises(reference.HostMemoryError, match=r"big.farm.tar: this host has too little memory"),
+        raises_code(Code.HOST_OUT_OF_MEMORY, match=r"big.farm.tar: this host has too little memory"),
         reference.within_memory(model.name, model.inputs),
     ):
         filled(model, {}, "zeros")

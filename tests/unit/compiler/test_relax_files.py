@@ -8,13 +8,13 @@ import pytest
 import tvm
 from tvm import relax
 
-from farm.common.errors import ModelError
+from farm.common.errors import Code, ModelError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.load import import_model, load, read, summarise
-from farm.compiler.model import ShapeError
 from farm.compiler.nodes import ALLOWED
 from farm.compiler.relax_model import saved
 from farm.zoo import onnx_bytes
+from tests.support.errors import raises_code
 
 SMALL = onnx_bytes("small_cnn")
 SCRIPT = '''
@@ -54,7 +54,7 @@ def test_a_script_is_a_model_and_its_open_dimension_has_its_name():
     assert (source.format, [(spec.name, spec.shape) for spec in source.inputs]) == (
         "relax", [("x", ("n", 4)), ("w", (4, 3))],
     )  # fmt: skip
-    with pytest.raises(ShapeError, match=r"leaves dimension 0 \('n'\) open"):
+    with raises_code(Code.BAD_SHAPE, match=r"leaves dimension 0 \('n'\) open"):
         import_model(source)
     model = import_model(source, {"x": (5, 4)})
     assert [(spec.name, spec.shape) for spec in model.outputs] == [("output_0", (5, 3))]
@@ -72,7 +72,7 @@ def test_one_function_is_a_model_and_types_can_be_changed():
 
 def test_a_name_for_two_sizes_is_refused():
     script = FUNCTION.replace('(2, 4), dtype="float32"', '("n", "n"), dtype="float32"')
-    with pytest.raises(ShapeError, match=r"dimension 1 \('n'\) of input 'x' is 4, and 3 in 'x'"):
+    with raises_code(Code.BAD_SHAPE, match=r"dimension 1 \('n'\) of input 'x' is 4, and 3 in 'x'"):
         load(script.encode(), name="relu.py", shapes={"x": (3, 4)})
 
 

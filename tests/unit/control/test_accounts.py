@@ -8,19 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from zmq.utils import z85
 
-from farm.common.errors import UserError
-from farm.control.callers import (
-    FREE_TRIES,
-    MOST_PLACES,
-    MOST_WAIT_S,
-    Accounts,
-    FailedAttempts,
-    NoSuchAccountError,
-    Operators,
-    Person,
-    Role,
-)
+from farm.common.errors import Code, UserError
+from farm.control.callers import FREE_TRIES, MOST_PLACES, MOST_WAIT_S, Accounts, FailedAttempts, Operators, Person, Role
 from farm.store.store import Store
+from tests.support.errors import raises_code
 
 
 @pytest.fixture
@@ -84,7 +75,7 @@ async def test_revoking_takes_both_and_tells(accounts, store):
     assert accounts.by_curve_key(z85.decode(key)) is None
     assert accounts.named("ann") is None
     assert store.accounts.get("ann").revoked_at is not None
-    with pytest.raises(NoSuchAccountError):
+    with raises_code(Code.NO_SUCH_ACCOUNT):
         await accounts.revoke("ann")
     await accounts.new("ann", Role.VIEWER, web=True, by="root")
     assert accounts.by_token(token) is None

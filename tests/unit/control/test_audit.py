@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import NotAllowedError, PhoneError, ProtocolError
+from farm.common.errors import NotAllowedError, PhoneError, ProtocolError, UserError
 from farm.control import audit as module
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of, with_order
 from farm.control.callers import Caller, KeyPeer, LocalPeer, Role
-from farm.control.server import ControlServer, UnknownVerbError
+from farm.control.server import ControlServer
 from farm.store.writer import StoreWriteError
 
 WEB = Caller("ann", Role.USER, "web token ann from 10.0.0.3")
@@ -93,7 +93,7 @@ async def test_refusals_and_failures_are_written(desk, rows):
         (VIEWER, "change", NotAllowedError),
         (WEB, "fail", NotAllowedError),
         (ROOT, "fail", PhoneError),
-        (VIEWER, "no.such", UnknownVerbError),
+        (VIEWER, "no.such", UserError),
     ):
         with pytest.raises(error):
             await desk.ask(caller, kind, {"device": "pixel"})

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from farm.common.errors import NotAllowedError, UserError
+from farm.common.errors import Code, NotAllowedError, UserError
 from farm.control.callers import Role
 from farm.control.verbs import handler
-from farm.control.verbs.records import NoSuchSetError, RecordsVerbs
+from farm.control.verbs.records import RecordsVerbs
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES, MAX_TASKS, BadSetError
 from farm.store.store import Store
+from tests.support.errors import raises_code
 
 FIELDS: dict[str, Any] = {
     "model": "a" * 64, "name": "net.onnx", "target": "llvm", "artifact": "b" * 64, "records": 1, "best": {"tasks": []},
@@ -56,7 +57,7 @@ async def test_who_keeps_it_and_operators_may_and_nobody_else(verbs: RecordsVerb
         await handler(verbs.remove)(call("mallory", Role.USER, set=1))
     assert (await handler(verbs.remove)(call("ann", Role.USER, set=1)))["user"] == "ann"
     assert (await handler(verbs.remove)(call("root", Role.OPERATOR, set=2)))["set"] == 2
-    with pytest.raises(NoSuchSetError):
+    with raises_code(Code.NO_SUCH_RECORDS):
         await handler(verbs.remove)(call("root", Role.OPERATOR, set=2))
     with pytest.raises(UserError, match=r"records\.remove"):
         await handler(verbs.remove)(call("root", Role.OPERATOR, set="net.onnx"))
@@ -75,6 +76,6 @@ async def test_a_name_means_ones_own_set_or_the_only_one(verbs: RecordsVerbs) ->
     assert await named("bob") == 1
     await handler(verbs.keep)(call("mallory", Role.USER, verb="records.keep", **FIELDS))
     assert (await named("ann"), await named("mallory")) == (1, 2)
-    with pytest.raises(NoSuchSetError, match="of several users") as caught:
+    with raises_code(Code.NO_SUCH_RECORDS, match="of several users") as caught:
         await named("bob")
     assert caught.value.hint == "say which: 2 (llvm, mallory), 1 (llvm, ann)"

@@ -6,14 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.selector import SelectorError, normalise
-from farm.devices.identity.naming_rules import (
-    AdoptRule,
-    BadRuleError,
-    adopting_rule,
-    device_name,
-)
+from farm.common.errors import Code
+from farm.common.selector import normalise
+from farm.devices.identity.naming_rules import AdoptRule, adopting_rule, device_name
 from farm.model.identity import DeviceIdentity, Gpu, Soc
+from tests.support.errors import raises_code
 
 POCO = DeviceIdentity(
     vendor="Xiaomi", model="24069PC21I", market_name="POCO F6", soc=Soc("SM8635"), gpu=Gpu("adreno", "Adreno 735")
@@ -56,19 +53,19 @@ def test_a_name_that_cannot_be_spelt_falls_back() -> None:
 
 @pytest.mark.parametrize("name", ["{modle}", "{model!r}", "{model:>9}", "{", "{0}", "{model.x}"])
 def test_a_bad_template_is_refused_with_the_rule_named(name: str) -> None:
-    with pytest.raises(BadRuleError) as caught:
+    with raises_code(Code.CONFIG) as caught:
         AdoptRule("android", name=name).check()
     assert "'android'" in caught.value.message
 
 
 def test_a_misspelt_field_names_the_nearest() -> None:
-    with pytest.raises(BadRuleError) as caught:
+    with raises_code(Code.CONFIG) as caught:
         AdoptRule("android", name="{modle}").check()
     assert caught.value.hint == "nearest is {model}"
 
 
 def test_a_bad_selector_is_refused() -> None:
-    with pytest.raises(SelectorError):
+    with raises_code(Code.BAD_SELECTOR):
         AdoptRule("gpu=").check()
 
 

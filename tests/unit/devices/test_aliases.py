@@ -1,9 +1,9 @@
 import pytest
 
-from farm.common.errors import HostError, UserError
-from farm.common.selector import SelectorError
+from farm.common.errors import Code, HostError, UserError
 from farm.devices.registry import Aliases
 from farm.model.device import DeviceView, Life
+from tests.support.errors import raises_code
 
 
 class Fleet:
@@ -59,7 +59,7 @@ async def test_a_key_phones_have_by_themselves_is_refused(name):
 
 
 async def test_a_wrong_selector_is_refused():
-    with pytest.raises(SelectorError):
+    with raises_code(Code.BAD_SELECTOR):
         await Aliases(Fleet(), Book(), {}).set("board", "soc==")
 
 

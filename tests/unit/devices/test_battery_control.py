@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from farm.adb.errors import AdbLinkLost
+from farm.common.errors import Code, HostError
 from farm.common.events import EventLog
 from farm.devices import battery_control
 from farm.devices.battery_control import HELD_S, RENEW_S, SAVE_EVERY_S, BatteryController
@@ -18,7 +19,6 @@ from farm.devices.health.health_rules import HealthConfig
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import Battery, BatteryDay, Health
-from farm.store.database import StoreReadError
 from tests.support.waiting import until
 
 FULL = Health(battery=Battery(percent=90, celsius=30.0, status="charging", powered_by=("usb",)))
@@ -161,7 +161,7 @@ async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() 
 
 async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging() -> None:
     bench = Bench()
-    bench.book.kept_before = StoreReadError("the database cannot be read")
+    bench.book.kept_before = HostError("the database cannot be read", Code.STORE_READ)
     await bench.probe(90)
     assert bench.commands == [HOLD]
     assert bench.book.kept == []

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from farm.bundle.model import Bundle
-from farm.common.errors import NoSuchDeviceError
-from farm.devices.admin import BundleNotTakenError, BundleOverride
+from farm.common.errors import Code, NoSuchDeviceError
+from farm.devices.admin import BundleOverride
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import Lifecycle
 from farm.devices.lifecycle.recovery import RecoveryContext
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import DeviceFault
+from tests.support.errors import raises_code
 
 B = Bundle("new", "2" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False)
 READY = LifecycleState(Life.READY, adopted=True, identified=True, generation=5, follow=4, bundle="1" * 64)
@@ -84,7 +85,7 @@ async def test_it_is_there_when_the_check_is_passed(phone: Phone) -> None:
 async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
     waiting = await asked(phone)
     phone.on_event(m.WorkFailed(phone.state.generation, "no space left"))
-    with pytest.raises(BundleNotTakenError, match="unit does not run with bundle new: no space left"):
+    with raises_code(Code.BUNDLE_NOT_TAKEN, match="unit does not run with bundle new: no space left"):
         await waiting
     assert phone.listening == []
 
@@ -92,20 +93,20 @@ async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
 async def test_who_waits_does_not_outlast_the_loan(phone: Phone) -> None:
     waiting = await asked(phone)
     phone.lending.give_back("unit")
-    with pytest.raises(BundleNotTakenError, match="it was given back meanwhile"):
+    with raises_code(Code.BUNDLE_NOT_TAKEN, match="it was given back meanwhile"):
         await waiting
 
 
 async def test_another_bundle_ends_the_wait_for_this_one(phone: Phone) -> None:
     waiting = await asked(phone)
     phone.override_bundle(replace(B, hash="3" * 64))
-    with pytest.raises(BundleNotTakenError):
+    with raises_code(Code.BUNDLE_NOT_TAKEN):
         await waiting
 
 
 async def test_a_phone_that_is_gone_takes_none(phone: Phone) -> None:
     phone.on_event(m.Unlisted())
-    with pytest.raises(BundleNotTakenError, match="not listed by adb"):
+    with raises_code(Code.BUNDLE_NOT_TAKEN, match="not listed by adb"):
         await phone.lending.use("unit", B)
     with pytest.raises(NoSuchDeviceError):
         await phone.lending.use("other", B)

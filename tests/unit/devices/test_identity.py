@@ -13,19 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.common.errors import Code
 from farm.common.phone_text import SECTION, decode, parse_getprop
 from farm.devices.health.probe.parse import probe_command
 from farm.devices.health.probe_round import MOMENT_SECTIONS
-from farm.devices.identity.identity import (
-    READ_COMMAND,
-    NoIdentityError,
-    RawIdentity,
-    clock_policy,
-    identify,
-    read_identity,
-)
+from farm.devices.identity.identity import READ_COMMAND, RawIdentity, clock_policy, identify, read_identity
 from farm.devices.identity.soc import SocEvidence, identify_soc, read_gpu
 from farm.model.identity import Confidence, CpuCluster, DeviceIdentity
+from tests.support.errors import raises_code
 from tests.support.needs import needs
 from tests.unit.devices.captures import PHONES, answer, capture, every
 
@@ -375,7 +370,7 @@ async def test_reading_takes_one_round_trip() -> None:
 
 
 async def test_an_answer_without_properties_is_a_phone_error_with_evidence() -> None:
-    with pytest.raises(NoIdentityError) as caught:
+    with raises_code(Code.NO_IDENTITY) as caught:
         await read_identity(FakeClient(b"/system/bin/sh: getprop: not found\n"), "S1")
     assert "S1" in caught.value.message
     assert "not found" in caught.value.evidence

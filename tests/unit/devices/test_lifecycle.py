@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from farm.common.errors import Code
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.lifecycle import STABLE_S, IllegalTransitionError, decide
+from farm.devices.lifecycle.lifecycle import STABLE_S, decide
 from farm.devices.lifecycle.state import TRANSITIONS, LifecycleState
 from farm.model.device import MEANING, Life
 from farm.model.health import DeviceFault
+from tests.support.errors import raises_code
 from tests.support.lifecycle_story import USABLE, Story
 
 
@@ -200,7 +202,7 @@ def test_an_illegal_step_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> Non
     story = Story()
     story.on_event(USABLE)
     monkeypatch.setattr("farm.devices.lifecycle.lifecycle.TRANSITIONS", {life: frozenset() for life in Life})
-    with pytest.raises(IllegalTransitionError, match="cannot go from identifying to new") as caught:
+    with raises_code(Code.ILLEGAL_TRANSITION, match="cannot go from identifying to new") as caught:
         story.on_event(m.Identified(story.number, adopted=False))
     assert "Listed" in caught.value.evidence
     assert story.state.life is Life.IDENTIFYING

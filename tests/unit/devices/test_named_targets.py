@@ -7,15 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import target as tvm_target
 
-from farm.common.errors import UserError
-from farm.devices.identity.targets import (
-    BOARDS,
-    NAMES,
-    ForeignTargetError,
-    UnknownTargetError,
-    named_target,
-    target_on,
-)
+from farm.common.errors import Code, UserError
+from farm.devices.identity.targets import BOARDS, NAMES, ForeignTargetError, named_target, target_on
+from tests.support.errors import raises_code
 
 PHONE = {
     "cpu": {"kind": "llvm", "mtriple": "aarch64-linux-android", "mcpu": "cortex-a76", "num-cores": 8},
@@ -40,10 +34,10 @@ def test_old_raspberries_get_no_instruction_of_newer_ones():
 
 
 def test_a_name_that_is_none_is_told_with_the_nearest():
-    with pytest.raises(UnknownTargetError, match="no target 'rpi44' without a phone") as caught:
+    with raises_code(Code.NO_TARGET, match="no target 'rpi44' without a phone") as caught:
         named_target("rpi44")
     assert "did you mean 'rpi4'?" in caught.value.hint
-    with pytest.raises(UnknownTargetError, match="p has no target 'rpi4'") as caught:
+    with raises_code(Code.NO_TARGET, match="p has no target 'rpi4'") as caught:
         target_on("rpi4", PHONE, "p")
     assert caught.value.hint == "its targets: cpu, opencl"
 
@@ -58,7 +52,7 @@ def test_a_name_that_is_none_is_told_with_the_nearest():
     ],
 )
 def test_a_gpus_target_on_a_phone_without_it(asked, own, hint):
-    with pytest.raises(UnknownTargetError, match=f"p has no target '{asked}'") as caught:
+    with raises_code(Code.NO_TARGET, match=f"p has no target '{asked}'") as caught:
         target_on(asked, own, "p")
     assert caught.value.hint.startswith(hint)
 
@@ -108,5 +102,5 @@ def test_opencl_for_adreno_is_the_tag_with_the_phones_cpu():
     assert target_on("opencl -device=adreno", PHONE, "pixel") == {"tag": "qcom/adreno-opencl", "host": PHONE["cpu"]}
     with pytest.raises(ForeignTargetError, match="armv7l-linux-gnueabihf"):
         target_on("rasp3b", PHONE, "pixel")
-    with pytest.raises(UnknownTargetError, match="an option without a value: -mcpu"):
+    with raises_code(Code.NO_TARGET, match="an option without a value: -mcpu"):
         named_target("llvm -mcpu")

@@ -12,9 +12,10 @@ import pytest
 from farm.adb.client import AdbClient
 from farm.adb.push import PushProgress
 from farm.bundle.model import Bundle, BundleFile
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.devices.server import phone_paths
-from farm.devices.server.provision import BundleDamagedError, provision
+from farm.devices.server.provision import provision
+from tests.support.errors import raises_code
 from tests.unit.adb.fake_server import FakeServer, fake_server
 
 
@@ -66,7 +67,7 @@ async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) ->
 async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, tmp_path: Path) -> None:
     bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
     (bundle.path / "tvm_rpc").unlink()
-    with pytest.raises(BundleDamagedError, match="bundle one was removed or damaged") as caught:
+    with raises_code(Code.BUNDLE_DAMAGED, match="bundle one was removed or damaged") as caught:
         await provision(client, server.serial, bundle)
     assert "farm bundle verify one" in caught.value.hint
 

@@ -9,11 +9,12 @@ import pytest
 from farm.adb.client import AdbClient
 from farm.adb.errors import AdbLinkLost, AdbServerUnreachable, AdbTimeout
 from farm.adb.shell import ShellResult
-from farm.common.errors import FarmError, PhoneError
+from farm.common.errors import Code, FarmError, PhoneError
 from farm.devices import agent_work
 from farm.devices.lifecycle import messages as m
-from farm.devices.server.rpc_server import ServerStartError, StuckProcessError
+from farm.devices.server.rpc_server import StuckProcessError
 from farm.model.health import DeviceFault
+from tests.support.errors import raises_code
 
 
 class Phone:
@@ -46,7 +47,7 @@ async def test_a_reboot_is_over_when_another_boot_answers() -> None:
 
 async def test_a_phone_that_does_not_go_down_refused_to_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_work, "REBOOT_DOWN_S", 0.02)
-    with pytest.raises(agent_work.RebootRefusedError, match="did not go down"):
+    with raises_code(Code.REBOOT_REFUSED, match="did not go down"):
         await agent_work.reboot(cast(AdbClient, Phone("one")), "S1", "one", lambda: None)
 
 
@@ -58,7 +59,7 @@ async def test_a_phone_that_does_not_go_down_refused_to_reboot(monkeypatch: pyte
         (m.Identify(1), AdbTimeout("silent"), DeviceFault.MUTE),
         (m.Provision(1), AdbLinkLost("gone"), None),
         (m.Provision(1), AdbServerUnreachable("no adb"), None),
-        (m.StartServer(1), ServerStartError("no Bind to"), DeviceFault.START),
+        (m.StartServer(1), PhoneError("no Bind to", Code.SERVER_START), DeviceFault.START),
         (m.RunCheck(1), PhoneError("the session failed"), DeviceFault.CHECK),
         (m.RunCheck(1), FarmError("a bug"), None),
     ],

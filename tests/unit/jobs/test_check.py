@@ -5,14 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from farm.common.errors import NoPhoneError, UserError
-from farm.jobs.planning import QuotaError, plan
+from farm.common.errors import Code, NoPhoneError, UserError
+from farm.jobs.planning import plan
 from farm.jobs.specs import BadSpecError, spec_from_wire
 from farm.kinds import KINDS
 from farm.kinds.run.spec import RunSpec
 from farm.kinds.shell.spec import ShellSpec
 from farm.leasing.config import UserConfig
 from farm.model.identity import DeviceIdentity, Gpu
+from tests.support.errors import raises_code
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
 
@@ -27,7 +28,7 @@ async def test_a_check_counts_and_adds_nothing(tmp_path):
     async with running(tmp_path / "farm.db", "p1", "p2", limits=UserConfig(jobs=3)) as farm:
         assert farm.dispatcher.check(spec(devices="all"), "alice") == 2
         assert farm.dispatcher.check(spec(), "alice", besides=2) == 1
-        with pytest.raises(QuotaError):
+        with raises_code(Code.QUOTA):
             farm.dispatcher.check(spec(), "alice", besides=3)
         with pytest.raises(NoPhoneError):
             farm.dispatcher.check(spec(on="absent"), "alice", must_match=True)

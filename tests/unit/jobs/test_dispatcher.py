@@ -6,16 +6,17 @@ import os
 
 import pytest
 
-from farm.common.errors import HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
+from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
 from farm.jobs.attempt import YieldedError
-from farm.jobs.planning import QuotaError, ended_before
+from farm.jobs.planning import ended_before
 from farm.jobs.queue.model import JobRunsError, NoSuchJobError
 from farm.jobs.specs import BadSpecError
 from farm.jobs.zygote import ToolchainError
 from farm.leasing.config import UserConfig
-from farm.leasing.model import LeaseEndedError, NoSuchLeaseError, PhoneLostError, TooHotError
+from farm.leasing.model import NoSuchLeaseError, PhoneLostError
 from farm.model.device import Life, Service
 from farm.model.job import AttemptState, JobState
+from tests.support.errors import raises_code
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone
 
@@ -84,7 +85,7 @@ async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
         first = await farm.submit(key="k")
         assert await farm.submit(key="k") == first
         assert (await farm.submit(key="k", user="bob")).jobs != first.jobs
-        with pytest.raises(QuotaError):
+        with raises_code(Code.QUOTA):
             await farm.submit(key="other")
         assert len(farm.store.jobs.live()) == 2
 
@@ -100,10 +101,10 @@ async def test_quotas_of_a_user(tmp_path):
     async with running(tmp_path / "farm.db", "p1", limits=UserConfig(jobs=2, priority=3)) as farm:
         with pytest.raises(NotAllowedError, match="priority 3 at most"):
             await farm.submit(priority=4)
-        with pytest.raises(QuotaError):
+        with raises_code(Code.QUOTA):
             await farm.submit(devices=3)
         outcomes = await asyncio.gather(*(farm.submit() for _ in range(4)), return_exceptions=True)
-        assert [type(each) for each in outcomes].count(QuotaError) == 2
+        assert [getattr(each, "code", None) for each in outcomes].count(Code.QUOTA) == 2
 
 
 async def test_too_many_jobs_at_once(farm):
@@ -187,8 +188,8 @@ async def test_what_gives_way_goes_on_later(farm):
     ("error", "state"),
     [
         (PhoneLostError("p1 is gone"), JobState.QUEUED),
-        (TooHotError("p1 is dangerously hot"), JobState.QUEUED),
-        (LeaseEndedError("ended by an operator"), JobState.FAILED),
+        (PhoneError("p1 is dangerously hot", Code.TOO_HOT), JobState.QUEUED),
+        (UserError("ended by an operator", Code.LEASE_ENDED), JobState.FAILED),
     ],
 )
 async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):

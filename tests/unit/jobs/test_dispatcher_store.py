@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.common.limits import MAX_RESULT_BYTES
 from farm.jobs import planning
 from farm.jobs.executor import FailedWithResultError
-from farm.jobs.planning import StoreTroubleError
 from farm.model.device import Life
 from farm.model.job import AttemptState, Job, JobState
 from farm.store.writer import StoreWriteError
+from tests.support.errors import raises_code
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import PATIENCE_S, running
 from tests.unit.jobs.fakes import phone
@@ -179,5 +179,5 @@ async def test_a_job_whose_spec_cannot_be_read_fails_alone(farm, monkeypatch):
 
 async def test_no_job_is_taken_while_the_store_has_a_problem(farm, monkeypatch):
     monkeypatch.setattr(type(farm.store), "problem", property(lambda _: "the disk is full"))
-    with pytest.raises(StoreTroubleError, match="the disk is full"):
+    with raises_code(Code.STORE_PROBLEM, match="the disk is full"):
         await farm.submit()

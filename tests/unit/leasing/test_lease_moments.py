@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.leasing import request_queue
 from farm.leasing import write_queue as book_module
@@ -13,7 +14,6 @@ from farm.leasing.model import NoSuchLeaseError
 from farm.model.device import Life
 from farm.store import database
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -194,7 +194,7 @@ async def test_a_stop_with_a_full_disk_does_not_wait_for_ever(quick_retry):
     assert lab.leasing.active.holders() == ()
 
 
-@pytest.mark.parametrize("error", [StoreConflictError("it has an open lease"), ValueError("a bug")])
+@pytest.mark.parametrize("error", [FarmError("it has an open lease", Code.STORE_CONFLICT), ValueError("a bug")])
 async def test_a_grant_that_the_store_refuses_is_decided_anew(monkeypatch, caplog, error):
     monkeypatch.setattr(request_queue, "REFUSED_PAUSE_S", 0.01)
     lab = Lab("a", "b")
@@ -213,7 +213,7 @@ async def test_a_grant_that_the_store_refuses_is_decided_anew(monkeypatch, caplo
 
 async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
     lab = Lab("a")
-    lab.keeper.refuses = {"a": StoreConflictError("it has an open lease")}
+    lab.keeper.refuses = {"a": FarmError("it has an open lease", Code.STORE_CONFLICT)}
     request = lab.ask()
     await settle()
     assert lab.keeper.tries == 1

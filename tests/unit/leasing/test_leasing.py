@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from farm.common.errors import Fault
+from farm.common.errors import Code, Fault
 from farm.common.events import EventLog
-from farm.common.selector import Selector, SelectorError
+from farm.common.selector import Selector
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy, NoSuchLeaseError, NotCheckingError
+from farm.leasing.model import LeasePolicy, NoSuchLeaseError
 from farm.model.device import Closed, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
+from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 
@@ -205,7 +206,7 @@ async def test_a_stock_key_may_be_any_selector_and_becomes_the_keys_prefix():
     assert key.startswith("name=a,android:")
     (holder,) = lab.leasing.active.holders()
     assert (holder.lease.request.user, holder.lease.request.source) == ("bob", LeaseSource.TVM)
-    with pytest.raises(SelectorError):
+    with raises_code(Code.BAD_SELECTOR):
         await lab.leasing.tvm.request("=", "bob", 1, PEER)
     assert lab.leasing.tvm.serves("Android")
     assert not lab.leasing.tvm.serves("rasp3b")
@@ -275,7 +276,7 @@ async def test_a_lease_revoked_while_its_session_waits_for_the_phone():
 async def test_only_a_device_in_checking_can_be_checked():
     lab = Lab("a")
     for name in ("a", "nobody"):
-        with pytest.raises(NotCheckingError):
+        with raises_code(Code.NOT_CHECKING):
             lab.leasing.checking_key(name)
     lab.devices.become("a", Life.CHECKING)
     leg = await lab.open(lab.leasing.checking_key("a"))
@@ -303,7 +304,7 @@ async def test_explain_and_summary():
     assert [each.device for each in about_device.devices] == ["a"]
     assert len(about_device.waiting) == 2
     assert not any(each.matches for each in lab.leasing.explain("mali").devices)
-    with pytest.raises(SelectorError):
+    with raises_code(Code.BAD_SELECTOR):
         lab.leasing.explain("=")
     rows = {row.key: (row.free, row.pending) for row in lab.leasing.tvm.summary().keys}
     assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}

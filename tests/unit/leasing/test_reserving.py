@@ -5,20 +5,21 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from sqlalchemy import Double, literal, update
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.events import EventLog
-from farm.common.selector import Selector, SelectorError
+from farm.common.selector import Selector
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
 from farm.leasing.reports import UsageGrouping, decayed_use, summed
-from farm.leasing.reservations import ClockWatch, NoSuchReservationError, ReservationBook
+from farm.leasing.reservations import ClockWatch, ReservationBook
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.store.leases import UsageRow
 from farm.store.maintenance import check
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
+from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -125,11 +126,11 @@ async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
     record = await lab.book.add("android", "ci", now + HOUR, now + 2 * HOUR)
     again = lab.new_book()
     assert again.all() == (record,)
-    with pytest.raises(NoSuchReservationError):
+    with raises_code(Code.NO_SUCH_RESERVATION):
         await again.remove("")
     await again.remove(record.id[:-1])
     assert lab.new_book().all() == ()
-    with pytest.raises(NoSuchReservationError):
+    with raises_code(Code.NO_SUCH_RESERVATION):
         await again.remove(record.id)
     assert [event.kind for event in lab.events.since()] == ["reservation.added", "reservation.removed"]
 
@@ -144,7 +145,7 @@ async def test_what_is_no_reservation_is_refused(lab):
     ):
         with pytest.raises(UserError):
             await lab.book.add(*arguments)
-    with pytest.raises(SelectorError):
+    with raises_code(Code.BAD_SELECTOR):
         await lab.book.add("=", "ci", now, now + HOUR)
     west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
     for window in (

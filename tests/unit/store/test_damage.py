@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from farm.common.errors import FarmError
+from farm.common.errors import Code, FarmError, HostError
 from farm.store import opening
 from farm.store.devices import DeviceRecord
 from farm.store.maintenance import back_up, check, check_database
-from farm.store.opening import DatabaseUnusableError
 from farm.store.store import Store
+from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
 
 
@@ -41,7 +41,7 @@ def path(original, tmp_path):
 
 
 def refused(path):
-    with pytest.raises(DatabaseUnusableError) as caught:
+    with raises_code(Code.DATABASE) as caught:
         Store.open(path)
     assert str(path) in caught.value.message
     assert caught.value.hint
@@ -64,7 +64,7 @@ def test_flipped_bytes_are_refused_or_harm_nothing(original, path, monkeypatch, 
             path.with_name(path.name + rest).unlink(missing_ok=True)
         try:
             store = Store.open(path)
-        except DatabaseUnusableError as error:
+        except HostError as error:
             outcomes.append("refused" if f"mv {path} {path}.damaged" in error.hint else error.message)
             continue
         found = check(store.database.engine).findings

@@ -4,11 +4,12 @@ from contextlib import aclosing
 import pytest
 
 from farm.common import events as core_events
+from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.store import database, event_history
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError, StoreWriteError
+from farm.store.writer import StoreWriteError
 from tests.support.waiting import until
 from tests.unit.store.values import job
 
@@ -94,7 +95,7 @@ class Book:
         if self.full:
             raise StoreWriteError("disk full")
         if any(event.kind == "bad" for event in events):
-            raise StoreConflictError("two of a number")
+            raise FarmError("two of a number", Code.STORE_CONFLICT)
         self.put(events)
 
     def put(self, events):

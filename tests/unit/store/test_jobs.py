@@ -4,11 +4,12 @@ from datetime import timedelta
 
 import pytest
 
+from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.model.job import FINAL, AttemptState, JobState
 from farm.model.requests import LeaseClass
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError
+from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 EVERYTHING = job(
@@ -142,7 +143,7 @@ async def test_guards_of_the_database(store):
     ]
     kept = store.jobs.add((job("e"),))
     outcomes = await asyncio.gather(*refused, kept, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [StoreConflictError] * len(refused) + [tuple]
+    assert [getattr(each, "code", type(each)) for each in outcomes] == [Code.STORE_CONFLICT] * len(refused) + [tuple]
     assert [each.id for each in store.jobs.live()] == ["a", "b", "c", "e"]
     assert store.jobs.running() == (attempt(1, "a"),)
     assert store.leases.open() == (lease(1, job="a"),)
@@ -154,7 +155,7 @@ async def test_one_running_attempt_per_job(store):
     await store.leases.grant(lease(2, "other"))
     again = replace(store.jobs.get("j1"), state=JobState.QUEUED)
     await store.jobs.save(again, expected={JobState.RUNNING})
-    with pytest.raises(StoreConflictError):
+    with raises_code(Code.STORE_CONFLICT):
         await store.jobs.start(attempt(2, number=2, device="other"), attempts_before=1)
     assert store.jobs.get("j1") == again
 

@@ -13,13 +13,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect
 
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrations import v9_first_release
-from farm.store.opening import DatabaseUnusableError, create_tables
+from farm.store.opening import create_tables
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError
+from tests.support.errors import raises_code
 from tests.unit.store import next_release, values
 
 
@@ -121,7 +121,7 @@ async def test_a_table_that_was_made_anew_has_its_guards(where, monkeypatch):
     try:
         await store.jobs.add((values.job("j3"),))
         await store.leases.grant(values.lease(3, "other", job="j3"))
-        with pytest.raises(StoreConflictError):  # one running attempt of a device
+        with raises_code(Code.STORE_CONFLICT):  # one running attempt of a device
             await store.jobs.start(values.attempt(3, of="j3"), attempts_before=0)
     finally:
         store.close()
@@ -133,7 +133,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with pytest.raises(DatabaseUnusableError, match="schema version 10, of a newer farm") as caught:
+    with raises_code(Code.DATABASE, match="schema version 10, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint
@@ -152,7 +152,7 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path, as_next_re
     connection.close()
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(DatabaseUnusableError, match="cannot be brought up to date"):
+        with raises_code(Code.DATABASE, match="cannot be brought up to date"):
             Store.open(path)
     assert path.read_bytes() == before
 
@@ -174,7 +174,7 @@ def test_no_room_for_the_copy_no_migration(tmp_path, monkeypatch):
 @pytest.mark.parametrize("version", [1, FIRST_SCHEMA_VERSION - 1])
 def test_a_database_from_before_the_first_release_is_refused_with_a_way_on(where, version):
     set_version(where, version)
-    with pytest.raises(DatabaseUnusableError, match=f"schema version {version}, from before farm's first") as caught:
+    with raises_code(Code.DATABASE, match=f"schema version {version}, from before farm's first") as caught:
         Store.open(where)
     if isinstance(where, str):
         assert "give [store] url another, empty database" in caught.value.hint
@@ -189,7 +189,7 @@ def test_a_database_from_before_the_first_release_is_refused_with_a_way_on(where
 
 def test_a_newer_farms_database_is_refused(where):
     set_version(where, 99)
-    with pytest.raises(DatabaseUnusableError, match="schema version 99, of a newer farm") as caught:
+    with raises_code(Code.DATABASE, match="schema version 99, of a newer farm") as caught:
         Store.open(where)
     assert "release" in caught.value.hint
 

@@ -13,10 +13,11 @@ import sys
 import pytest
 from sqlalchemy import event
 
+from farm.common.errors import Code, HostError
 from farm.store.engine import INCREMENTAL, sqlite_engine
-from farm.store.opening import DatabaseUnusableError
 from farm.store.schema import SCHEMA_VERSION
 from farm.store.store import Store
+from tests.support.errors import raises_code
 from tests.support.small_disk import on_small_disk
 from tests.support.tvm import ROOT
 from tests.unit.store import next_release
@@ -37,7 +38,7 @@ Store.open(Path(sys.argv[1]))
 FULL = """
 import json, os, shutil, sys
 from pathlib import Path
-from farm.store.opening import DatabaseUnusableError
+from farm.common.errors import HostError
 from farm.store.store import Store
 from tests.unit.store import next_release
 
@@ -85,9 +86,7 @@ def test_a_migration_that_changed_nothing_leaves_no_copy(path, monkeypatch, erro
 
     with monkeypatch.context() as patch:
         patch.setattr("farm.store.migrations.migrate", fails)
-        with pytest.raises(
-            KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else DatabaseUnusableError
-        ) as told:
+        with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else HostError) as told:
             Store.open(path)
     if "full" in str(error):
         assert "the disk is full" in told.value.message
@@ -170,7 +169,7 @@ def test_a_start_goes_on_without_room_to_tidy(path, no_room_to_tidy, caplog):
 
 def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatch):
     monkeypatch.setattr(FullCursor, "code", sqlite3.SQLITE_CORRUPT)
-    with pytest.raises(DatabaseUnusableError, match="is damaged"):
+    with raises_code(Code.DATABASE, match="is damaged"):
         Store.open(path)
 
 
@@ -196,7 +195,7 @@ def test_with_less_and_less_room(path, tmp_path):
 def test_a_link_that_leads_nowhere_is_not_replaced_by_a_new_database(tmp_path, leads):
     path = tmp_path / "farm.db"
     path.symlink_to(leads)
-    with pytest.raises(DatabaseUnusableError, match=r"is a link to .*, which is not there") as told:
+    with raises_code(Code.DATABASE, match=r"is a link to .*, which is not there") as told:
         Store.open(path)
     assert "mounted" in told.value.hint
     assert path.is_symlink()
@@ -214,7 +213,7 @@ def test_what_something_else_wrote_over_farms_own_numbers_is_told(tmp_path, name
     Store.open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
-    with pytest.raises(DatabaseUnusableError, match="was changed by something else") as told:
+    with raises_code(Code.DATABASE, match="was changed by something else") as told:
         Store.open(path)
     assert repr(value) in told.value.message
     with sqlite3.connect(path) as connection:

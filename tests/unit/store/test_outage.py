@@ -11,11 +11,12 @@ import pytest
 from sqlalchemy.exc import InterfaceError
 from sqlalchemy.exc import TimeoutError as SQLTimeoutError
 
+from farm.common.errors import Code
 from farm.model.job import JobState
 from farm.store import writer as writer_module
-from farm.store.opening import DatabaseUnusableError
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.errors import raises_code
 from tests.support.small_disk import on_small_disk
 from tests.support.waiting import until
 from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
@@ -366,7 +367,7 @@ def test_a_disk_without_room_at_the_start(tmp_path, monkeypatch):
     path = tmp_path / "farm.db"
     Store.open(path).close()
     monkeypatch.setattr("farm.store.opening.next_epoch", lambda _: (_ for _ in ()).throw(sqlite_error(13)))
-    with pytest.raises(DatabaseUnusableError, match=r"cannot use the database .*: the disk is full") as caught:
+    with raises_code(Code.DATABASE, match=r"cannot use the database .*: the disk is full") as caught:
         Store.open(path)
     assert "free disk space" in caught.value.hint
     assert not (tmp_path / "farm.db.reserve").exists()  # it was tried

@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from farm.common.errors import Code
 from farm.common.events import EventLog
-from farm.jobs.poison import NotPoisonedError, PoisonLedger
+from farm.jobs.poison import PoisonLedger
+from tests.support.errors import raises_code
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 A, B, C = "a" * 64, "b" * 64, "c" * 64
@@ -69,7 +71,7 @@ async def test_what_is_forgotten_may_run_again(ledger, told):
     await ledger.forget(A, "root")
     assert ledger.refused([A]) == frozenset()
     assert (told[-1].kind, told[-1].subject, told[-1].data["user"]) == ("poison.forgotten", A, "root")
-    with pytest.raises(NotPoisonedError):
+    with raises_code(Code.NOT_POISONED):
         await ledger.forget(A, "root")
     assert len(told) == 2
     await ledger.report(A, "pixel", "SIGSEGV", 1, user="ann", job="j1", seen=True)

@@ -4,13 +4,15 @@ from datetime import timedelta
 
 import pytest
 
+from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.model.job import JobState
 from farm.store import retention as retention_module
 from farm.store.leases import ReservationRecord
-from farm.store.maintenance import NoDatabaseError, prune_database
+from farm.store.maintenance import prune_database
 from farm.store.retention import Pruned, Retention
 from farm.store.store import Store
+from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, attempt, job, lease, over
 
 DAY = timedelta(days=1)
@@ -172,7 +174,7 @@ async def test_only_live_jobs_and_no_end_in_sight(store, keeping):
 def test_without_a_daemon(where, tmp_path):
 
     if not isinstance(where, str):
-        with pytest.raises(NoDatabaseError):
+        with raises_code(Code.NO_DATABASE):
             prune_database(where, keep_days=1, max_mb=100, dry_run=True, remove_logs=lambda _: None)
     store = Store.open(where)
     asyncio.run(past(store, "j1", 100, fence=1))

@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import literal_column, update
 
+from farm.common.errors import Code
 from farm.model.health import Battery, ClusterReading, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.model.identity import Confidence, CpuCluster, DeviceIdentity, Gpu, Soc
 from farm.store.devices import DeviceRecord
-from farm.store.files import StateFolderInUseError, StateFolderLock
-from farm.store.opening import DatabaseUnusableError
+from farm.store.files import StateFolderLock
 from farm.store.schema import device
 from farm.store.store import Store
-from farm.store.writer import StoreConflictError, StoreWriteError
+from farm.store.writer import StoreWriteError
+from tests.support.errors import raises_code
 
 PIXEL = DeviceIdentity(
     hardware_serial="HW1", vendor="Google", model="Pixel 7", abis=("arm64-v8a",), cpu=(CpuCluster(4, "Cortex-A55"),),
@@ -88,7 +89,7 @@ async def test_an_identity_of_another_release_is_as_none(store, caplog):
 
 async def test_two_phones_cannot_have_one_name(store):
     await store.devices.save(DeviceRecord("X1", "pixel"))
-    with pytest.raises(StoreConflictError):
+    with raises_code(Code.STORE_CONFLICT):
         await store.devices.save(DeviceRecord("X2", "pixel"))
     assert [record.serial for record in store.devices.all()] == ["X1"]
 
@@ -98,7 +99,7 @@ async def test_a_refused_write_spares_the_others_of_its_commit(store):
     names = [f"phone-{i}" for i in range(50)]
     writes = [store.devices.save(DeviceRecord(f"S{name}", name)) for name in names]
     results = await asyncio.gather(*writes, store.devices.save(DeviceRecord("X2", "pixel")), return_exceptions=True)
-    assert [type(result) for result in results] == [type(None)] * 50 + [StoreConflictError]
+    assert [getattr(result, "code", result) for result in results] == [None] * 50 + [Code.STORE_CONFLICT]
     assert len(store.devices.all()) == 51
 
 
@@ -179,7 +180,7 @@ def test_a_damaged_file_is_refused_with_the_way_out(tmp_path, damage):
         path.write_bytes(content)
     else:
         path.write_bytes(damage)
-    with pytest.raises(DatabaseUnusableError) as caught:
+    with raises_code(Code.DATABASE) as caught:
         Store.open(path)
     assert str(path) in caught.value.message
     assert "backup" in caught.value.hint
@@ -191,13 +192,13 @@ def test_a_newer_schema_is_refused(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
     connection.close()
-    with pytest.raises(DatabaseUnusableError, match="99"):
+    with raises_code(Code.DATABASE, match="99"):
         Store.open(path)
 
 
 def test_a_second_daemon_is_told_who_is_there(tmp_path):
     lock = StateFolderLock(tmp_path)
-    with pytest.raises(StateFolderInUseError, match=str(os.getpid())):
+    with raises_code(Code.STATE_FOLDER_IN_USE, match=str(os.getpid())):
         StateFolderLock(tmp_path)
     lock.close()
     StateFolderLock(tmp_path).close()

@@ -23,16 +23,16 @@ from farm.tvm_server.wire import (
 from tests.support.raw import encode_message
 
 MESSAGES = [
-    wire.Code.PING,
-    wire.Code.STOP,
+    wire.TrackerCode.PING,
+    wire.TrackerCode.STOP,
     wire.Put("rasp3b", 9091, "rasp3b:0.123", None),
     wire.Put("rasp3b", 65535, "rasp3b:0.123", "10.1.2.3"),
     wire.TrackerRequest("adreno-740", "", 1),
     wire.TrackerRequest("gpu=adreno-740,pool=lab", "somebody", -3),
     wire.UpdateInfo("rasp3b", None, 9091),
     wire.UpdateInfo("rasp3b", "board.example", 1),
-    wire.Code.SUMMARY,
-    wire.Code.GET_PENDING_MATCHKEYS,
+    wire.TrackerCode.SUMMARY,
+    wire.TrackerCode.GET_PENDING_MATCHKEYS,
 ]
 STREAM = wire.encode_magic() + b"".join(encode_message(message) for message in MESSAGES)
 
@@ -69,11 +69,11 @@ def test_every_message_survives_any_chunking(size):
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_trailing_bytes_wait_for_the_rest_of_their_message(message):
     parser = wire.TrackerParser()
-    following = encode_message(wire.Code.PING)
+    following = encode_message(wire.TrackerCode.PING)
     events = events_of(parser, [wire.encode_magic() + encode_message(message) + following[:-1]])
     assert events == [wire.TrackerHello(), message]
     assert parser.held_bytes == len(following) - 1
-    assert events_of(parser, [following[-1:]]) == [wire.Code.PING]
+    assert events_of(parser, [following[-1:]]) == [wire.TrackerCode.PING]
     assert parser.held_bytes == 0
 
 
@@ -103,31 +103,31 @@ def test_messages_as_stock_clients_and_servers_write_them():
         ('["1"]', None),
         ("[99]", None),
         ("[" * wire.MAX_TRACKER_MESSAGE_BYTES, None),
-        ("[0]", wire.Code.SUCCESS),
-        ("[4]", wire.Code.REQUEST),
-        ('[4, "", "", 1]', wire.Code.REQUEST),
-        ('[4, "a:b", "", 1]', wire.Code.REQUEST),
-        ('[4, "a b", "", 1]', wire.Code.REQUEST),
-        ('[4, "a\\"b", "", 1]', wire.Code.REQUEST),
-        ('[4, "\\ud800", "", 1]', wire.Code.REQUEST),
-        ('[4, 7, "", 1]', wire.Code.REQUEST),
-        ('[4, "a", null, 1]', wire.Code.REQUEST),
-        ('[4, "a", "", "1"]', wire.Code.REQUEST),
-        ('[4, "a", "", 1e9]', wire.Code.REQUEST),
-        ('[4, "a", "", 99999999999999]', wire.Code.REQUEST),
-        (json.dumps([4, "a" * (wire.MAX_KEY_LENGTH + 1), "", 1]), wire.Code.REQUEST),
-        ('[3, "a", [9090, "b:0.5"], null]', wire.Code.PUT),
-        ('[3, "a", [9090, "a"], null]', wire.Code.PUT),
-        ('[3, "a", [-1, "a:0.5"], null]', wire.Code.PUT),
-        ('[3, "a", [70000, "a:0.5"], null]', wire.Code.PUT),
-        ('[3, "a", 9090]', wire.Code.PUT),
-        ('[3, "a", [9090, "a:0.5"], 5]', wire.Code.PUT),
-        ('[5, {"key": 5}]', wire.Code.UPDATE_INFO),
-        ('[5, {"key": "server:", "addr": [null, 1]}]', wire.Code.UPDATE_INFO),
-        ('[5, {"key": "server:a"}]', wire.Code.UPDATE_INFO),
-        ('[5, {"key": "server:a", "addr": [null, "-1"]}]', wire.Code.UPDATE_INFO),
-        ('[5, "server:a"]', wire.Code.UPDATE_INFO),
-        ("[2]", wire.Code.STOP),
+        ("[0]", wire.TrackerCode.SUCCESS),
+        ("[4]", wire.TrackerCode.REQUEST),
+        ('[4, "", "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, "a:b", "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, "a b", "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, "a\\"b", "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, "\\ud800", "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, 7, "", 1]', wire.TrackerCode.REQUEST),
+        ('[4, "a", null, 1]', wire.TrackerCode.REQUEST),
+        ('[4, "a", "", "1"]', wire.TrackerCode.REQUEST),
+        ('[4, "a", "", 1e9]', wire.TrackerCode.REQUEST),
+        ('[4, "a", "", 99999999999999]', wire.TrackerCode.REQUEST),
+        (json.dumps([4, "a" * (wire.MAX_KEY_LENGTH + 1), "", 1]), wire.TrackerCode.REQUEST),
+        ('[3, "a", [9090, "b:0.5"], null]', wire.TrackerCode.PUT),
+        ('[3, "a", [9090, "a"], null]', wire.TrackerCode.PUT),
+        ('[3, "a", [-1, "a:0.5"], null]', wire.TrackerCode.PUT),
+        ('[3, "a", [70000, "a:0.5"], null]', wire.TrackerCode.PUT),
+        ('[3, "a", 9090]', wire.TrackerCode.PUT),
+        ('[3, "a", [9090, "a:0.5"], 5]', wire.TrackerCode.PUT),
+        ('[5, {"key": 5}]', wire.TrackerCode.UPDATE_INFO),
+        ('[5, {"key": "server:", "addr": [null, 1]}]', wire.TrackerCode.UPDATE_INFO),
+        ('[5, {"key": "server:a"}]', wire.TrackerCode.UPDATE_INFO),
+        ('[5, {"key": "server:a", "addr": [null, "-1"]}]', wire.TrackerCode.UPDATE_INFO),
+        ('[5, "server:a"]', wire.TrackerCode.UPDATE_INFO),
+        ("[2]", wire.TrackerCode.STOP),
     ],
 )
 def test_nonsense_in_a_good_frame_is_invalid_and_the_connection_lives(text, code):
@@ -145,7 +145,7 @@ def test_an_impossible_length_ends_the_connection_for_good(length):
     for _ in range(2):
         with pytest.raises(ProtocolError):
             parser.next_event()
-        parser.receive_data(encode_message(wire.Code.PING))
+        parser.receive_data(encode_message(wire.TrackerCode.PING))
 
 
 def test_the_longest_message_is_read():

@@ -4,16 +4,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from farm.common.errors import Code
 from farm.jobs.specs import BundleUse
-from farm.worker.timing import (
-    BLOCK_SAMPLES,
-    BundleTurns,
-    BundleVersionError,
-    TimedBlock,
-    at_speed,
-    check_versions,
-    time_pairs,
-)
+from farm.worker.timing import BLOCK_SAMPLES, BundleTurns, TimedBlock, at_speed, check_versions, time_pairs
+from tests.support.errors import raises_code
 
 A = BundleUse(name="old", hash="1" * 64, tvm="0.27.0")
 B = BundleUse(name="new", hash="2" * 64, tvm="0.27.0")
@@ -66,5 +60,5 @@ def test_a_block_is_its_median_at_nominal_speed():
 
 def test_libraries_run_only_under_their_own_tvm():
     check_versions((A, B), "0.27.0")
-    with pytest.raises(BundleVersionError, match=r"bundle old is of TVM 0\.27\.0, .* compiles with TVM 0\.28\.0"):
+    with raises_code(Code.BUNDLE_VERSION, match=r"bundle old is of TVM 0\.27\.0, .* compiles with TVM 0\.28\.0"):
         check_versions((A, B), "0.28.0")

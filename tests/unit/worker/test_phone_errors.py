@@ -2,8 +2,9 @@
 
 import pytest
 
-from farm.common.errors import Fault
-from farm.worker.session import PhoneOutOfMemoryError, PhoneSessionError, on_phone
+from farm.common.errors import Code, Fault
+from farm.worker.session import PhoneSessionError, on_phone
+from tests.support.errors import raises_code
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from farm.worker.session import PhoneOutOfMemoryError, PhoneSessionError, on_pho
     ],
 )
 def test_a_phone_out_of_memory_is_told_with_what_is_needed(said):
-    with pytest.raises(PhoneOutOfMemoryError) as caught, on_phone("running the model", 250_000_000):
+    with raises_code(Code.OUT_OF_MEMORY) as caught, on_phone("running the model", 250_000_000):
         raise RuntimeError(said)
     assert str(caught.value) == "running the model failed: the phone is out of memory: needs at least 250 MB"
     assert caught.value.fault is Fault.PHONE

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from farm.common.errors import Code
 from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import Verdict
 from farm.worker.certificate import MeasuringRun, NominalSpeed, measured, nominal_of, plain
 from farm.worker.daemon import WorkerChannel
 from farm.worker.timing import (
-    PhoneClockError,
     SamplingPlan,
     block_size,
     equal_runs,
@@ -20,6 +20,7 @@ from farm.worker.timing import (
     time_pairs,
     timer_of,
 )
+from tests.support.errors import raises_code
 
 
 class Phone:
@@ -188,10 +189,10 @@ def test_what_interrupts_each_fourth_sample_makes_neither_of_equal_builds_slower
 @pytest.mark.parametrize("told", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_that_is_none_is_the_phones_fault(told):
     machine = SimpleNamespace(time_evaluator=lambda *_, **__: lambda _function: SimpleNamespace(results=[0.001, told]))
-    with pytest.raises(PhoneClockError, match="the phone's clock says that the model took"):
+    with raises_code(Code.PHONE_CLOCK, match="the phone's clock says that the model took"):
         timer_of(machine, None)(1, 2)
     phone = Phone()
-    with pytest.raises(PhoneClockError, match="the reference kernel took"):
+    with raises_code(Code.PHONE_CLOCK, match="the reference kernel took"):
         measure(phone.model(0.001), lambda: told, SamplingPlan(0.01, 1.0), clock=phone.clock)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.common.errors import Fault
+from farm.common.errors import Code, Fault
 from farm.jobs.queue.model import (
     AttemptEnded,
     AttemptNotStarted,
@@ -20,12 +20,12 @@ from farm.jobs.queue.model import (
     Outcome,
     Phase,
     PhoneGranted,
-    QueueError,
     StartAttempt,
     StopAttempt,
 )
 from farm.jobs.queue.queue import JobQueue
 from farm.model.job import AttemptState, JobState
+from tests.support.errors import raises_code
 from tests.support.queue_desk import START, UNWANTED, Desk, a_job, failure, moment
 
 
@@ -135,15 +135,15 @@ def test_what_cannot_be_is_refused_with_its_story():
     queue = JobQueue()
     queue.apply(JobAdded(a_job()), moment(0))
     queue.apply(PhoneGranted("a", "p1"), moment(0))
-    with pytest.raises(QueueError, match="asked -> starting"):
+    with raises_code(Code.QUEUE, match="asked -> starting"):
         queue.apply(PhoneGranted("a", "p2"), moment(0))
-    with pytest.raises(QueueError, match="is added"):
+    with raises_code(Code.QUEUE, match="is added"):
         queue.apply(JobAdded(a_job()), moment(0))
-    with pytest.raises(QueueError, match="is added"):
+    with raises_code(Code.QUEUE, match="is added"):
         queue.apply(JobAdded(a_job("b", state=JobState.DONE)), moment(0))
-    with pytest.raises(QueueError):
+    with raises_code(Code.QUEUE):
         queue.apply(JobSaved("a"), moment(0))
-    with pytest.raises(QueueError, match="never was"):
+    with raises_code(Code.QUEUE, match="never was"):
         queue.apply(AttemptStarted("b"), moment(0))
 
 

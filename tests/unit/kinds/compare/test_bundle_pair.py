@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from farm.bundle.model import Bundle, Platform
-from farm.common.errors import ProtocolError
+from farm.common.errors import Code, ProtocolError
 from farm.jobs.specs import BadSpecError, spec_from_wire
 from farm.kinds import KINDS
-from farm.kinds.compare.executor import BundleHost, BundlePairError, check_pair
+from farm.kinds.compare.executor import BundleHost, check_pair
 from farm.kinds.execution import WorkerServices
 from farm.model.identity import DeviceIdentity
+from tests.support.errors import raises_code
 
 MODEL, OTHER = "a" * 64, "b" * 64
 A = Bundle("old", "1" * 64, "x86_64", (), Path("files"), "default", (), "0.27.0", False, platform=Platform.LINUX)
@@ -40,7 +41,7 @@ def test_two_bundles_of_one_tvm_for_the_phone_are_compared():
     ],
 )
 def test_others_are_refused_and_named(b, identity, said):
-    with pytest.raises(BundlePairError, match=said):
+    with raises_code(Code.BUNDLE_PAIR, match=said):
         check_pair(A, b, identity, "unit")
 
 

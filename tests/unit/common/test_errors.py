@@ -1,0 +1,55 @@
+"""Codes of errors: each is raised with the fault that the table gives it, and crosses the wire."""
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import farm.compiler.package
+from farm.common.errors import Code, ExitCode, FarmError, Fault, PhoneError, UserError, error_from_wire, error_to_wire
+
+TWO_FAULTS = {Code.COMPILE, Code.UNKNOWN_KIND}  # of the user's request, or of the host that cannot do it
+
+
+def raised() -> Iterator[tuple[str, Code]]:
+    """Every class that the sources give a code to."""
+    for path in Path(next(iter(farm.__path__))).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            given = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
+            for each in given:
+                if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "Code":
+                    names = (node.func, *given) if isinstance(node, ast.Call) else ()
+                    yield from ((name.id, Code[each.attr]) for name in names if isinstance(name, ast.Name))
+
+
+def family(cls: type[FarmError]) -> Iterator[type[FarmError]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from family(child)
+
+
+def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
+    faults = {cls.__name__: cls.fault for cls in family(FarmError)}
+    found = {(code, faults[name]) for name, code in raised() if name in faults}
+    assert {code for code, _ in found} == set(Code)
+    assert {code for code, fault in found if fault is not code.fault} == TWO_FAULTS
+
+
+def test_an_error_has_the_exit_code_and_meaning_of_its_code() -> None:
+    assert (UserError("m", Code.QUOTA).exit_code, UserError("m", Code.BAD_SHAPE).exit_code) == (5, ExitCode.USAGE)
+    assert UserError(code=Code.NO_DATABASE).message == Code.NO_DATABASE.meaning
+
+
+@pytest.mark.parametrize("code", [Code.QUOTA, Code.TOO_HOT])
+def test_a_code_and_its_exit_code_cross_the_wire(code: Code) -> None:
+    error = (PhoneError if code.fault is Fault.PHONE else UserError)("m", code)
+    back = error_from_wire(json.loads(json.dumps(error_to_wire(error))))
+    assert (type(back), back.code, back.exit_code) == (type(error), code, error.exit_code)
+
+
+def test_codes_of_classes_are_not_declared_twice() -> None:
+    own = [cls for cls in family(FarmError) if "code" in vars(cls) and cls.__module__ in sys.modules]
+    assert [cls.__name__ for cls in own if not isinstance(cls.code, Code) and cls.code in set(Code)] == []
