@@ -316,7 +316,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         return self._pool.status()
 
     def submit(self, given: Any) -> Future[Measured]:
-        """Have one candidate (a RunnerInput) measured; the answer may be a CandidateError or NoPhonesError."""
+        """Have one candidate (a RunnerInput) measured; the answer may be a CandidateError or a HostError."""
         return self._pool.submit(given)
 
     def expect(self, path: str, built: Future[Path]) -> None:

@@ -31,7 +31,7 @@ class CompareExecutor(Executor):
         """The worker's report: which of the two is faster on this phone.
 
         Raises:
-            BundlePairError, UnknownBundleError: the two bundles cannot be compared there.
+            UserError: the two bundles cannot be compared there.
             FarmError: as of a bench; a message says which of the two it is about.
         """
         spec, parts, work = context.spec, self.parts, self.parts.work

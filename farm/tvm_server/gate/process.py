@@ -272,7 +272,7 @@ def sockets_of(host: str, port: int, path: Path) -> tuple[socket.socket, socket.
     """The gate's two listening sockets, passed or bound: the TVM port's and the daemon's.
 
     Raises:
-        GateSocketError, PortTakenError, HostError: one of them cannot be had.
+        HostError: one of them cannot be had.
     """
     tvm = control = None
     for sock in passed_sockets():

@@ -55,7 +55,7 @@ for tenths in (0, 5, 12, 18, 40, 60):
         try:
             Store.open(path).close()
             said = ""
-        except DatabaseUnusableError as error:
+        except HostError as error:
             said = error.message
         before.append((said, sum(each.name.count("backup") for each in disk.iterdir())))
     told.append(before)
