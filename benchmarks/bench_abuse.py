@@ -38,9 +38,7 @@ STATUS_EVERY_S = 0.25
 SETTLE_LIMIT_S = 30.0
 IDLE_PERCENT = 15.0  # of a core: below it the daemon has nothing left to do for callers that have gone
 GOAL_FACTOR = 3.0
-# Of the quiet figure: below it the scheduler of the host decides.
-FLOOR_MS = 20.0  # of a session's slowest call
-EXCHANGE_FLOOR_MS = 5.0  # of the tracker's p99
+FLOOR_MS = 20.0  # of the quiet figure: below it the scheduler of the host decides
 GOAL_STATUS_S = 1.0
 GOAL_IDLE_S = 5.0
 GOAL_GROWTH_MB = 30.0
@@ -214,6 +212,6 @@ def rows(title: str, quiet: Measured, abused: Measured) -> list[Figure]:
     ]
     if abused.exchanges_ms:
         p99_ms, quiet_ms = percentile(abused.exchanges_ms, 99), percentile(quiet.exchanges_ms, 99)
-        goal_ms = GOAL_FACTOR * max(quiet_ms, EXCHANGE_FLOOR_MS)
+        goal_ms = GOAL_FACTOR * max(quiet_ms, FLOOR_MS)
         figures.append(under(f"{title}: tracker exchange, p99", p99_ms, "ms", goal_ms, quiet_ms))
     return figures

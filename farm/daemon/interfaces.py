@@ -27,7 +27,7 @@ from farm.control.verbs.doctor import MB, DoctorHost, DoctorVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps, JobStreams
-from farm.control.verbs.lease import DrainVerbs, LeaseVerbs, TunnelVerbs
+from farm.control.verbs.lease import LeaseVerbs, TunnelVerbs
 from farm.control.verbs.records import HistoryVerbs, PoisonVerbs, RecordsVerbs
 from farm.control.verbs.store import EventVerbs, StoreVerbs
 from farm.daemon.persistence import Persistence
@@ -155,6 +155,7 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         notes_of=notes_of,
         heat_note=parts.phones.gates.note,
     )
+    parts.problems.sources.append(leases.problems)
     return (
         jobs,
         leases,
@@ -166,7 +167,7 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
 
 
 def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
-    """Verbs of this host: bundles, toolchains, the store, the event log, drain and doctor."""
+    """Verbs of this host: bundles, toolchains, the store, the event log and doctor."""
     workers, fleet, persistence = parts.workers, parts.phones.fleet, parts.persistence
 
     def in_use(bundle: Bundle) -> str:
@@ -175,10 +176,7 @@ def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
             return f"toolchain {named_by[0]} names it"
         return f"it is on {', '.join(holders)}" if holders else fleet.rollouts.keeps(bundle)
 
-    drain = DrainVerbs(parts.scheduling.leasing, persistence.events)
-    parts.problems.sources.append(drain.problems)
     return (
-        drain,
         BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed),
         ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
         EventVerbs(persistence.history),

@@ -38,7 +38,7 @@ DEFAULT_USAGE = "farm usage --since 7d"
 
 
 class LeaseVerbs(VerbGroup):
-    """Current and past leases, waiting requests, explanations and reservations."""
+    """Current and past leases, waiting requests, explanations, reservations, and draining the host."""
 
     def __init__(
         self,
@@ -220,6 +220,27 @@ class LeaseVerbs(VerbGroup):
         """Take a reservation back."""
         return {"reservation": _reservation_row(await self._reservations.remove(reservation))}
 
+    def problems(self) -> list[str]:
+        """For `farm status`."""
+        return [f"{self._leasing.drained}: farm drain --end"] if self._leasing.drained else []
+
+    @verb("host.drain", Role.OPERATOR)
+    async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
+        """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
+        by = call.caller.user
+        if on and not self._leasing.drained:
+            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+            self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")
+            self._events.publish("host.draining", "host", by=by)
+        elif not on and self._leasing.drained:
+            self._leasing.drain("")
+            self._events.publish("host.in_service", "host", by=by)
+        held = [
+            {"device": each.lease.device, "user": each.holder_name, "held_s": each.held_s}
+            for each in self._leasing.active.holders()
+        ]
+        return {"draining": bool(self._leasing.drained), "leases": held}
+
 
 def _lines(explanation: Explanation) -> list[str]:
     """An explanation as sentences."""
@@ -282,32 +303,3 @@ class TunnelVerbs(VerbGroup):
             raise UserError(f"farm keeps no tunnel {listen} of {view.name}", hint="farm forward list")
         waits = await self._keeper.remove(tunnel, dialler_stopped=dialler_stopped)
         return {"device": view.name, "listen": listen, "waits": waits}
-
-
-class DrainVerbs(VerbGroup):
-    """Draining the host. It ends with the daemon: the next one hands phones out again."""
-
-    def __init__(self, leasing: Leasing, events: EventLog) -> None:
-        self._leasing = leasing
-        self._events = events
-
-    def problems(self) -> list[str]:
-        """For `farm status`."""
-        return [f"{self._leasing.drained}: farm drain --end"] if self._leasing.drained else []
-
-    @verb("host.drain", Role.OPERATOR)
-    async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
-        """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
-        by = call.caller.user
-        if on and not self._leasing.drained:
-            since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")
-            self._events.publish("host.draining", "host", by=by)
-        elif not on and self._leasing.drained:
-            self._leasing.drain("")
-            self._events.publish("host.in_service", "host", by=by)
-        held = [
-            {"device": each.lease.device, "user": each.holder_name, "held_s": each.held_s}
-            for each in self._leasing.active.holders()
-        ]
-        return {"draining": bool(self._leasing.drained), "leases": held}
