@@ -114,6 +114,8 @@ class AdbServer:
         """Ends the server if farm started it. `even_adopted` also ends a running one that was adopted."""
         if self._stays and not even_adopted:
             return
+        if not even_adopted and self._starting not in (None, asyncio.current_task()):
+            await asyncio.wait([self._starting])  # it goes on without its callers, and would leave a server behind
         ended = self.pid is not None
         if self._process is not None:
             await asyncio.to_thread(_end, self._process)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from farm.common.errors import ExitCode
-from farm.simulation.virtual_farm import VirtualFarm
+from farm.simulation.virtual_farm import DaemonProcess, VirtualFarm
 from tests.support.every_command import STREAMS, TERMINALS, judge_all, leaves
 from tests.support.forked_commands import ForkedCommands
 from tests.support.tunable import dense_onnx
-from tests.support.whole_farm import phones
+from tests.support.whole_farm import leftovers, phones
 
 pytestmark = [pytest.mark.farm("oneplus-12", "galaxy-a55"), pytest.mark.timeout(300)]
 
@@ -139,7 +141,7 @@ run {model} --on {device} --json
 shell --on {device} -- echo hello
 shell --on {device} --detach -- true
 """
-# Of the whole farm, each with a test of its own; and what tests/unit/cli/test_streams.py runs.
+# The whole farm's; and what tests/unit/cli/test_streams.py runs.
 BESIDE = {"serve", "gate", "demo", "uninstall"}
 UNIT = {"completions", "demo fault", "install-service", "man"}
 SOME_STREAMS, SOME_TERMINALS = (*STREAMS[:3], STREAMS[-1]), TERMINALS[:1]
@@ -236,3 +238,25 @@ def test_a_reader_that_leaves_after_a_line_ends_the_command(whole, facts, line):
     if endless:
         whole.client.call("job.cancel", job=endless)
     assert (done.returncode, done.stderr) == (ExitCode.OK, ""), done
+
+
+def test_the_daemon_does_not_need_its_streams(tmp_path):
+    daemon = DaemonProcess(tmp_path)
+    daemon.wrapper = ("bash", "-c", 'exec "$@" >&- 2>/dev/full <&-', "farm")
+    with daemon.start() as client:
+        assert client.call("status")["devices"] == []
+    daemon.stop()
+    assert daemon.wait() == "exit code 0"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_demo_that_cannot_print_ends_and_leaves_nothing():
+    with tempfile.TemporaryDirectory(prefix="farm-t-") as folder:
+        done = subprocess.run(
+            ["bash", "-c", f"exec {sys.executable} -m farm demo --phones galaxy-s9 --trials 0 >/dev/full"],
+            env=os.environ | {"TMPDIR": folder}, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == ExitCode.FAILED, done
+        assert "error: cannot write to stdout: No space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert leftovers(Path(folder)) == []

@@ -176,6 +176,11 @@ def test_who_holds_a_phone_and_who_waits_for_it(farm: VirtualFarm, opens: Opens)
     page = web.open("/leases")
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
     held = page.locator("tr").filter(has_text=name)
+    top = {part: box["y"] for part in ("th", ".what", ".orders") if (box := held.locator(part).bounding_box())}
+    assert top["th"] < top[".what"] < top[".orders"]
+    held.get_by_role("link", name="Use").click()
+    expect(page.get_by_role("main")).to_contain_text("export TVM_TRACKER_KEY=")
+    web.open("/leases")
     until = held.locator("td[data-word=until]").inner_text()
     held.get_by_role("textbox").fill("2h")
     held.get_by_role("button", name="Extend").click()
@@ -246,6 +251,11 @@ def test_a_model_s_history_is_drawn(farm: VirtualFarm, model: str, benched: str,
     page.get_by_role("link", name="dense.onnx").first.click()
     expect(page.locator("figure canvas").first).to_be_visible()
     assert all(drawn > 500 and colours > 2 for drawn, colours in page.evaluate(DRAWN))
+    page.get_by_role("radio", name="is A").last.check()
+    page.get_by_role("radio", name="is B").first.check()
+    page.get_by_role("button", name="Show A beside B").click()
+    answer = page.get_by_role("region", name="A and B")  # by the verdicts, which are this host's
+    expect(answer).to_contain_text(re.compile(r"B / A is [\d.]+, 99 % interval|the result of [AB] is rejected"))
 
 
 def test_jobs_are_filtered_and_paged(held: list[str], opens: Opens) -> None:

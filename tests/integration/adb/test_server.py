@@ -85,6 +85,19 @@ async def test_a_server_that_is_stopped_leaves_no_socket(own_server: AdbServer, 
     assert await own_server.ensure() == 41
 
 
+async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binary: AdbBinary, folder: Path) -> None:
+    """As when a daemon is ended right after its start: the start goes on, although nobody waits for it any more."""
+    server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb")
+    caller = asyncio.create_task(server.ensure())
+    while server._starting is None:
+        await asyncio.sleep(0)
+    caller.cancel()
+    await server.stop()
+    assert server._starting.done()
+    assert server.pid is None
+    assert not (folder / "adb.sock").exists()
+
+
 async def test_many_callers_start_one_server(binary: AdbBinary, folder: Path) -> None:
     server = AdbServer(binary, f"localfilesystem:{folder}/s", folder, usb=False)
     try:

@@ -159,7 +159,11 @@ async def test_a_lease_is_extended_by_a_duration() -> None:
 )
 async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: set[str]) -> None:
     held = {
-        "leases": [lease(), lease(id="lease-1-2", device="fire", source="tvm", job="", expires_at=None)],
+        "leases": [
+            lease(),
+            lease(id="lease-1-2", device="fire", source="tvm", job="", expires_at=None),
+            lease(id="lease-1-3", device="tab", job="tune-7"),
+        ],
         "waiting": [{"user": "eve", "selector": "android", "priority": 5, "job": "", "waited_s": 7.0}],
         "waiting_more": 3,
     }
@@ -168,6 +172,7 @@ async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: 
         text = (await farm.client.get("/leases")).text
     assert ('action="/leases/acquire"' in text) is (role >= Role.USER)
     assert set(re.findall(r'action="(/leases/[a-z]+)"', text)) - {"/leases/acquire"} == orders
+    assert text.count("/leases/kick") == 2 * (role is Role.OPERATOR)
     assert ('href="/leases/use?lease=lease-1-1"' in text) is ("/leases/extend" in orders)
     assert "4 wait for a phone" in said(text)
 
