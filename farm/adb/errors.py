@@ -101,8 +101,8 @@ class AdbFailed(AdbError, PhoneError):
     code = "adb_failed"
 
 
-# A pattern; the error that it means; its message, with {who} and {phone} for the phone as a sentence begins or goes on
-# and {0} for the pattern's group; a hint.
+# A pattern; the error that it means; its message, with {subject} and {phone} for the phone as a sentence begins or goes
+# on and {0} for the pattern's group; a hint.
 _Rule = tuple[re.Pattern[str], Callable[..., AdbError], str, str]
 
 
@@ -116,16 +116,16 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         r"device unauthorized",
         DeviceUnauthorized,
-        "{who} has not accepted farm's adb key.",
+        "{subject} has not accepted farm's adb key.",
         "Unlock its screen and accept the prompt (farm doctor explains each step).",
     ),
     _rule(
         r"device still (?:authorizing|connecting)",
         DeviceOffline,
-        "{who} is still connecting.",
+        "{subject} is still connecting.",
         "Wait a moment; if it stays so, replug it.",
     ),
-    _rule(r"device offline", DeviceOffline, "{who} is offline.", "Replug it, or run: farm device reboot NAME"),
+    _rule(r"device offline", DeviceOffline, "{subject} is offline.", "Replug it, or run: farm device reboot NAME"),
     _rule(
         r"insufficient permissions for device|no permissions",
         DeviceNoPermissions,
@@ -135,7 +135,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         r"device '[^']*' not found|no devices/emulators found|device not found|no such device|unknown device",
         DeviceNotFound,
-        "{who} is not attached to the adb server.",
+        "{subject} is not attached to the adb server.",
         "Check its cable and that USB debugging is on; farm status lists what is attached.",
     ),
     _rule(
@@ -148,19 +148,19 @@ _RULES: tuple[_Rule, ...] = (
         r"(?:couldn't create file|secure_mkdirs failed|stat failed when [^\n]*|cannot create[^\n]*|"
         r"fchown failed): ([^\n:]+)",
         PhonePathRefused,
-        "{who} refuses the path: {0}.",
+        "{subject} refuses the path: {0}.",
         _PATH,
     ),
     _rule(
         r"open failed: ([^\n:]+)",
         PhonePathRefused,
-        "{who} does not give the file: {0}.",
+        "{subject} does not give the file: {0}.",
         "Look at it with: farm shell --on NAME -- ls -l PATH",
     ),
     _rule(
         r"read-only file system",
         PhonePathRefused,
-        "{who} refuses the path: Read-only file system.",
+        "{subject} refuses the path: Read-only file system.",
         _PATH,
     ),
     _rule(
@@ -185,13 +185,13 @@ _RULES: tuple[_Rule, ...] = (
         r"(?:failed|unable) to connect to|cannot connect to|connection refused|no route to host|"
         r"name or service not known",
         DeviceNotFound,
-        "{who} cannot be reached over the network.",
+        "{subject} cannot be reached over the network.",
         "Check the address, that the phone is on and that `adb tcpip` was run on it.",
     ),
     _rule(
         r"(?:operation|connection) timed out",
         AdbTimeout,
-        "{who} did not answer in time.",
+        "{subject} did not answer in time.",
         "Check the network or the cable.",
     ),
     _rule(

@@ -89,8 +89,8 @@ async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binar
     """As when a daemon is ended right after its start: the start goes on, although nobody waits for it any more."""
     server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb")
     caller = asyncio.create_task(server.ensure())
-    while server._starting is None:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert server._starting is not None
     caller.cancel()
     await server.stop()
     assert server._starting.done()
