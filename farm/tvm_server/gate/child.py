@@ -34,7 +34,7 @@ class GateChild:
         self._ours = ours
         passed = (self._tvm.fileno(), theirs.fileno())
         command = [sys.executable, "-m", "farm", "gate", "--child", *map(str, passed)]
-        with theirs:  # in a session of its own: Ctrl-C in a terminal is for the daemon
+        with theirs:  # a session of its own: for Ctrl-C in a terminal, and for the scheduler (sched(7), autogroups)
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, start_new_session=True)
 
     def connect(self) -> socket.socket:
