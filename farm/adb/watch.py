@@ -95,7 +95,7 @@ class DeviceWatcher:
         self._dead_since: float | None = None  # monotonic seconds
         self._replaced_at: list[float] = []
         self.load: Callable[[], Load] = Load  # the present use of the server
-        self.wanted: Callable[[str], bool] = lambda _: False  # whether somebody waits for the network phone
+        self.wanted: Callable[[str], bool] = lambda _: False  # whether a request waits for the network phone
         self._reported_version = 0  # the clashing version that was reported
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came

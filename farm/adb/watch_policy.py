@@ -24,7 +24,7 @@ class WatchPolicy:
 
     server: BackOff = _SERVER
     network: BackOff = _NETWORK
-    wanted_every_s: float = 2.0  # a network phone that somebody waits for, or that an operator looks at
+    wanted_every_s: float = 2.0  # a network phone that a request waits for, or that an operator views
     probe_every_s: float = 5.0  # a silent stream proves nothing: ask for the list
     probe_timeout_s: float = 2.0
     probes_lost: int = 2  # in a row, then the server counts as wedged; one may drown in a burst of plugging
@@ -135,7 +135,7 @@ class NetworkPhone:
     def step(
         self, listed: AdbState | None, now: float, policy: WatchPolicy, *, wanted: bool = False
     ) -> tuple[NetworkPhone, NetworkAction]:
-        """Decides from what adb lists for it (None: not listed). `wanted`: somebody waits for it."""
+        """Decides from what adb lists for it (None: not listed). `wanted`: a request waits for it."""
         due = min(self.next_try_at, self.tried_at + policy.wanted_every_s) if wanted else self.next_try_at
         if listed in (AdbState.OFFLINE, AdbState.CONNECTING):
             since = self.offline_since if self.offline_since is not None else now

@@ -73,7 +73,7 @@ class RolloutPhone:
     name: str
     bundle: str  # hash of the bundle on it; "" unknown
     ready_s: float | None = None  # for how long it has been ready; None: it is not
-    idle: bool = False  # ready, and nobody has it
+    idle: bool = False  # ready and not leased
     reachable: bool = False  # ready or on its way there
     counted: bool = False  # must have the candidate before that is current: reachable, or away for a short time
 

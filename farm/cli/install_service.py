@@ -70,7 +70,7 @@ def install_service(
         return
     if unseen := hidden(folders):
         raise UserError(
-            f"a service cannot run from {unseen[0]}: everybody may write there, and its sandbox has another",
+            f"a service cannot run from {unseen[0]}: any user may write there, and its sandbox has another",
             hint=ELSEWHERE,
         )
     prefix = prefix.absolute()

@@ -342,7 +342,7 @@ def _load(path: str, home: str) -> Any:
 
 
 def _name_plainly(parameter: Any) -> None:
-    """`--on SELECTOR` and `MODEL` as everybody writes them: typer would print `--on <str>` and `{model}`."""
+    """`--on SELECTOR` and `MODEL` in the usual form: typer would print `--on <str>` and `{model}`."""
     plain = (parameter.name or "").upper()
     if parameter.metavar is not None or not plain:
         return

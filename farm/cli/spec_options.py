@@ -104,7 +104,7 @@ def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Paramet
     elif field.help.form == "duration":
         default = format_duration(default)
     elif field.help.form and default is not MISSING:
-        default = None  # the spec's, in a form that nobody would write
+        default = None  # the spec's, in a form that users do not write
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -420,7 +420,7 @@ class AsyncClient:
         """A lease of one's own that was acquired elsewhere, by its id, its job's, or its device's name.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
         """
         return await AsyncLease.of(self.connection, lease)
 

@@ -151,7 +151,7 @@ def _holding(
 class Client:
     """The farm's daemon. Any number of threads may use one client at once; a forked process needs its own.
 
-    Everybody who uses it acts as this process's user, by what the kernel says; of a lab elsewhere as the key's account.
+    Each of its users acts as this process's user, by what the kernel says; of a lab elsewhere as the key's account.
     """
 
     def __init__(

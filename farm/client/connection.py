@@ -1,7 +1,7 @@
 """Connections to the daemon: questions, streams, restarts waited out.
 
 A connection takes one question at a time and is used again when it went well. A question given up closes it: that is
-how the daemon learns that nobody waits any more. A daemon that dies is noticed at once, by the connection's end.
+how the daemon learns that the caller waits no more. A daemon that dies is noticed at once, by the connection's end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DaemonConnection:
         """The fields of the answer.
 
         Raises:
-            DaemonUnreachableError: nobody answers, and nobody came back in time.
+            DaemonUnreachableError: no daemon answers, and none came back in time.
             FarmError: what the daemon reported.
         """
         return (await self.ask(kind, fields, frames)).fields
@@ -181,14 +181,14 @@ class Link:
         self._socket.close(linger=0)
 
     async def is_stale(self) -> bool:
-        """Whether the daemon it led to has gone while nobody asked."""
+        """Whether the daemon it led to has gone between calls."""
         return bool(await self._poller.poll(0))
 
     async def ask(self, kind: str, fields: Mapping[str, Any], frames: tuple[bytes, ...]) -> AsyncGenerator[Reply, None]:
         """Replies as they come, the answer last.
 
         Raises:
-            DaemonUnreachableError: nobody answers any more.
+            DaemonUnreachableError: the daemon does not answer any more.
             FarmError: what the daemon reported.
         """
         request = Request(secrets.token_hex(8), kind, fields, frames)

@@ -61,7 +61,7 @@ class AsyncLease(HeldPhone):
         """A lease by its id, its job's, or its device.
 
         Raises:
-            UserError: nobody holds a phone by that name (yet, or any more): its code is `lease_not_ready`.
+            UserError: no phone of that name is leased (yet, or any more): its code is `lease_not_ready`.
             ProtocolError: the daemon's answer has another form.
         """
         answer = await connection.call("lease.show", lease=name)

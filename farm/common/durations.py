@@ -13,7 +13,7 @@ from datetime import datetime, time, timedelta
 from farm.common.errors import UserError
 
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it somebody's finger slipped, and dates run out of range
+LONGEST_S = 3660 * UNIT_S["d"]  # ten years: beyond it it is a mistake, and dates run out of range
 DURATION_HINT = "a number and a unit: 90s, 30m, 2h, 1h30m, 7d, 1w"
 WHEN_HINT = "2026-05-01T14:00 (local time), 2026-05-01T14:00Z, 14:00, +30m or now"
 

@@ -24,7 +24,7 @@ def default_runtime_dir() -> Path:
     return Path(base) / "farm" if base else Path(f"/tmp/farm-{os.geteuid()}")  # noqa: S108 (farm.control.listeners checks its owner)
 
 
-SOURCE = "/path/to/farm"  # never the bare name: on PyPI `farm` is somebody else's package
+SOURCE = "/path/to/farm"  # never the bare name: on PyPI `farm` is another package
 
 
 def pip_install(extra: str = "", python: str = "") -> str:

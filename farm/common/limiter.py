@@ -37,7 +37,7 @@ class Limiter(Generic[Key]):
 
     @classmethod
     def shared(cls, total: int, parts: int, *, at_least: int = 0) -> Limiter[Key]:
-        """One key may take at most such a part of the total, so that nobody shuts the others out."""
+        """One key may take at most such a part of the total, so that no caller shuts the others out."""
         return cls(total, max(at_least, total // parts))
 
     def of(self, key: Key) -> int:

@@ -51,7 +51,7 @@ def user_name(uid: int) -> str:
 
 
 class UserNames:
-    """Login names by uid, asked for in a thread: a name service that hangs delays nobody but the user to be named."""
+    """Login names by uid, asked for in a thread: a name service that hangs delays only the user to be named."""
 
     def __init__(self) -> None:
         self._shared_lookup = SharedCall(self._look_up, keep_s=NAME_CACHE_S)

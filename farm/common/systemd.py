@@ -29,7 +29,7 @@ class Notifier:
     """The way to the service manager; does nothing when none listens."""
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
-        """`address`: a path, or `@NAME` for an abstract socket; "" for nobody. `watchdog_s`: see `watchdog_s`."""
+        """`address`: a path, or `@NAME` for an abstract socket; "" for none. `watchdog_s`: see `watchdog_s`."""
         self._status = ""
         self._socket: socket.socket | None = None
         self.watchdog_s = watchdog_s if address else None

@@ -121,7 +121,7 @@ class WebConfig:
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"  # the address they are served at
     port: Annotated[int, Field(ge=0, le=65_535)] = DEFAULT_WEB_PORT  # 0: the kernel chooses
     allow_hosts: tuple[str, ...] = ()  # names the page is asked for by, beside loopback's and `host`; no ports
-    read: Literal["loopback", "token"] = "loopback"  # readers without a sign-in: those of this host, or nobody
+    read: Literal["loopback", "token"] = "loopback"  # readers without a sign-in: those of this host, or none
     required: bool = False  # whether the daemon ends when the port is taken; else it serves phones without a page
 
 

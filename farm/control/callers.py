@@ -116,7 +116,7 @@ class Person:
 
 
 class People:
-    """Name and role by uid: root and the service user operate, the group `farm` uses, everybody else looks."""
+    """Name and role by uid: root and the service user operate, the group `farm` uses, all others view."""
 
     def __init__(
         self, service_uid: int | None = None, *, group: str = FARM_GROUP, clock: Callable[[], float] = time.monotonic
@@ -244,7 +244,7 @@ class Accounts:
         return self._store.all()
 
     async def noted(self, account: Person) -> None:
-        """It was used just now. A store that cannot be written is no reason to refuse anybody."""
+        """It was used just now. A store that cannot be written is no reason to refuse a caller."""
         found, now = self._store.get(account.user), self._now()
         if found is not None and (found.used_at is None or now - found.used_at >= USED_EVERY):
             try:

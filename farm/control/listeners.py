@@ -312,7 +312,7 @@ runtime_folder_error = partial(HostError, code=Code.RUNTIME_FOLDER)
 def prepare_runtime_folder(path: Path, gid: int | None) -> None:
     """Make the folder of the daemon's sockets, or check the one that is there. Done once, before any socket is opened.
 
-    A folder that others may enter is somebody's choice (`--runtime-dir /srv/lab`): its mode stays, the sockets in it
+    A folder that others may enter is an operator's choice (`--runtime-dir /srv/lab`): its mode stays, the sockets in it
     are closed by their own. Any other is opened to the group.
 
     Args:
@@ -320,7 +320,7 @@ def prepare_runtime_folder(path: Path, gid: int | None) -> None:
         gid: the group to let in, see `group_to_let_in`.
 
     Raises:
-        HostError: it cannot be made, is somebody else's (in /tmp anybody can be first), or anybody may write
+        HostError: it cannot be made, is another user's (in /tmp any user can be first), or any user may write
             to it.
     """
     try:
@@ -356,5 +356,6 @@ def _refuse_foreign(path: Path) -> None:
             )
     if path.stat().st_mode & stat.S_IWOTH:
         raise runtime_folder_error(
-            f"anybody may write to the runtime folder {path}", hint="choose a folder of the daemon's own: --runtime-dir"
+            f"any user may write to the runtime folder {path}",
+            hint="choose a folder of the daemon's own: --runtime-dir",
         )

@@ -197,7 +197,7 @@ class Router:
         peer = self._listener.sender(frames[0])
         route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
         if peer is None or not body:
-            self._log_garbage("somebody unknown" if peer is None else peer.origin, "no sender, or no body")
+            self._log_garbage("an unknown sender" if peer is None else peer.origin, "no sender, or no body")
             return
         if self._connections is not None:
             self._connections.note_sender(int(frames[0].get(zmq.SRCFD)), peer.payer)

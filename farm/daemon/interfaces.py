@@ -105,7 +105,7 @@ def _remote_listener(config: FarmConfig, accounts: Accounts, audit: AuditTrail) 
         return None
     listener = CurveListener(config.control.listen, accounts, config.state_dir / "keys" / "server.key")
     listener.on_wrong_key = lambda place: audit.record_later(
-        Caller("", Role.VIEWER, f"key of nobody from {place}"), "auth.key", "", WRONG_KEY
+        Caller("", Role.VIEWER, f"unknown key from {place}"), "auth.key", "", WRONG_KEY
     )
     return listener
 

@@ -152,7 +152,7 @@ async def open_phones(
 
 
 async def _adb_of(config: AdbConfig) -> AdbBinary | None:
-    """The adb program; a farm on somebody else's server can do without."""
+    """The adb program; a farm on another program's server can do without."""
     try:
         return await asyncio.to_thread(find_adb, Path(config.binary) if config.binary else None)
     except AdbNotInstalled:

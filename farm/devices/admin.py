@@ -106,7 +106,7 @@ class DeviceAdmin:
         record = self._fleet.registry.get(find_agent(self._fleet.agents, name).serial)
         if record is None or record.ordered_at is None:
             return ""
-        return f"{record.ordered_by or 'somebody'} at {record.ordered_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{record.ordered_by or 'another user'} at {record.ordered_at:%Y-%m-%d %H:%M:%S} UTC"
 
     @run_to_completion
     async def add_network(self, address: str) -> str:

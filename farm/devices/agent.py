@@ -64,7 +64,7 @@ class Agent:
         self.used_at = 0.0  # when a session was last opened on it while it was ready, monotonic seconds
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
         self.checked = ""  # what the latest golden check said
-        self.place: UsbPlace | None = None  # where it is plugged in, or was last, if anybody knows
+        self.place: UsbPlace | None = None  # where it is plugged in, or was last, if known
         self.elsewhere = ""  # why its trouble is its hub's or the host's; "" it is not
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
@@ -421,7 +421,7 @@ class Agent:
             if error.fault is Fault.FARM:
                 log.exception("%s", self.name)
         except Exception as error:
-            # A bug must not leave the device READY with nobody watching its server.
+            # A bug must not leave the device READY with its server unwatched.
             log.exception("%s: following its server failed", self.name)
             event = m.LinkLost(number, f"a bug in farm: {error!r}")
         if number == self.state.follow:

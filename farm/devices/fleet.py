@@ -127,7 +127,7 @@ class Fleet:
         self.is_awaited: Callable[[str], bool] = lambda _: (
             False
         )  # whether a request waits for that name; set by the daemon
-        self._viewed_at = -VIEWED_S  # when somebody last looked at the farm, monotonic seconds
+        self._viewed_at = -VIEWED_S  # when a user last viewed the farm, monotonic seconds
         watcher.wanted = self.wanted
         self.admin = DeviceAdmin(self)
         self._in_hands: set[str] = set()  # names of devices that people have
@@ -220,11 +220,11 @@ class Fleet:
         return self.device_views.subscribe(callback)
 
     def note_viewer(self) -> None:
-        """Somebody looks at the farm: network phones that are away are tried sooner for `VIEWED_S`."""
+        """A user views the farm: network phones that are away are tried sooner for `VIEWED_S`."""
         self._viewed_at = time.monotonic()
 
     def wanted(self, serial: str) -> bool:
-        """Whether somebody waits for that device, or has just looked at the farm."""
+        """Whether a request waits for that device, or a user has just viewed the farm."""
         agent = self.agents.get(serial)
         return time.monotonic() - self._viewed_at < VIEWED_S or (agent is not None and self.is_awaited(agent.name))
 

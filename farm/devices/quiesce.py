@@ -2,7 +2,7 @@
 
 `quiesce_policy` (pure) has the levels and their configuration. `QuiesceController` runs the script at the begin and the
 end of a measurement and renews it meanwhile; a phone that is not renewed restores itself from its own ledger, and the
-life cycle restores one that was left quiet before anybody gets it.
+life cycle restores one that was left quiet before it is leased again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Restored:
     """What came of changing a phone back; each entry in the script's words."""
 
     restored: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()  # somebody else changed it meanwhile
+    left: tuple[str, ...] = ()  # another program changed it meanwhile
     rebooted: tuple[str, ...] = ()  # it went with the boot
     failed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()  # lines of its ledger that are not farm's, or not whole: nothing was done about them
@@ -97,7 +97,7 @@ class QuiesceController:
                 self.leave(name)
 
     def leave(self, name: str) -> None:
-        """Nobody here changes it back any more: the life cycle does, before anybody gets the phone."""
+        """It is not changed back here any more: the life cycle does that, before the phone is leased again."""
         serial = self._serials.pop(name, "")
         self.owners.pop(serial, None)
         if (task := self._renewing.pop(serial, None)) is not None:
@@ -125,13 +125,13 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
         PhoneError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
-    # The script waits for a begin that still runs there, though nobody listens to it any more.
+    # The script waits for a begin that still runs there, though its caller has ended.
     command = f"if [ -e {QUIESCE_LOCK} ]; then sh {QUIESCE} end {quote(owner) if owner else ''}; else echo ended; fi"
     result = await client.shell(serial, command, timeout_s=END_TIMEOUT_S)
     output = result.output
     restored = parse_restored(output)
     for each in restored.left:
-        log.warning("%s: somebody else changed %s during a measurement; it stays so", serial, each)
+        log.warning("%s: another program changed %s during a measurement; it stays so", serial, each)
     for each in restored.unknown:
         log.warning("%s: its quiesce ledger had a line that is not farm's: %s", serial, each)
     if not restored.complete:

@@ -18,7 +18,7 @@ class Level(StrEnum):
     """How much of a phone is changed while it measures (device_scripts/quiesce.sh)."""
 
     OFF = "off"
-    GENTLE = "gentle"  # screen, animations, stay awake: nobody's connection and no clock changes
+    GENTLE = "gentle"  # screen, animations, stay awake: no connection and no clock changes
     FULL = "full"  # also airplane mode (never where farm comes through it), scans, and clocks where root allows
 
 

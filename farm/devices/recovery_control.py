@@ -267,7 +267,7 @@ class RecoveryController:
         self.use(config)
         self._power = power
         self.log = log
-        self.holder: Callable[[str], str] = lambda _: ""  # who has the device of that name; "" nobody
+        self.holder: Callable[[str], str] = lambda _: ""  # the holder of the device of that name; "": not leased
 
     def context_of(self, agent: Agent) -> RecoveryContext:
         """What its recovery must know of the rest of the farm."""

@@ -43,7 +43,7 @@ class DeviceRegistry:
         self._book = book
         self.rules = tuple(rules)  # the first that matches adopts
         self._aliases: dict[str, Selector] = {}
-        # Read before anybody can order anything: an order about a device must build on what is remembered of it.
+        # Read before the first order: an order about a device must build on what is remembered of it.
         self._records = {record.serial: record for record in book.all()}
         self._keeping: set[asyncio.Task[None]] = set()
 
@@ -176,7 +176,7 @@ class DeviceRegistry:
     def called(
         self, serial: str, name: str, identity: DeviceIdentity | None, bundle: str = "", *, adopted: bool
     ) -> tuple[str, Mapping[str, str], tuple[str, ...]]:
-        """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves nobody."""
+        """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves no one."""
         record = self._records.get(serial)
         pool = record.pool if record else ""
         labels = labels_of(identity, name, pool, serial, bundle) | dict(record.labels if record else {})

@@ -78,7 +78,7 @@ class DeviceViews:
         if view == before:
             return False
         self._views[agent.serial] = view
-        if before is not None and before.name != view.name:  # nobody answers to the old name any more
+        if before is not None and before.name != view.name:  # no device has the old name any more
             self._publish(replace(before, life=Life.GONE, adopted=False, reason=f"it is called {view.name} now"))
         changed = before is None or before.life is not view.life
         if changed:

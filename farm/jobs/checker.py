@@ -45,14 +45,14 @@ class _Host:
         raise no_verb(verb)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
-        """Nobody watches a check."""
+        """No user watches a check."""
 
     def logged(self, text: str, level: str) -> None:
         """Failures are in the report; the rest helps only to find a fault in farm."""
         logger.debug("check of %s: %s %s", self.device, level, text)
 
     def yield_wanted(self) -> bool:
-        """Nobody waits for a phone that is being checked: it is the fleet's."""
+        """No job waits for a phone that is being checked: it is the fleet's."""
         return False
 
 

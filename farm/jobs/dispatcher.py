@@ -103,7 +103,7 @@ class Dispatcher:
     async def start(self, kept: Collection[str] = ()) -> None:
         """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed.
 
-        `kept`: ids of leases that somebody else has taken up.
+        `kept`: ids of leases that another component has adopted.
         """
         survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, kept)
         live = self._store.jobs.live()
@@ -207,7 +207,7 @@ class Dispatcher:
         return SubmitResult(ids, first.array if first else "")
 
     def cancel(self, job_id: str, error: FarmError) -> None:
-        """End a job that nobody wants any more; a running attempt is stopped.
+        """End a job that is not wanted any more; a running attempt is stopped.
 
         Raises:
             NoSuchJobError: it has ended.

@@ -140,7 +140,7 @@ async def recover(
 ) -> tuple[tuple[Job, Attempt, Lease], ...]:
     """End or take up what the daemon before this one left running; returns the attempts that go on.
 
-    `kept`: ids of leases that somebody has taken up already.
+    `kept`: ids of leases that are adopted already.
 
     Raises:
         StoreWriteError: the store cannot write.

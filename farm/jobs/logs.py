@@ -23,7 +23,7 @@ from farm.model.job import Attempt
 
 MAX_LOG_BYTES = 4 << 20  # of one attempt; 1,000 chatty jobs are then 4 GB at worst
 RESERVE_BYTES = 256 << 10  # beyond that, for lines of farm itself and for errors: how it ended is always kept
-MAX_LINE_CHARS = 4096  # longer lines are cut: nobody reads them, and one page must fit one message
+MAX_LINE_CHARS = 4096  # longer lines are cut: one page must fit one message
 PAGE_BYTES = 256 << 10  # read at once
 PAGE_LINES = 1000
 FARM = "farm"

@@ -19,7 +19,7 @@ MAX_MESSAGE_BYTES = 128 << 10  # a packet must fit the socket's send buffer (212
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Fork a child for one attempt. The child knows its fence and token; nobody else on the host learns the token."""
+    """Fork a child for one attempt. The child knows its fence and token; no other process learns the token."""
 
     attempt: str
     fence: int

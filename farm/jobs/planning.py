@@ -120,7 +120,7 @@ def pooled(kinds: Kinds, job: Job) -> bool:
 
 
 def usable(view: DeviceView) -> bool:
-    """Whether a job may wait for that phone: it is ready, or will be without anybody's help."""
+    """Whether a job may wait for that phone: it is ready, or will be without help."""
     return view.adopted and view.service is Service.IN and (view.life is Life.READY or view.life in RETURNING)
 
 

@@ -17,7 +17,7 @@ LISTED = 200
 
 
 class PoisonLedger:
-    """Which artifacts nobody runs any more."""
+    """Which artifacts are not run any more."""
 
     def __init__(
         self, table: PoisonTable, events: EventLog, wall: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -27,7 +27,7 @@ class PoisonLedger:
         self._wall = wall
 
     def refused(self, artifacts: Collection[str], user: str = "") -> frozenset[str]:
-        """Those of `artifacts` (SHA-256 of libraries) that must not be run for `user`; "": for nobody."""
+        """Those of `artifacts` (SHA-256 of libraries) that must not be run for `user`; "": for no user."""
         return frozenset(name for name, kills in self._table.kills(artifacts, user).items() if kills >= REFUSED_AFTER)
 
     async def report(

@@ -143,7 +143,7 @@ class Pool:
         self._began_s = 0.0
         self._published: object = None
         self._given_back: dict[str, str] = {}  # phones that left since the last publication, and why
-        self._barred: set[str] = set()  # taken back by somebody: this attempt does not ask for them again
+        self._barred: set[str] = set()  # taken back: this attempt does not ask for them again
 
     def begin(self, on_change: Callable[[str, dict[str, Any]], None]) -> None:
         """Move the first lease and its worker slot in, and ask for the others.

@@ -31,7 +31,7 @@ OPEN = ("work", "bundles")  # in the state folder: attempts and compiled librari
 
 @dataclass(frozen=True, slots=True)
 class WorkerUser:
-    """Somebody without rights."""
+    """A user without rights."""
 
     name: str
     uid: int
@@ -61,7 +61,7 @@ def remove_tree(folder: Path, user: WorkerUser | None) -> None:
 
 
 def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
-    """SIGKILL process groups of the user's, which the daemon itself may not signal. Begun at once; nobody waits."""
+    """SIGKILL process groups of the user's, which the daemon itself may not signal. Begun at once, not awaited."""
     if not groups:
         return
     try:
@@ -89,7 +89,7 @@ def _see_out(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """Whom workers become: `user`, or nobody else; `blocked` names the folder on whose account they cannot."""
+    """The workers' `user`; None: the daemon's own; `blocked` names the folder on whose account they cannot."""
 
     user: WorkerUser | None
     blocked: Path | None = None
@@ -123,7 +123,7 @@ def workers_as(name: str, state_dir: Path, programs: Iterable[Path]) -> RunAs:
 
 
 def find_worker_user(name: str) -> WorkerUser | None:
-    """The user of that name; None when there is none, it is root, or this process may become nobody else."""
+    """The user of that name; None when there is none, it is root, or this process may not change its user."""
     try:
         entry = pwd.getpwnam(name) if name else None
     except KeyError:

@@ -320,7 +320,7 @@ class DeviceQuiescer:
     """One lease's phone. `begin` any number of times, `end` once, whatever happened.
 
     Until `end` has worked, the lease is one whose phone must be cleaned and checked: however it ends (its phone lost,
-    taken away, the daemon killed), the life cycle changes the phone back before anybody gets it.
+    taken away, the daemon killed), the life cycle changes the phone back before it is leased again.
     """
 
     def __init__(self, parts: QuiesceParts, context: AttemptContext, lease: str, device: str) -> None:

@@ -241,12 +241,12 @@ class ActiveLeases:
         return tuple(self._holder(active) for _, active in sorted(self.by_device.items()))
 
     def holder(self, device: str) -> Holder | None:
-        """Who has the device; None: nobody."""
+        """The device's lease; None: not leased."""
         active = self.by_device.get(device)
         return None if active is None else self._holder(active)
 
     def expires_at(self, active: ActiveLease) -> datetime | None:
-        """When it is given back at the latest, by today's wall clock; None: nobody knows."""
+        """When it is given back at the latest, by today's wall clock; None: unknown."""
         return None if active.ends_s is None else self._wall() + timedelta(seconds=active.ends_s - self._clock())
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -291,9 +291,9 @@ class ActiveLeases:
 
 
 def no_lease(target: str) -> NoSuchLeaseError:
-    """The error for a lease or device that nobody holds."""
+    """The error for a lease that has ended, or a device without one."""
     return NoSuchLeaseError(
-        f"there is no lease {target!r} and nobody holds a device of that name", hint="see `farm lease list`"
+        f"there is no lease {target!r} and no device of that name is leased", hint="see `farm lease list`"
     )
 
 

@@ -18,13 +18,13 @@ Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]  # seconds
 class LeaseConfig:
     """How long the TVM server waits for clients."""
 
-    unused_s: Wait = 5.0  # a granted key that nobody dials
+    unused_s: Wait = 5.0  # a granted key that is never used
     idle_s: Wait = 600.0  # a session without a byte
 
 
 @dataclass(frozen=True, slots=True)
 class UserConfig:
-    """What one user may have at once, and how much they count; `[quota]` is for everybody who has no table."""
+    """What one user may have at once, and how much they count; `[quota]` is for users without a table."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
         1.0  # share of device-seconds beside other users of the same priority

@@ -156,7 +156,7 @@ class Leasing:
     def restore(self, lease: Lease) -> None:
         """Take up a lease of the time before a restart: same id, fence and end; its row is open in the store.
 
-        The device stays held though nobody has seen it yet. When it is not ready within `policy.recovery_s`, the lease
+        The device stays held though it has not appeared yet. When it is not ready within `policy.recovery_s`, the lease
         is revoked (PhoneLostError).
 
         Args:
@@ -182,7 +182,7 @@ class Leasing:
     def release(self, lease_id: str, reason: str = "given back", *, dirty: bool = False) -> None:
         """Give a device back. An open session is cut first, and the device is free once that has ended.
 
-        `dirty`: somebody had the phone in hands, so it is cleaned and checked before the next holder gets it.
+        `dirty`: a person or program had the phone, so it is cleaned and checked before the next holder gets it.
         """
         active = self.active.leases.get(lease_id)
         if active is not None:
@@ -242,7 +242,7 @@ class Leasing:
             self._devices.report_broken_session(active.lease.device, reason)
 
     async def ended_by_phone(self, lease_id: str) -> bool:
-        """Whether the phone's side ended the lease's last session, which is waited for; False when nobody knows."""
+        """Whether the phone's side ended the lease's last session, which is waited for; False when that is unknown."""
         active = self.active.leases.get(lease_id)
         if active is not None and active.session is not None:
             await active.session.over.wait()
@@ -256,7 +256,7 @@ class Leasing:
             reason: told to the holder.
 
         Raises:
-            NoSuchLeaseError: nobody holds it.
+            NoSuchLeaseError: it is not leased.
             FarmError: its session does not end.
         """
         active = self.active.leases.get(target) or self.active.by_device.get(target)
@@ -321,7 +321,7 @@ class Leasing:
         return active is not None and bool(self._allocator.held[active.lease.device].asked)
 
     def expires_at(self, lease_id: str) -> datetime | None:
-        """When the lease's holder gives the device back at the latest, by today's clock; None: nobody knows.
+        """When the lease's holder gives the device back at the latest, by today's clock; None: unknown.
 
         Raises:
             NoSuchLeaseError: the lease has ended.
@@ -329,16 +329,16 @@ class Leasing:
         return self.active.expires_at(self.active.current(lease_id))
 
     def holds(self, device: str) -> bool:
-        """Whether anybody has the device."""
+        """Whether the device is leased."""
         return device in self._allocator.held
 
     def turn(self, device: str) -> str:
-        """The request that the device was granted to, which no other lease has; "" when nobody has it."""
+        """The request that the device was granted to, which no other lease has; "" when it is not leased."""
         active = self._allocator.held.get(device)
         return active.request_id if active is not None else ""
 
     def in_session(self, device: str) -> bool:
-        """Whether a session is open on the device under somebody's lease, and nobody has ended it."""
+        """Whether a session is open on the device under a lease, and not being ended."""
         active = self.active.by_device.get(device)
         return active is not None and not active.ending and active.session is not None and not active.session.waits
 

@@ -37,12 +37,12 @@ class PhoneLostError(PhoneError):
 class LeasePolicy:
     """How long leasing waits, and what users may have."""
 
-    unused_s: float = 5.0  # a TVM grant that nobody dials
+    unused_s: float = 5.0  # a TVM grant that is never used
     recovery_s: float = (
         60.0  # a job's phone that recovers: cleaning and checking take a second, a reboot ends the lease
     )
     allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
-    quota: UserConfig = field(default_factory=UserConfig)  # of everybody who is not in `users`
+    quota: UserConfig = field(default_factory=UserConfig)  # of users who are not in `users`
     users: Mapping[str, UserConfig] = field(default_factory=dict)
     tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # of requests for a stock TVM key
 
@@ -69,7 +69,7 @@ class Holder:
     held_s: float
     session: str = ""  # id of the open session
     peer: str = ""  # address of its client
-    expires_at: datetime | None = None  # it is given back by then; None: nobody knows
+    expires_at: datetime | None = None  # it is given back by then; None: unknown
 
     @property
     def holder_name(self) -> str:

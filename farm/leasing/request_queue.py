@@ -107,7 +107,7 @@ class RequestQueue:
         self.use_shares(policy)
 
     def use_shares(self, policy: LeasePolicy) -> None:
-        """What users may have from now on; nobody loses what they have."""
+        """What users may have from now on; current leases stay."""
         self.decide(self.allocator.shares_changed, policy.quota, policy.users)
 
     def close(self, reason: str) -> None:

@@ -202,7 +202,7 @@ def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """What is to be known of two certificates of different model files."""
     if a.get("model_sha256") == b.get("model_sha256"):
         return []
-    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs nobody compared"]
+    return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs were not compared"]
 
 
 def compare_stored(a: Mapping[str, Any], b: Mapping[str, Any], min_effect: float = MIN_EFFECT) -> Comparison:

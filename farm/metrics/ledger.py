@@ -62,7 +62,7 @@ class Ledger:
         self._down: dict[str, tuple[float, str]] = {}
         self._trials: dict[str, int] = {}  # by job that has not ended: counted so far
         self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
-        self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that nobody held at the latest scrape
+        self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that had ended at the latest scrape
 
     def take(self, event: Event) -> None:
         """Count one event."""

@@ -94,7 +94,7 @@ class Closed:
     """Why leases of a class do not get a device now."""
 
     reason: str  # one line for a person, with the figure and the limit
-    opens_in_s: float | None = None  # about; None: nobody can say
+    opens_in_s: float | None = None  # about; None: unknown
     heat: bool = True  # else it is about something that passes by itself
 
     def __str__(self) -> str:
@@ -126,18 +126,18 @@ class DeviceView:
     read_at: datetime | None = None  # when that was read, perhaps before the daemon's start
     findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
     checked: str = ""  # what the latest golden check said
-    place: UsbPlace | None = None  # where it is plugged in, if anybody knows
+    place: UsbPlace | None = None  # where it is plugged in, if known
     sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
     too_hot: str = ""  # why not even its holder may go on with it, for its heat
 
     @property
     def leasable(self) -> bool:
-        """Whether it could be handed out now to some class, were nobody holding it."""
+        """Whether it could be handed out now to some class, were it not leased."""
         return self.adopted and self.life is Life.READY and self.service is Service.IN and self.heat is Heat.OK
 
     def serves(self, lease_class: LeaseClass) -> bool:
-        """Whether it could be handed out now to this class, were nobody holding it."""
+        """Whether it could be handed out now to this class, were it not leased."""
         return self.leasable and lease_class not in self.closed
 
 

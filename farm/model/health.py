@@ -173,7 +173,7 @@ class DeviceFault(StrEnum):
     GPU = "gpu"  # its GPU driver reports faults
     MUTE = "mute"  # adb lists it as usable, yet it answers no command
     OFFLINE = "offline"  # adb lists it, its transport is dead
-    UNAUTHORIZED = "unauthorized"  # nobody has accepted the farm's key
+    UNAUTHORIZED = "unauthorized"  # the farm's key is not accepted
     STORAGE = "storage"  # its /data is full
     HOT = "hot"  # its battery is too hot
     BATTERY = "battery"  # its battery is worn out, swollen or reported bad
@@ -189,8 +189,8 @@ class FindingKind(StrEnum):
     DATA_LOW = "data-low"  # /data is getting full
     MEMORY_LOW = "memory-low"
     STUCK_PROCESS = "stuck-process"  # one of farm's sits in a driver (state D): SIGKILL waits for the driver
-    ORPHAN = "orphan"  # a session's process goes on though nobody has the phone
-    ZOMBIE = "zombie"  # one of farm's ended and nobody took note
+    ORPHAN = "orphan"  # a session's process goes on though the phone is not leased
+    ZOMBIE = "zombie"  # one of farm's ended and was not reaped
     GPU_FAULT = "gpu-fault"
     REBOOTED = "rebooted"  # the phone started anew, and adb did not notice
     SERVER_GONE = "server-gone"  # no RPC server on a phone that is ready

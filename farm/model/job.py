@@ -25,7 +25,7 @@ class JobState(StrEnum):
     RUNNING = "running"  # an attempt has a phone
     DONE = "done"  # an attempt succeeded
     FAILED = "failed"  # `error` says why there will be no further attempt
-    CANCELLED = "cancelled"  # somebody did not want it any more, or what it waited for did not succeed
+    CANCELLED = "cancelled"  # a user cancelled it, or a job that it waited for did not succeed
 
 
 FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})

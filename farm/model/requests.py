@@ -41,7 +41,7 @@ class LeaseRequest:
     traces: bool = False  # whatever ends the lease, the device is cleaned and checked before the next one
     quiet_hub: bool = False  # waits while another device on the same hub is leased, and keeps other users from them
     personal: bool = False  # in a person's hands: the daemon's stop does not end it, the next start restores it
-    longest_s: float | None = None  # it gives the phone back after this long; None: nobody knows
+    longest_s: float | None = None  # it gives the phone back after this long; None: unknown
     key: str = ""  # the stock TVM key asked for, of a client of the TVM server
     job: str = ""  # id of the job that asks
 

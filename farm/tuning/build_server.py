@@ -186,7 +186,7 @@ def _build_in_child(order: _Order, server: int, error_pipe: int) -> None:
     except BaseException as error:  # noqa: BLE001 - a child must not fall back into the server's loop
         text = f"{type(error).__name__}: {first_line(error)}"
         answer = [text[:ERROR_CHARS], host_errno(error)]
-        os.write(error_pipe, json.dumps(answer).encode())  # fits into a pipe: nobody reads before we have ended
+        os.write(error_pipe, json.dumps(answer).encode())  # fits into a pipe: the reader waits for our end
     finally:
         os._exit(code)
 

@@ -169,7 +169,7 @@ class SpeedJudge:
         known, read = self._loaded.get(device, (None, None))
         if known is not session or read is None:
             read = self._load(session)
-            # The reading of an earlier session is freed here: that session has ended, so nobody is asked for it.
+            # The reading of an earlier session is freed here: that session has ended, so it is not asked for.
             self._loaded[device] = (session, read)
         seconds = min(read() for _ in range(readings))
         if not LEAST_S <= seconds <= MOST_S:  # as the nominal it would make every other phone's factor nonsense

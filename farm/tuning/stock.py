@@ -3,7 +3,7 @@
 MetaSchedule's TuneContext imports `tvm.s_tir.tensor_intrin`, whose __init__ makes the intrinsics of CUDA, ROCm, Metal
 and Hexagon too: 9.6-11 s here, 8.2 of them for CUDA. Those of CPUs, which its schedule rules look up by name for ARM's
 and x86's dot products, take 1 s (`load_intrinsics`). So nothing of it needs to be imported ahead, in the zygote, by
-everybody's workers.
+all users' workers.
 
 MetaSchedule's LocalBuilder makes a compressed .tar of object files, and stock's runner has the phone link it, with a
 compiler on the phone. No phone has one, so it is linked here (`ArchiveLinker`). The archive is read in memory: names in

@@ -80,7 +80,7 @@ class OfferRegistry:
     """All offers of all connections, first in first out within a key.
 
     What a connection can cause costs the same however many offers there are: a registered server could otherwise stop
-    the loop for everybody. Silent servers leave their queues, so that nothing has to step over them.
+    the loop for all. Silent servers leave their queues, so that nothing has to step over them.
     """
 
     def __init__(self, clock: Callable[[], float], silent_after_s: float) -> None:
@@ -140,7 +140,7 @@ class OfferRegistry:
         return offer
 
     def pending(self, registration: Registration) -> list[str]:
-        """Match keys of this connection that nobody took yet."""
+        """Match keys of this connection that are not taken yet."""
         return list(registration.offers)
 
     def drop(self, registration: Registration) -> None:

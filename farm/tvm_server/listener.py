@@ -66,7 +66,7 @@ def bind(address: str, port: int) -> socket.socket:
     """A socket that listens on a TCP port; 0 lets the kernel choose.
 
     Raises:
-        HostError: somebody else listens there.
+        HostError: another program listens there.
         HostError: the address cannot be bound.
     """
     try:
@@ -101,7 +101,7 @@ class DescriptorReserve:
         self._fd: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def shed(self, listener: socket.socket) -> bool:
-        """Accept one connection with the reserve and close it at once. False: nobody waits, or the reserve is lost."""
+        """Accept one connection with the reserve and close it at once. False: none waits, or the reserve is lost."""
         self.close()
         try:
             connection, _ = listener.accept()
@@ -167,7 +167,7 @@ class Acceptor:
             self._reserve = None
 
     def hold(self) -> None:
-        """Accept nobody until `release`: new connections wait in the kernel's queue."""
+        """Accept no connection until `release`: new connections wait in the kernel's queue."""
         if not self._held and self._socket is not None:
             self._held = True
             self._loop.remove_reader(self._socket)
@@ -272,7 +272,7 @@ class Listener:
         """Listen; port 0 lets the kernel choose.
 
         Raises:
-            HostError: somebody else listens there.
+            HostError: another program listens there.
             HostError: the address cannot be bound.
         """
         self.take(bind(address, port))

@@ -57,7 +57,7 @@ class TvmServer(ABC):
 
     @property
     def pid(self) -> int:
-        """The process that holds the port; 0 while nobody does."""
+        """The process that holds the port; 0 while none does."""
         return os.getpid()
 
     @property
@@ -161,7 +161,7 @@ class LocalTvmServer(TvmServer):
         """Listen.
 
         Raises:
-            HostError: somebody else listens there.
+            HostError: another program listens there.
             HostError: the address cannot be bound.
         """
         self.gate = Gate(self._route, self._policy.gate)

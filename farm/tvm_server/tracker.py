@@ -133,7 +133,7 @@ class Tracker:
     def ask_summary(self, connection: TrackerConnection) -> None:
         """Answer in the next turn of the loop.
 
-        A summary takes time that grows with the farm. So it is made once a turn at most, for everybody who has asked
+        A summary takes time that grows with the farm. So it is made once a turn at most, for all who have asked
         by then, and is never older than the question.
         """
         if not self._askers:

@@ -24,12 +24,12 @@ TRACKER_MAGIC = 0x2F271
 SESSION_MAGIC = 0xFF271
 
 # Of one tracker frame. The longest valid one takes 16 KiB, with every character escaped. The stock tracker allows
-# 1 MiB: as JSON up to 21 MiB of memory, and 0.1 s in which nobody is served.
+# 1 MiB: as JSON up to 21 MiB of memory, and 0.1 s in which no client is served.
 MAX_TRACKER_MESSAGE_BYTES = 64 << 10
 MAX_KEY_LENGTH = 512  # characters of a key or match key; a farm alias has at most 96
 MAX_USER_LENGTH = 256  # characters of the user a client claims to be (stock clients claim "")
 MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
-MAX_ECHO_LENGTH = 32  # characters of somebody's nonsense in our answer to it
+MAX_ECHO_LENGTH = 32  # characters of an unknown message in our answer to it
 MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
 
 # Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
@@ -121,7 +121,7 @@ class TrackerCode(IntEnum):
     REQUEST = 4  # a client wants a server
     UPDATE_INFO = 5  # a server describes itself
     SUMMARY = 6  # a client wants the list of servers and queues
-    GET_PENDING_MATCHKEYS = 7  # a server asks which of its offers nobody took yet
+    GET_PENDING_MATCHKEYS = 7  # a server asks which of its offers are not taken yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def is_key(text: str) -> bool:
 
 
 def is_match_key(text: str) -> bool:
-    """Whether `text` looks like one of the farm: the holder of a lease may ask for its own, nobody serves under one."""
+    """Whether `text` looks like one of the farm: the holder of a lease may ask for its own, no server may use one."""
     name, _, secret = text.rpartition(":")
     return is_key(name) and _FARM_SECRET.fullmatch(secret) is not None
 

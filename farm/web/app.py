@@ -148,7 +148,7 @@ async def sign_in(request: Request) -> Response:
     account = web.accounts.by_token(form.get("token", "").strip(), address)
     if account is None:
         await web.verbs.audit(caller_of(request), "auth.sign_in", "", WRONG_TOKEN)
-    if account is None and waited:  # a good token gets in meanwhile: a neighbour's wrong ones lock nobody out
+    if account is None and waited:  # a good token gets in meanwhile: a neighbour's wrong ones lock no user out
         wait_s = math.ceil(web.accounts.tokens.wait_s(address))
         wrong = f"Too many wrong tokens from here: wait {wait_s} s and try again."
         answer: Response = render(request, "sign_in.html", status=429, to=to, wrong=wrong)

@@ -26,7 +26,7 @@ MOST_HELD = 500  # leases whose jobs are looked up
 
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """Which devices somebody wants to see; empty fields leave nothing out."""
+    """Which devices to show; empty fields leave nothing out."""
 
     pool: str = ""
     state: str = ""
@@ -61,7 +61,7 @@ def place_of(device: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -> str:
-    """How long a lease lasts yet: by its search's pace, else at most until it expires; "" when nobody knows."""
+    """How long a lease lasts yet: by its search's pace, else at most until it expires; "" when that is unknown."""
     eta_s = (job.get("progress") or {}).get("eta_s")
     if eta_s is not None:
         return f"about {format_duration(eta_s)} left"
@@ -117,7 +117,7 @@ UNSAID = frozenset({"serial", "device", "fence", "hint"})
 
 
 def sessions_of(events: Sequence[Mapping[str, Any]], *, held: bool) -> list[dict[str, Any]]:
-    """Sessions from their events, newest first. The newest is open if it has no end and somebody has the device."""
+    """Sessions from their events, newest first. The newest is open if it has no end and the device is leased."""
     found: list[dict[str, Any]] = []
     ended: set[str] = set()
     for event in events:
@@ -219,7 +219,7 @@ async def set_service(request: Request, name: str) -> Response:
     answer = await ask(request, "device.service", device=name, service=(await form_of(request)).get("service", ""))
     notice = f"{answer['name']} {SERVICE_NOTICES[answer['service']]}."
     if answer["released"]:
-        notice += f" Its quarantine is over ({answer['quarantine']}); it is checked before anybody gets it."
+        notice += f" Its quarantine is over ({answer['quarantine']}); it is checked before it is leased again."
     elif answer["quarantine"]:
         notice += f" It also stays in quarantine: {answer['quarantine']}."
     if answer["holder"] and answer["service"] != "in":

@@ -131,7 +131,7 @@ class Guard:
                 await _answer(with_headers, *refused)
                 return
             await self._app(scope, _bounded(receive), with_headers)
-        except ClientDisconnect:  # in the middle of a form: nobody is there to be answered; or all is answered
+        except ClientDisconnect:  # in the middle of a form: there is no client to answer; or all is answered
             return
         except BodyTooLarge:
             if not began:

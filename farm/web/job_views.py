@@ -22,7 +22,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs somebody wants to see; empty fields leave nothing out."""
+    """Which jobs to show; empty fields leave nothing out."""
 
     state: str = ""
     kind: str = ""

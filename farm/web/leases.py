@@ -25,7 +25,7 @@ PAGE_LATER = 50  # that wait for something else than a phone
 
 
 def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
-    """What somebody is offered for a lease. The verbs decide: this only leaves out what they would refuse."""
+    """The actions that are offered for a lease. The verbs decide: this only leaves out what they would refuse."""
     own = caller.role is Role.OPERATOR or (caller.role >= Role.USER and caller.user == lease["user"])
     personal = own and (lease["job"] or "").startswith("lease-")  # other jobs' phones are their workers'
     return frozenset({"use", "extend", "release"} if personal else ()) | (

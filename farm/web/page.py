@@ -37,8 +37,8 @@ CSRF_HEADER = "x-csrf-token"
 MOST_FIELDS = 40
 SEE_OTHER = 303
 SIGN_IN = "/sign-in"
-PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for everybody who reaches the port
-FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while somebody holds it”."
+PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reaches the port
+FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while it is leased”."
 IDLE_S = 8 * 3600.0  # a working day
 LONGEST_S = 24 * 3600.0  # of a session
 MOST_SESSIONS = 256
@@ -104,14 +104,14 @@ class VerbApi(Protocol):
     """farm.control.server.ControlServer, as far as the page needs it."""
 
     async def ask(self, caller: Caller, kind: str, fields: Mapping[str, Any]) -> Answer:
-        """Call a verb as anybody would by the control channel."""
+        """Call a verb as through the control channel."""
 
     async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
         """Write down what was done without a verb."""
 
 
 class SignInNeededError(NotAllowedError):
-    """This needs somebody who is signed in."""
+    """This needs a signed-in user."""
 
     code = "sign_in"
 
@@ -249,7 +249,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def may_read(request: Request) -> bool:
-    """Whether the caller may read pages: somebody who is signed in, and with `read = "loopback"` users of this host."""
+    """Whether the caller may read pages: a signed-in user, and with `read = "loopback"` users of this host."""
     nameless = web_of(request).config.read == "loopback" and is_loopback(address_of(request))
     return nameless or session_of(request) is not None
 
@@ -263,7 +263,7 @@ async def guard_requests(request: Request) -> None:
     """Before every route: reading needs a session where `[web] read` says so, an action one with its csrf.
 
     Raises:
-        SignInNeededError: nobody is signed in.
+        SignInNeededError: not signed in.
         UserError: the form is not of this session.
     """
     path = request.url.path

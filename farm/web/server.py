@@ -56,12 +56,12 @@ class _RequestTimer:
 
 
 class _Protocol(H11Protocol):
-    """One connection. Whoever neither asks nor reads is cut: a connection costs a descriptor and memory."""
+    """One connection. A client that neither asks nor reads is cut: a connection costs a descriptor and memory."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._request = _RequestTimer()  # while one is awaited or incomplete
-        self._reader = _RequestTimer()  # while nobody takes what is sent
+        self._reader = _RequestTimer()  # while the client does not read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

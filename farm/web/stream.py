@@ -65,7 +65,7 @@ class HintReaders:
         self._closed = False
 
     def has_room(self, account: str) -> bool:
-        """Whether one more may read, of `account`; "": nobody is signed in."""
+        """Whether one more may read, of `account`; "": not signed in."""
         alike = sum(each.account == account for each in self._readers)
         return len(self._readers) < MOST_READERS and alike < (MOST_OF_ONE if account else MOST_NAMELESS)
 

@@ -219,7 +219,7 @@ def run(order: Spawn) -> None:
             daemon.succeed(main(order.payload, daemon))
         except YieldedError as error:
             daemon.fail(error)
-        except UserError as error:  # nobody's bug: the sentence is enough
+        except UserError as error:  # no bug: the message is enough
             sys.stderr.write(f"{error.message}\n")
             daemon.fail(error)
         except FarmError as error:

@@ -52,7 +52,7 @@ class PhoneSession:
 
     def __init__(self, session: Any) -> None:
         self.raw = session  # tvm.rpc.RPCSession
-        self.suspect = ""  # SHA-256 of the library to blame, should the phone's process die now; "": nobody knows
+        self.suspect = ""  # SHA-256 of the library to blame, should the phone's process die now; "": unknown
         self.alone = True  # whether one library at most was loaded
 
     def device(self, name: str) -> Any:

@@ -194,7 +194,7 @@ def _confine(order: Spawn, zygote: int, output: int) -> None:
 
 
 def _become(uid: int, gid: int) -> None:
-    """Be somebody without rights. A change between two users who are not root keeps capabilities: they are dropped."""
+    """Become an unprivileged user. A change between two users who are not root keeps capabilities: they are dropped."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -226,7 +226,7 @@ def _limit(which: int, most: int) -> None:
 
 
 def _signal_group(pid: int, signum: int, user: tuple[int, int] | None = None) -> None:
-    """Signal a child's process group, as its `user` (uid, gid) where it is another and we may not signal anybody."""
+    """Signal a child's process group, as its `user` (uid, gid) where it is another and we may not signal all users."""
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:

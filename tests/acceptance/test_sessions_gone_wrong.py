@@ -141,5 +141,5 @@ def test_the_next_client_waits_until_the_phone_is_clean(farm, phone, clients):
 
 
 def test_kicking_nobody_is_refused(farm, phone):
-    refused(farm.farm("lease", "kick", phone.name), 2, "nobody holds")
+    refused(farm.farm("lease", "kick", phone.name), 2, "is not leased")
     refused(farm.farm("lease", "kick", "lease-1-77"), 2, "lease-1-77")

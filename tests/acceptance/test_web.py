@@ -144,7 +144,7 @@ def test_a_device_s_readings_are_drawn_and_its_orders_are_followed_by_its_live_l
     expect(said).to_contain_text(f"{name} is draining")
     expect(state).to_contain_text("draining")
     page.evaluate("window.sameDocument = true")
-    assert farm.farm("device", "release", name).returncode == 0  # by somebody else, elsewhere
+    assert farm.farm("device", "release", name).returncode == 0  # by another user, elsewhere
     newest = page.get_by_role("region", name="Live log").locator("li").first
     expect(newest).to_contain_text("device.service")
     expect(newest).to_contain_text("service in")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SAME_SIGNAL_S = 2.0  # `timeout` signals its child and then the group; people press Ctrl-C twice
 NARROWEST = 20  # columns; a narrower terminal gets lines of this width
-SMALLEST_BYTES = 1 << 20  # a smaller file is there before anybody reads a bar
+SMALLEST_BYTES = 1 << 20  # a smaller file is there before a bar can be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def as_lines(facts: DeviceFacts) -> list[str]:
 
 def _state(facts: DeviceFacts) -> Iterator[str]:
     view = facts.view
-    held = f"{facts.holder} has it" if facts.holder else "nobody has it"
+    held = f"{facts.holder} has it" if facts.holder else "not leased"
     yield f"{view.name}: {view.life}, service {view.service}, heat {_heat(view)}; {held}"
     if view.reason:
         yield f"  why: {view.reason}"

@@ -31,7 +31,7 @@ from farm.store.jobs import JobFilter
 from farm.store.store import Store
 
 LIVE = tuple(state for state in JobState if state not in FINAL)
-SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than anybody waits
+SETTLE_LIMIT_S = 30.0  # a running attempt is stopped within seconds; a full disk may take longer than callers wait
 MAX_PAGE = 500  # rows of about 700 bytes, with errors 2 kB
 MAX_WATCHED = 1000
 

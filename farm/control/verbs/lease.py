@@ -118,7 +118,7 @@ class LeaseVerbs(VerbGroup):
         lease = held.get(device)
         if lease is None:
             hint = did_you_mean(device, held, "`farm lease list` shows who holds what")
-            raise NoSuchLeaseError(f"nobody holds {device}", hint=hint)
+            raise NoSuchLeaseError(f"{device} is not leased", hint=hint)
         await self._leasing.revoke(lease.id, "ended by an operator")
         return {"id": lease.id, "device": lease.device}
 
@@ -248,7 +248,7 @@ def _lines(explanation: Explanation) -> list[str]:
     for each in explanation.waiting:
         wanted = asked_for(each.request)
         why = f": {each.why}" if each.why else ""
-        lines.append(f"{each.request.user or 'somebody'} waits for {wanted}, {format_duration(each.waited_s)}{why}")
+        lines.append(f"{each.request.user or 'another user'} waits for {wanted}, {format_duration(each.waited_s)}{why}")
     if explanation.waiting_more:
         lines.append(f"and {explanation.waiting_more} more wait")
     if explanation.estimate_s is not None:

@@ -1,6 +1,6 @@
 """Verbs about measured and tuned models: measurements, sets of tuning records, and artifacts that killed phones.
 
-The content of a set is the clients' business: here it is an artifact. Everybody may see poisoned artifacts, the holder
+The content of a set is the clients' business: here it is an artifact. All users may see poisoned artifacts, the holder
 of a phone may report what killed there, operators let one be run again.
 """
 
@@ -92,7 +92,7 @@ class RecordsVerbs(VerbGroup):
         """Forget a set: its owner and operators may; answers with the removed set."""
         kept = await asyncio.to_thread(self._found, str(set), call.caller.user)
         if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
-            owner = f"{kept.user}'s" if kept.user else "nobody's: its job is forgotten"
+            owner = f"{kept.user}'s" if kept.user else "without an owner: its job is forgotten"
             raise NotAllowedError(f"set {set} is {owner}", hint="its owner or an operator may remove it")
         if not await self._sets.remove(set):
             raise no_such_set_error(f"there is no set of records {set}", hint="farm records list")

@@ -24,7 +24,7 @@ from farm.model.health import DeviceFault, Finding, Health
 
 More = Callable[[Agent, Health], Iterable[Finding]]
 
-_FOR_A_PERSON = frozenset({DeviceFault.BATTERY})  # a probe finds it again for as long as nobody changes the battery
+_FOR_A_PERSON = frozenset({DeviceFault.BATTERY})  # a probe finds it again until the battery is replaced
 
 
 @dataclass(slots=True)

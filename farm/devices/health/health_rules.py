@@ -160,7 +160,7 @@ def _processes(now: Health, before: Health | None, situation: Situation) -> Iter
     if then and not situation.held and (left := [each for each in still("R") if each.pid in sessions]):
         yield Finding(
             FindingKind.ORPHAN,
-            f"{_named(left[0])} of a session goes on computing though nobody has the phone",
+            f"{_named(left[0])} of a session goes on computing though the phone is not leased",
             fault=DeviceFault.STUCK,
         )
     gone = not any(each.name == SERVER_NAME and each.state != "Z" for each in now.server)
@@ -207,7 +207,7 @@ def _boot(now: Health, before: Health | None) -> Iterable[Finding]:
         yield Finding(
             FindingKind.REBOOTED,
             f"it started anew{up}, and adb did not notice",
-            "its RPC server is started again; if nobody restarts it, look at its cable and battery",
+            "its RPC server is started again; if it was not restarted by hand, check its cable and battery",
             DeviceFault.SERVER,
         )
 
@@ -248,7 +248,7 @@ def _gauge(now: Health) -> Iterable[Finding]:
     if odd:
         text = f"its battery's gauge says {odd[0].sensor}={odd[0].raw}: {odd[0].reason}"
         if odd[0].raw == _SET_BY_HAND:
-            text, hint = "somebody set what its battery says by hand", "adb shell dumpsys battery reset"
+            text, hint = "its battery's values were set by hand", "adb shell dumpsys battery reset"
     elif battery.percent == 0 and battery.voltage_mv is not None and battery.voltage_mv > _HALF_FULL_MV:
         text = f"its battery's gauge says 0 % at {battery.voltage_mv} mV"
     else:

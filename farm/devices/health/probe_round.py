@@ -129,7 +129,7 @@ AT_ONCE = 8  # shells of this round on the adb server's one thread
 SLOW_S = 2.0  # then a probe is taken for stuck: it makes room, and whether the phone answers at all is asked
 LEFT_OUT_S = 600.0
 PAUSED_S = 60.0  # a measurement looks at the phone itself before and after each try; most tries are shorter
-UNSEEN_S = 180.0  # for no measurement is a phone left unwatched for longer: nobody else notices that it burns
+UNSEEN_S = 180.0  # for no measurement is a phone left unwatched for longer: nothing else would detect a fire
 _WORTH_PROBING = frozenset({Life.READY, Life.QUARANTINED, Life.RECOVERING})
 _NO_POLICY = SensorPolicy()
 
@@ -162,7 +162,9 @@ class ProbeRound:
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
         self._paused: dict[str, tuple[float, str]] = {}  # by serial: until when, and for whom of `turn`
         self._tasks: set[asyncio.Task[None]] = set()
-        self.turn: Callable[[str], str] = lambda _: ""  # who has the device of that name, each time another; "" nobody
+        self.turn: Callable[[str], str] = lambda _: (
+            ""
+        )  # the holder of the device of that name, each time another; "": not leased
         self.on_reading: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
 
     def use(self, config: ProbeConfig) -> None:
@@ -281,7 +283,7 @@ class ProbeRound:
         return tuple(name for name in SECTIONS if name not in left_out)
 
     async def _answers(self, agent: Agent) -> bool:
-        """Whether the phone runs a command at all; a slow `dumpsys` alone must not end anybody's session."""
+        """Whether the phone runs a command at all; a slow `dumpsys` alone must not end a session."""
         try:
             await self._client.shell(agent.serial, "true", timeout_s=min(ANSWER_TIMEOUT_S, self._timeout_s))
         except AdbTimeout:

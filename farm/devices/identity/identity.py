@@ -1,6 +1,6 @@
 """Who a phone is: one read-only shell command, and the pure step from its output to a `DeviceIdentity`.
 
-A phone that nobody adopted gets `READ_COMMAND` and nothing else. It writes nothing, needs no root, and forks only for
+A phone that is not adopted gets `READ_COMMAND` and nothing else. It writes nothing, needs no root, and forks only for
 `cat`, `getprop` and (where no driver file names the GPU) `dumpsys`; files are read by the shell itself.
 """
 

@@ -122,7 +122,7 @@ class SerialMigration:
     def _may_follow(self, identity: DeviceIdentity, former: Agent, *, by_rule: bool) -> bool:
         """Whether the record of `former`, which adb does not list, is that of the device identified now.
 
-        `by_rule`: a rule adopts the device anyway; else one whose model nobody remembers is nobody.
+        `by_rule`: a rule adopts the device anyway; else one whose model is not stored is unknown.
         """
         number = identity.hardware_serial
         if not is_distinct(number) or number in self._shared:

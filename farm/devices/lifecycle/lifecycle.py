@@ -352,7 +352,7 @@ def _identified(state: LifecycleState, event: Identified, now: float) -> Decisio
     if event.same_boot and under_way is not None and under_way.action is RecoveryAction.REBOOT:
         known = _ended(known, ActionOutcome.FAILED, "it came back without having rebooted", now)
     if not event.adopted:
-        known = replace(known, quarantine=None)  # nobody gets it anyway
+        known = replace(known, quarantine=None)  # it is not leased anyway
         return rest(_ended(known, ActionOutcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
     if known.quarantine is not None:
         kept = known.quarantine

@@ -88,7 +88,7 @@ class Unadopted:
 class Provisioned:
     """The bundle is whole on the device.
 
-    `adoptable`: the server we started before is alive and still ours. `untidy`: a person had it and nobody tidied it.
+    `adoptable`: the server we started before is alive and still ours. `untidy`: a person had it and it was not tidied.
     """
 
     generation: int
@@ -356,14 +356,14 @@ class FollowServer:
 
 @dataclass(frozen=True, slots=True)
 class EndServer:
-    """End the server; `clean`: and remove everything of ours. Nobody waits for an answer."""
+    """End the server; `clean`: and remove everything of ours. no answer is awaited."""
 
     clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DropOldBundles:
-    """Remove bundles that are no longer wanted; nobody waits for an answer."""
+    """Remove bundles that are no longer wanted; no answer is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ _WORDS: dict[AdbState, tuple[str, str]] = {
     AdbState.SIDELOAD: ("it waits for a sideload", "reboot it"),
     AdbState.RESCUE: ("it is in rescue mode", "reboot it"),
     AdbState.BOOTLOADER: ("it is in its bootloader", "reboot it: fastboot reboot"),
-    AdbState.DETACHED: ("somebody detached it from the adb server", "adb attach, or replug it"),
+    AdbState.DETACHED: ("it was detached from the adb server", "adb attach, or replug it"),
 }
 
 
@@ -403,7 +403,7 @@ def listed(device: AdbDevice) -> Listed:
     if device.state is AdbState.DEVICE:
         return Listed(LinkState.USABLE)
     if device.state is AdbState.UNAUTHORIZED:
-        reason = "nobody has accepted the farm's adb key on its screen"
+        reason = "the farm's adb key is not accepted on its screen"
         return Listed(LinkState.UNAUTHORIZED, reason, _UNAUTHORIZED_HINT, mendable=True)
     reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
     if device.detail:

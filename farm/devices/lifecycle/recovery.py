@@ -196,7 +196,7 @@ class RecoveryConfig:
 class RecoveryContext:
     """The facts outside the phone that a decision needs, as they are now."""
 
-    holder: str = ""  # who has the phone; "" nobody
+    holder: str = ""  # the holder; "": not leased
     in_hands: bool = False  # whether that is a person, who may be at its shell although its server is not well
     no_power: str = "no power switch is configured"  # why its port's power cannot be cut; "" it can
     neighbours: str = ""  # leases on phones that would lose their power with it, for a sentence
@@ -345,7 +345,7 @@ def next_action(
     """
     if context.elsewhere:
         return NextAction(None, (), context.elsewhere)
-    if fault is DeviceFault.WRONG and progress.was_wrong(now_s):  # now and then is worse than always: nobody notices
+    if fault is DeviceFault.WRONG and progress.was_wrong(now_s):  # now and then is worse than always: it goes unnoticed
         return NextAction(RecoveryAction.QUARANTINE, ("for the second time in 24 h",))
     skipped: list[str] = []
     for step in LADDER:

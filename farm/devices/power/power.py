@@ -24,7 +24,7 @@ PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
 DARK_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
-_KILLED_S = 2.0  # a program that hangs in a USB driver does not die: nobody waits for it
+_KILLED_S = 2.0  # a program that hangs in a USB driver does not die: it is not waited for
 _LOOK_S = 0.1
 _EVIDENCE_CHARS = 2000
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -232,7 +232,7 @@ def fill(words: Sequence[str], fields: Mapping[str, str], place: UsbPlace) -> tu
     """A command's words with {fields} in place.
 
     Raises:
-        PowerError: there are no words, or a field nobody defined.
+        PowerError: there are no words, or an undefined field.
     """
     known = {**fields, "hub": place.hub, "port": str(place.port), "path": place.path}
     unknown = sorted({name for word in words for name in _FIELD.findall(word)} - known.keys())

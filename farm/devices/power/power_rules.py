@@ -1,6 +1,6 @@
 """Power switches of USB ports and losses of phones: the configuration and the rules. Pure.
 
-`[power]` says who switches which port, `[usb]` where phones are that nobody can see. When several phones are lost at
+`[power]` says what switches which port, `[usb]` where a phone is if it cannot be found. When several phones are lost at
 once, `attribute` finds whose fault it is: each phone's, their hub's, or the host's. A place is named as sysfs names it:
 `1-4.2` is port 2 of hub `1-4`, which is in port 4 of bus 1's root hub `usb1`.
 """
@@ -95,7 +95,7 @@ def attribute(
         places: where devices, lost or present, are plugged in; network phones have none.
         present: serials of the devices that adb still lists as alive.
         dead: serials of those that it lists as dead: they did not vanish.
-        server_lost: whether the adb server itself went: then nobody else is to blame.
+        server_lost: whether the adb server itself went: then no other part is to blame.
     """
 
     def how(serials: Collection[str]) -> str:

@@ -45,7 +45,7 @@ class Switchboard:
         self._turns: defaultdict[UsbPlace, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def why_not(self, place: UsbPlace | None, *, ordered: bool = False) -> str:
-        """Why a phone's power cannot be cut, in a few words; "" when it can, as far as anybody knows.
+        """Why a phone's power cannot be cut, in a few words; "" when it can, as far as is known.
 
         Args:
             place: its port.

@@ -63,7 +63,7 @@ class Topology:
 
 
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
-    """Phones on a cable that nobody can find: neither adb nor sysfs nor the configuration says where they are."""
+    """Phones on a cable whose port cannot be found: neither adb nor sysfs nor the configuration says where they are."""
     return tuple(sorted(serial for serial in serials if serial not in places and not is_network(serial)))
 
 
@@ -148,7 +148,7 @@ class UsbFaults:
             self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=blame.reason)
 
     def _end_those_back(self, agents: Mapping[str, Agent]) -> None:
-        """One phone back proves its hub; forgotten phones are missed by nobody."""
+        """One phone back proves its hub; forgotten phones are not missed."""
         for fault in tuple(self._faults):
             back = [serial for serial in fault.blame.devices if serial in self._listed]
             if back or not any(serial in agents for serial in fault.blame.devices):

@@ -24,7 +24,7 @@ SHORTEST_TAU_S = 5.0
 LONGEST_TAU_S = 7200.0
 STEPS = 20  # time constants tried at first; neighbours differ by half
 TOLD_C = 0.2  # nearer to the ambient than this, a curve says nothing about time
-LONGEST_S = 4 * 3600.0  # nobody waits for an estimate beyond this
+LONGEST_S = 4 * 3600.0  # a longer estimate is of no use
 # 200 g of glass, metal and battery hold some 180 J/K and lose some 0.25 W/K to still air: about 12 minutes.
 BODY_TAU_S = 720.0
 CORE_TAU_S = 20.0  # a core falls to the temperature of the body around it
@@ -70,7 +70,7 @@ class CoolingCurve:
         return _cooling(self)
 
     def seconds_until(self, target_c: float, celsius: float) -> float | None:
-        """Seconds until it falls from `celsius` to `target_c` by itself; None: it does not, or nobody can say."""
+        """Seconds until it falls from `celsius` to `target_c` by itself; None: it does not, or that is unknown."""
         if celsius <= target_c:
             return 0.0
         cooling = self.now()

@@ -45,7 +45,7 @@ class ThermalGates:
         self._heat = heat or HeatConfig()
         self._now_s = monotonic
         self._devices: dict[str, _HeatOfDevice] = {}
-        self.holds: Callable[[str], bool] = lambda _: False  # whether anybody has the device of that name
+        self.holds: Callable[[str], bool] = lambda _: False  # whether the device of that name is leased
 
     def use(self, heat: HeatConfig) -> None:
         """Judge by this from now on, what is known of each device's heat too."""
@@ -63,7 +63,7 @@ class ThermalGates:
             model: its `ro.product.model`, "" while unknown.
             health: the probe.
             at_s: when it was read, monotonic seconds.
-            idle: nobody has the device and nothing is done with it.
+            idle: the device is not leased and nothing is done with it.
         """
         known = self._devices.get(serial)
         if known is None or known.model != model:

@@ -163,7 +163,7 @@ class HeatState:
     throttle: ThrottleStatus | None = None
     throttled_by: str = ""
     throttle_at_s: float = 0.0
-    idle: bool = True  # nobody had it at the last probe
+    idle: bool = True  # it was not leased at the last probe
     curves: Mapping[SensorGroup, CoolingCurve] = field(default_factory=dict)
     shut: Mapping[LeaseClass, float | None] = field(default_factory=dict)  # closed classes: cool enough since then
 
@@ -181,7 +181,7 @@ def take(thermal: HeatState, health: Health, at_s: float, policy: HeatPolicy, *,
         health: the probe.
         at_s: when it was read.
         policy: the phone's limits.
-        idle: nobody has the phone and nothing is done with it: its curves learn from that only.
+        idle: the phone is not leased and nothing is done with it: its curves learn from that only.
     """
     warmest: dict[SensorGroup, float] = {}
     for each in health.temperatures:
@@ -210,7 +210,7 @@ def closed(thermal: HeatState, policy: HeatPolicy, now_s: float) -> dict[LeaseCl
 
 
 def too_hot(thermal: HeatState, policy: HeatPolicy) -> str:
-    """Why nobody may go on with the phone, not even its holder; "" when its heat does not forbid it."""
+    """Why no lease may go on with the phone; "" when its heat does not forbid it."""
     for group in GROUPS:
         seen, most_c = thermal.seen.get(group), getattr(policy.end_leases, f"{group.value}_c")
         if seen is not None and most_c is not None and seen.celsius > most_c:

@@ -67,7 +67,7 @@ class ArrayBegan:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """Somebody does not want the job any more."""
+    """A user cancels the job."""
 
     job: str
     error: Error
@@ -218,7 +218,7 @@ Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | EndAttempt |
 class Phase(StrEnum):
     """What is being done about a job that has not ended."""
 
-    RESTING = "resting"  # held, blocked or backing off: nobody is asked anything
+    RESTING = "resting"  # held, blocked or backing off: nothing is requested
     ASKED = "asked"  # leasing looks for a phone
     STARTING = "starting"  # it has a phone; its attempt is being written
     RUNNING = "running"  # its attempt works

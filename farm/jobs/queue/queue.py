@@ -375,7 +375,7 @@ class JobQueue:
         return entry
 
     def _ordered(self, job_id: str) -> QueuedJob:
-        """The job that somebody gave an order about."""
+        """The job that an order names."""
         entry = self._entries.get(job_id)
         if entry is None or (entry.saving is not None and entry.saving.state in FINAL):
             raise NoSuchJobError(f"job {job_id} has ended or never was")

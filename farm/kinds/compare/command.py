@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from farm.measure.comparison import Comparison
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
-MOST_NEEDED = 100_000  # pairs that somebody might take: some hours
+MOST_NEEDED = 100_000  # pairs, which take some hours
 ROUGHLY = 1.2  # times; a size that is known no better is said to be
 
 

@@ -60,7 +60,7 @@ def release(lease: Which, json: JsonFlag = False) -> None:
 
 @app.command("list")
 def list_leases(json: JsonFlag = False) -> None:
-    """Phones in someone's hands, and what waits."""
+    """Leased phones and waiting requests."""
     answer = call("lease.list")
     if json:
         print_json(answer)

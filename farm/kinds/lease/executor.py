@@ -144,7 +144,7 @@ class LeaseExecutor(Executor):
             name: a lease's id, its job's, or its device.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
         """
         current = self._find(name)
         async with current.writing:
@@ -160,7 +160,7 @@ class LeaseExecutor(Executor):
         """Let a lease last `seconds` longer; returns its new end, once that is kept.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
             UserError: longer than any lease may last.
         """
         current = self._find(name)
@@ -184,7 +184,7 @@ class LeaseExecutor(Executor):
         """Give a phone back before its time; returns the job's id. Its job is then done.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
         """
         current = self._find(name)
         current.released = current.released or reason
@@ -195,7 +195,7 @@ class LeaseExecutor(Executor):
         """Who holds it.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
         """
         return self._find(name).context.job.user
 
@@ -205,7 +205,7 @@ class LeaseExecutor(Executor):
         """A lease by its own id, its job's (their beginning will do), or its device's name.
 
         Raises:
-            UserError: nobody has such a lease now, or several begin so.
+            UserError: there is no such lease now, or several begin so.
         """
         every = tuple(self._current.values())
         for current in every:
@@ -216,7 +216,7 @@ class LeaseExecutor(Executor):
             return found[0]
         close = nearest(name, [held for each in every for held in (each.lease.id, each.lease.device)])
         hint = f"did you mean {close[0]}?" if close and not found else "`farm lease list` shows who holds what"
-        what = f"{len(found)} leases begin with {name!r}" if found else f"there is no lease {name!r} in anybody's hands"
+        what = f"{len(found)} leases begin with {name!r}" if found else f"there is no lease {name!r} now"
         raise UserError(what, Code.LEASE_NOT_READY, hint=hint)
 
     @contextlib.asynccontextmanager
@@ -286,7 +286,7 @@ class LeaseExecutor(Executor):
         )
 
     def _facts_of(self, current: _Current) -> dict[str, Any]:
-        """What a holder needs, but for the key: events are seen by everybody, and logged."""
+        """What a holder needs, but for the key: events are public, and logged."""
         facts = current.facts
         return {
             "lease": current.lease.id,
@@ -317,7 +317,7 @@ class LeaseExecutor(Executor):
             current.context.log(problem, "warning")
 
     def _barred_ports(self) -> Collection[int]:
-        """Doors that know people by the owner of their socket: through a reverse everybody is the adb server."""
+        """Sockets that identify users by the peer's uid: through a reverse, the peer is the adb server."""
         return {self._parts.gate()[1], self._parts.client.address.port}
 
     def _admits(self, user: str) -> Admits:
@@ -362,7 +362,7 @@ class PersonalLeaseVerbs(VerbGroup):
         """The lease's holder, if `caller` may act for them.
 
         Raises:
-            UserError: nobody has such a lease now.
+            UserError: there is no such lease now.
             NotAllowedError: it is another user's.
         """
         holder = self._leases.holder(lease)

@@ -112,7 +112,7 @@ async def _acquire(farm: AsyncClient, fields: Mapping[str, Any], limit_s: float 
 
 
 def _to_its_end(main: Coroutine[Any, Any, T]) -> T:
-    """Its result. Ctrl-C, `kill` and a closed terminal end it in order, so that no lease is left that nobody knows."""
+    """Its result. Ctrl-C, `kill` and a closed terminal end it in order, so that no lease stays behind unknown."""
 
     async def run() -> T:
         task = asyncio.current_task()

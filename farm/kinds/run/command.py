@@ -54,7 +54,7 @@ def run(
     if output is not None and output.suffix != ".npz":
         raise UserError(f"{output}: outputs are written as .npz", hint=f"--output {output.with_suffix('.npz')}")
     if output is not None and (detach or fields["hold"]):
-        raise UserError("nobody waits for the outputs to write", hint="leave out --output, or --detach and --hold")
+        raise UserError("--output needs a command that waits", hint="leave out --output, or --detach and --hold")
     if fields["labels"] is not None and not fields["top_k"]:
         raise UserError("--labels are for --top-k", hint="add --top-k 5")
     if on == HOST:

@@ -57,7 +57,7 @@ class PoolHost(KeepingHost):
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to one phone of the pool, good for one session. It is made quiet first, where that is configured.
 
-        Nobody here changes it back: a phone that leaves the pool quiet is cleaned and checked.
+        It is not changed back here: a phone that leaves the pool quiet is cleaned and checked.
 
         Raises:
             NotInPoolError: it has left the pool.

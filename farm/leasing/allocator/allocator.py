@@ -13,7 +13,7 @@ Rules, and where they are kept:
   of the devices that would do, those are given that others need least (`Matching`, applied from both sides).
 - A request that needs a quiet hub is served while no other device on the hub is leased, and while it has its device
   the others there are its user's alone. It has no claim on a hub before: who comes first to one of its devices gets it,
-  and nobody is asked to yield so that a hub falls quiet.
+  and no holder is asked to yield so that a hub falls quiet.
 - Use counts in decaying device-seconds over the user's weight: `allocator.shares`.
 - Windows in which devices belong to some users only: `allocator.reservations`.
 - Tune leases are asked to yield: `allocator.yields`. Why a request waits: `allocator.explain`.
@@ -130,7 +130,7 @@ class Allocator:
         return allocator_explain.obstacles(self._state, request, now_s)
 
     def estimate_s(self, request_id: str, now_s: float) -> float | None:
-        """Seconds until this request is served, as things stand; None: nobody can say.
+        """Seconds until this request is served, as things stand; None: unknown.
 
         Takes every holder to keep its device for `longest_s`, and the order in which requests are served to stay as it
         is. It is no bound: shares change with each grant, queues come to starve, others come.
@@ -152,7 +152,7 @@ class Allocator:
         return self._decide(everything=state.quiet_matters)
 
     def request_added(self, request_id: str, request: LeaseRequest, now_s: float) -> tuple[Grant, ...]:
-        """Somebody wants a device.
+        """A request for a device was added.
 
         Raises:
             ValueError: `request_id` came before.
@@ -161,13 +161,13 @@ class Allocator:
         return self._decide(self._state.suiting(new_request.queue.group, self._state.free), new_request=new_request)
 
     def request_withdrawn(self, request_id: str, now_s: float) -> tuple[Grant, ...]:
-        """Nobody waits for this request any more."""
+        """A request was withdrawn."""
         self._at(now_s).request_removed(request_id)
         self._yields.request_removed(request_id)
         return self._decide()
 
     def lease_ended(self, device: str, lease: str, now_s: float) -> tuple[Grant, ...]:
-        """The holder gave the device back, or lost it. Harmless when nobody had it. `lease`: its id, of `cleanings`."""
+        """The holder gave the device back, or lost it. Harmless without a lease. `lease`: its id, of `cleanings`."""
         state = self._at(now_s)
         holding = state.held.get(device)
         if holding is None:
@@ -193,7 +193,7 @@ class Allocator:
         return self._decide(reserved=True)
 
     def lease_extended(self, device: str, longest_s: float | None, now_s: float) -> tuple[Grant, ...]:
-        """The holder gives the device back after `longest_s` from now at the latest; None: nobody knows."""
+        """The holder gives the device back after `longest_s` from now at the latest; None: unknown."""
         self._at(now_s).extend(device, longest_s)
         return self._decide()
 

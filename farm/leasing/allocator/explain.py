@@ -40,7 +40,7 @@ class _Ahead:
 
 
 def in_order(state: AllocatorState) -> Iterator[QueuedRequest]:
-    """Everybody who waits, as they would be served were every device equal and shares to stay as they are."""
+    """Every waiting request, as they would be served were every device equal and shares to stay as they are."""
     starving = [queue.first for queue in state.queues.starving(state.now_s)]
     yield from starving
     seen = set(starving)
@@ -54,7 +54,7 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
     waiting = state.queues.waiting.get(request_id)
     meaning = Meaning.of(request)
     ahead: dict[Group, _Ahead] = {}
-    # Told of devices that somebody holds; where none is, a team's 100,000 jobs need not be looked at.
+    # Needed for leased devices; where none is, a team's 100,000 jobs need not be looked at.
     queued = not state.held.keys().isdisjoint(state.index.matching(meaning))
     for other, cause in _ahead_of(state, request, waiting, now_s) if queued else ():
         if state.ledger.may_hold_more(other.request.user):
@@ -75,7 +75,7 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
 
 
 def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tuple[DeviceReason, ...]:
-    """Per device that suits `request`, what keeps it; nobody who waits is looked at."""
+    """Per device that suits `request`, what keeps it; other requests are left out."""
     now_s = max(now_s, state.now_s)
     reasons = []
     for name in sorted(state.index.matching(Meaning.of(request))):
@@ -86,7 +86,7 @@ def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tup
 
 
 def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | None:
-    """Seconds until the request is served if holders take their time and the order stays; None: nobody can say.
+    """Seconds until the request is served if holders take their time and the order stays; None: unknown.
 
     Tune leases that yield to it (farm.leasing.allocator.yields) take their time until they are asked, and `YIELDED_S`.
 
@@ -170,7 +170,7 @@ def _queue(groups: Iterable[_Ahead]) -> str:
         return ""
     parts = [f"{causes[cause]} {cause}" for cause in Cause if causes[cause]]
     if users:
-        names = sorted(user or "nobody" for user in users)
+        names = sorted(user or "another user" for user in users)
         more = f" and {len(names) - NAMED_USERS} more" if len(names) > NAMED_USERS else ""
         parts = [part + f" ({', '.join(names[:NAMED_USERS])}{more})" * part.endswith(Cause.SHARE) for part in parts]
     return f"behind {', '.join(parts)}"
@@ -222,7 +222,7 @@ def _facts(
     if request.quiet_hub and (beside := state.leased_beside(view.name)):
         facts.append(f"{', '.join(beside)} on the same hub {'is' if len(beside) == 1 else 'are'} in use")
     facts.extend(
-        f"its hub is kept quiet for {state.held[other].request.user or 'somebody'}, who has {other}"
+        f"its hub is kept quiet for {state.held[other].request.user or 'another user'}, who has {other}"
         for other in state.quiet_beside(view.name, request.user)
     )
     if kept := state.kept_from(view.name, Meaning.of(request), None if waiting is None else waiting.queue):
@@ -237,7 +237,7 @@ def _facts(
 
 def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None, now_s: float) -> str:
     tunes = holding.request.lease_class is LeaseClass.TUNE
-    user = holding.request.user or "somebody"
+    user = holding.request.user or "another user"
     text = f"held by {user}'s tuning" if tunes else f"held by {user}"
     text += f" for {_span(now_s - holding.since_s)}"
     if holding.asked:
@@ -262,9 +262,7 @@ def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
     users = ", ".join(sorted(window.users))
     if window.starts_s <= now_s:
         return f"reserved for {users} for another {_span(window.ends_s - now_s)}"
-    length = (
-        "nobody knows how long it takes" if request.longest_s is None else f"it may take {_span(request.longest_s)}"
-    )
+    length = "how long it takes is unknown" if request.longest_s is None else f"it may take {_span(request.longest_s)}"
     return f"reserved for {users} in {_span(window.starts_s - now_s)}, and {length}"
 
 
@@ -278,7 +276,7 @@ def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
 
 
 def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now_s: float) -> float | None:
-    """When the device comes free for this request, if nobody else gets it."""
+    """When the device comes free for this request, if no other request gets it."""
     request = waiting.request
     view = state.index.views[device]
     holding = state.held.get(device)
@@ -296,7 +294,7 @@ def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now
         at_s = max(at_s, kept.until_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
-        begins_s = state.closed_at_s[device] if holding is None else at_s  # while somebody works on it, it stays warm
+        begins_s = state.closed_at_s[device] if holding is None else at_s  # while it is leased, it stays warm
         at_s = None if opens_s is None else max(at_s, begins_s + opens_s)
     if at_s is None or state.reservations.obstacle(device, request.user, request.longest_s, at_s) is None:
         return at_s
@@ -319,7 +317,7 @@ def _asked_s(state: AllocatorState, holding: Holding, waiting: QueuedRequest | N
 
 
 def _given_back_s(state: AllocatorState, holding: Holding, waiting: QueuedRequest, now_s: float) -> float | None:
-    """When what is held is given back at the latest, if it is this request that waits for it; None: nobody knows."""
+    """When what is held is given back at the latest, if it is this request that waits for it; None: unknown."""
     asked_s, ends_s = _asked_s(state, holding, waiting, now_s), _ends_s(holding, now_s)
     known = [at_s for at_s in (None if asked_s is None else asked_s + YIELDED_S, ends_s) if at_s is not None]
     return min(known, default=None)

@@ -52,10 +52,10 @@ class DeviceReason:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A device in somebody's hands, as the allocator knows it."""
+    """A device under a lease, as the allocator knows it."""
 
     request_id: str
     request: LeaseRequest
     since_s: float
-    ends_s: float | None  # it is given back by then; None: nobody knows
+    ends_s: float | None  # it is given back by then; None: unknown
     asked: str = ""  # why it is asked to yield, one sentence for a person; "" while it is not

@@ -96,7 +96,7 @@ class Reservations:
         }
 
     def only_for(self, device: str, now_s: float) -> frozenset[str] | None:
-        """The users who may begin a lease on the device now, be it a short one; None: everybody."""
+        """The users who may begin a lease on the device now, be it a short one; None: all users."""
         open_to: frozenset[str] | None = None
         for each in self._of.get(device, ()):
             if each.starts_s <= now_s < each.ends_s:

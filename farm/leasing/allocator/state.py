@@ -29,7 +29,7 @@ class KeptCool:
     @property
     def owner(self) -> str:
         """For people: "bob's bench"."""
-        return f"{self.queue.user or 'somebody'}'s {self.queue.group.meaning.lease_class.value}"
+        return f"{self.queue.user or 'another user'}'s {self.queue.group.meaning.lease_class.value}"
 
 
 class AllocatorState:
@@ -52,7 +52,7 @@ class AllocatorState:
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.kept: dict[str, KeptCool] = {}  # by device
         self.quiet: set[str] = set()  # devices whose holders need a quiet hub
-        self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as anybody knows where they are plugged in
+        self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as their ports are known
         self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
         self._holders: set[str] = set()  # request ids
         self._workers = 0
@@ -141,7 +141,7 @@ class AllocatorState:
         return holding
 
     def end_long_cleanings(self) -> None:
-        """Nobody is charged for more than `policy.cleaning_counts_s` after a lease. The oldest stand first."""
+        """No user is charged for more than `policy.cleaning_counts_s` after a lease. The oldest stand first."""
         over = takewhile(self._cleaned_long, tuple(self._cleaned_for))
         for device in over:
             self._end_cleaning(device)
@@ -192,7 +192,7 @@ class AllocatorState:
 
     @property
     def quiet_matters(self) -> bool:
-        """Whether somebody has or waits for a quiet hub."""
+        """Whether a lease or request is for a quiet hub."""
         return bool(self.quiet or self.index.quiet_waiting)
 
     def servable(self, groups: set[Group], *, slots: int = 0) -> set[Group]:
@@ -229,7 +229,7 @@ class AllocatorState:
         return suiting
 
     def leased_beside(self, device: str) -> list[str]:
-        """Other devices on the same hub that somebody has, sorted."""
+        """Other leased devices on the same hub, sorted."""
         return sorted(self._beside(device) & self.held.keys())
 
     def quiet_beside(self, device: str, user: str) -> list[str]:
@@ -252,7 +252,7 @@ class AllocatorState:
         return None if longer else kept
 
     def soon(self, device: str) -> bool:
-        """Whether the device is in service and nobody has it who keeps it as long as they like."""
+        """Whether the device is in service and not leased without a time limit."""
         if device in self.free:
             return True
         view, holding = self.index.views.get(device), self.held.get(device)
@@ -261,7 +261,7 @@ class AllocatorState:
         return holding is None or holding.request.lease_class is LeaseClass.TUNE
 
     def opens_at_s(self, device: str, lease_class: LeaseClass) -> float:
-        """About when a device opens to a class that it is closed to, if nobody works on it; inf: nobody can say."""
+        """About when a device opens to a class that it is closed to, if it stays idle; inf: unknown."""
         opens_in_s = self.index.views[device].closed[lease_class].opens_in_s
         return inf if opens_in_s is None else self.closed_at_s[device] + opens_in_s
 
@@ -330,7 +330,7 @@ class AllocatorState:
     # --- helpers --------------------------------------------------------------------------------------------------
 
     def _open_to(self, devices: set[str]) -> set[str] | None:
-        """The users for whom any of the devices is not reserved to others now; None: everybody."""
+        """The users for whom any of the devices is not reserved to others now; None: all users."""
         users: set[str] = set()
         for device in devices:
             only_for = self.reservations.only_for(device, self.now_s)

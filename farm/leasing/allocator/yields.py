@@ -2,23 +2,23 @@
 
 A tune lease is asked once, to give its phone back at the next candidate boundary, for one of four reasons:
 
-- Somebody waits who would be served if it ended (with its phone, or with its worker slot where that is all that is
+- A request waits that would be served if it ended (with its phone, or with its worker slot where that is all that is
   missing), and who then goes before the holder's own next request: by starvation, priority or share. The holder's other
   tune requests are no such reason. A phone is left to a tune lease for `min_slice_s`, and looked at again each
-  `min_slice_s` while anybody waits, because shares change with time. One lease is asked per request that waits.
+  `min_slice_s` while a request waits, because shares change with time. One lease is asked per request that waits.
 - A reservation of others on its phone has begun.
 - Its phone has closed to tuning (`DeviceView.closed`): it became too warm.
-- Its phone is to cool for somebody who starves (`CoolingClaims`); after `min_slice_s` too.
+- Its phone is to cool for a queue that starves (`CoolingClaims`); after `min_slice_s` too.
 
 Worker slots that outlast their leases (`Allocator.slot_kept`) are of tune leases too. When all slots are taken and
-somebody lacks nothing else, who goes before the slot's keeper, that keeper is asked to end: after `min_slice_s`, one
+a request lacks nothing else and goes before the slot's keeper, that keeper is asked to end: after `min_slice_s`, one
 at a time.
 
 A queue that starves while heat closes every phone to it has one of them kept cool. A farm that tuning keeps warm would
 else let a benchmark wait without bound: no phone ever cools, and a claim to the next free one is of no use. The rule:
 
-- A queue claims a phone when it has starved, its user may have one more, each phone that it might have soon (nobody has
-  it, or a tune lease, which yields) is closed to its class, and for heat at least one of them. It claims the one that
+- A queue claims a phone when it has starved, its user may have one more, each phone that it might have soon (free,
+  or under a tune lease, which yields) is closed to its class, at least one of them for heat. It claims the one that
   opens soonest. A queue has one claim, a phone is claimed by one queue; the queue that waits longest comes first.
 - A claimed phone is kept from all others but those who starve for longer, and people's own leases that do not tune
   (`AllocatorState.kept_from`). A tune lease on it is asked to yield. When a holder gets it that does
@@ -83,7 +83,7 @@ class Yields:
             self._unclaimed.add(device)
 
     def next_check_s(self) -> float | None:
-        """When the next lease is to be looked at; None: nobody waits, or there is none."""
+        """When the next lease is to be looked at; None: not leased waits, or there is none."""
         if not self._state.queues.waiting:
             return None
         checks = [*self._check_s.values(), *([self._slot_check_s] if self._state.slots else [])]
@@ -129,7 +129,7 @@ class Yields:
             able = [name for name, slot in ripe.items() if self._goes_before(waiting, slot)]
             if able:
                 name = min(able, key=lambda name: self._entitlement(name, ripe[name]))
-                reason = f"{waiting.request.user or 'somebody'} waits for its worker slot"
+                reason = f"{waiting.request.user or 'another user'} waits for its worker slot"
                 state.slots[name] = replace(ripe[name], asked=reason)
                 return
 
@@ -185,14 +185,14 @@ class Yields:
             self._ask_for_best(device)
 
     def _ask_for_best(self, device: str) -> None:
-        """Ask the holder of `device` if somebody should have it, for the foremost who is promised nothing yet."""
+        """Ask the holder of `device` to yield to the first entitled request that is promised nothing yet."""
         holding = self._state.held[device]
         for waiting in self._next_served(device, holding):
             if waiting.id in self._promised or self._claims(waiting):
                 continue
             if self._goes_before(waiting, holding):
                 self._promise(device, waiting)
-                self._ask(device, f"{waiting.request.user or 'somebody'} waits for it")
+                self._ask(device, f"{waiting.request.user or 'another user'} waits for it")
                 return
             if waiting.request.user != holding.request.user:
                 return  # those who follow have even less of a claim
@@ -230,7 +230,7 @@ class Yields:
         return holding.request.priority, -turn, holding.since_s, name
 
     def _claims(self, waiting: QueuedRequest) -> bool:
-        """Promise the request a device that was asked for and that nobody is promised; whether there was one."""
+        """Promise the request a device that was asked for and is promised to no request; whether there was one."""
         if self._unclaimed.isdisjoint(waiting.queue.group.devices):
             return False
         allowed = self._state.allowed(waiting, self._state.suiting(waiting.queue.group, self._unclaimed))
@@ -329,7 +329,7 @@ class CoolingClaims:
         return now_s >= again_s
 
     def _may_have(self, queue: UserQueue, device: str) -> bool:
-        """Whether the queue would get the device soon, were it open to it and nobody before it."""
+        """Whether the queue would get the device soon, were it open to it and no queue before it."""
         state = self._state
         return device in queue.group.devices and state.soon(device) and bool(state.unreserved(queue.first, {device}))
 

@@ -60,7 +60,7 @@ class GateLimits:
     handshake_s: float = 10.0  # for the client's hello
     open_s: float = 30.0  # for the phone: one that recovers for a job, an adb server that is being restarted
     # For its server, once connected. It takes milliseconds, or a second while the last session's memory is freed; a
-    # server that hangs is found by nothing else, and the phone is lost for everybody until then.
+    # server that hangs is found by nothing else, and the phone is lost for all until then.
     answer_s: float = 5.0
     idle_s: float = 600.0  # a session without a byte
 
@@ -113,7 +113,7 @@ class _RelayedSession:
         self._relay: Relay | None = None
         self._upstream: UpstreamSession | None = None
         self._greeting: asyncio.Task[None] | None = None  # while the client's hello is not complete
-        # Set when the session must not open any more: the client left, or somebody cut it.
+        # Set when the session must not open any more: the client left, or it was cut.
         self._interrupted: asyncio.Future[SessionEnd] = self._loop.create_future()
 
     @property

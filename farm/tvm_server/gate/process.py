@@ -114,7 +114,7 @@ class GateProcess:
         pid, uid, _ = peer_process(sock)
         if not trusted(uid):
             reason = f"it runs as uid {uid}, this gate as uid {os.geteuid()}"
-            log.debug("a daemon (pid %d) is refused: %s", pid, reason)  # as often as anybody likes
+            log.debug("a daemon (pid %d) is refused: %s", pid, reason)  # as often as callers like
             with sock, contextlib.suppress(OSError):
                 sock.setblocking(False)
                 sock.send(m.encode(m.Rejected(m.VERSION, __version__, reason)))

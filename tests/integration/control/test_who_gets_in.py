@@ -74,7 +74,7 @@ def test_a_runtime_folder_that_others_may_enter_stays_so(tmp_path):
 
 def test_a_runtime_folder_that_anybody_may_write_to_is_refused(tmp_path):
     tmp_path.chmod(0o1777)
-    with raises_code(Code.RUNTIME_FOLDER, match="anybody may write"):
+    with raises_code(Code.RUNTIME_FOLDER, match="any user may write"):
         prepare_runtime_folder(tmp_path, None)
 
 

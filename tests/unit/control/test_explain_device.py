@@ -48,7 +48,7 @@ def text(facts: DeviceFacts) -> str:
 
 def test_a_ready_phone_is_open_to_all_and_says_where_it_is() -> None:
     said = text(READY)
-    assert "pixel: ready, service in, heat ok; nobody has it" in said
+    assert "pixel: ready, service in, heat ok; not leased" in said
     assert [f"{each}: open" in said for each in LeaseClass] == [True] * 3
     assert "plugged in at hub 1-4, port 2, beside nexus" in said
 
@@ -153,6 +153,6 @@ def test_a_warm_phone_does_not_call_its_heat_ok_and_small_sizes_are_no_zero() ->
     health = Health(data_free_bytes=50 * 10**6)
     view = replace(READY.view, closed=shut, health=health)
     said = text(replace(READY, view=view, probed_s_ago=1.0, busy_beside={"nexus": "ann"}))
-    assert "heat warm: closed to bench; nobody has it" in said
+    assert "heat warm: closed to bench; not leased" in said
     assert "thermal status not known, /data 50 MB free" in said
     assert "ann has nexus: with --quiet-hub a bench waits" in said

@@ -220,5 +220,5 @@ async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
         assert [fleet.watcher.wanted(serial) for serial in ("S1", "S2", "stranger")] == [True, False, False]
         fleet.note_viewer()
         assert fleet.watcher.wanted("S2")
-        monkeypatch.setattr("farm.devices.fleet.LOOKED_S", 0.0)
+        monkeypatch.setattr("farm.devices.fleet.VIEWED_S", 0.0)
         assert not fleet.watcher.wanted("S2")

@@ -160,7 +160,7 @@ async def test_phones_that_hang_delay_nobody(monkeypatch: pytest.MonkeyPatch) ->
     assert set(changed) == {"WELL"}
 
 
-@pytest.mark.parametrize("next_turn", ["", "shell-1"], ids=["nobody has it", "somebody else has it"])
+@pytest.mark.parametrize("next_turn", ["", "shell-1"], ids=["not leased", "somebody else has it"])
 async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn: str) -> None:
     phones, turns = Phones(), {"timed": "bench-1", "forgotten": "bench-2"}
     timed, other, forgotten = agent_of("TIMED"), agent_of("OTHER"), agent_of("FORGOTTEN")

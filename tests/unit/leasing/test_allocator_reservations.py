@@ -56,7 +56,7 @@ def test_one_of_unknown_length_is_granted_only_well_before():
     reserve(lab, window(100, 200, "ann"))
     lab.now_s += 41
     assert not lab.want("bob", user="bob")
-    assert "reserved for ann in 59 s, and nobody knows how long" in lab.reasons("bob", wish(user="bob"))["a"]
+    assert "reserved for ann in 59 s, and how long it takes is unknown" in lab.reasons("bob", wish(user="bob"))["a"]
     assert lab.want("short", user="bob", longest_s=30.0) == "a"
 
 

@@ -130,7 +130,7 @@ async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
         csrf = await farm.sign_in()
         answer = await farm.client.post("/devices/pixel/reboot", data={"csrf": csrf})
     assert (answer.status_code, "--" in said(answer.text)) == (400, False)
-    assert "tick “even while somebody holds it”" in said(answer.text)
+    assert "tick “even while it is leased”" in said(answer.text)
 
 
 async def test_a_lease_is_extended_by_a_duration() -> None:

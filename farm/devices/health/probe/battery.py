@@ -47,7 +47,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
         if found := _FIELD.fullmatch(line):
             fields.setdefault(found[1], found[2])
     if _STOPPED in text:
-        return Battery(), [Dropped(DUMPSYS, "battery", _STOPPED, "somebody set the values by hand")]
+        return Battery(), [Dropped(DUMPSYS, "battery", _STOPPED, "its values were set by hand")]
     powered = tuple(
         name.lower() for name in ("AC", "USB", "Wireless", "Dock") if fields.get(f"{name} powered") == "true"
     )
@@ -76,7 +76,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
 def add_supply(battery: Battery, text: str) -> tuple[Battery, list[Dropped]]:
     """The same battery with what its gauge says: `SUPPLY/NAME=VALUE` lines, those of `uevent` and of single files.
 
-    Where `dumpsys battery` says something too, it counts; nobody can set the gauge's figures by hand.
+    Where `dumpsys battery` says something too, it counts; the gauge's figures cannot be set by hand.
     """
     values = _supply_values(text)
     if values.get("PRESENT", "").strip() == "0":

@@ -65,4 +65,4 @@ def test_without_a_reference_kernel_they_are_taken_as_measured():
 def test_that_two_results_are_of_two_models_is_said():
     a, b = certificate(model="a.onnx", model_sha256="1" * 64), certificate(model="b.onnx", model_sha256="2" * 64)
     assert two_models(a, a) == []
-    assert two_models(a, b) == ["A is of a.onnx, B of b.onnx: two files, whose outputs nobody compared"]
+    assert two_models(a, b) == ["A is of a.onnx, B of b.onnx: two files, whose outputs were not compared"]
