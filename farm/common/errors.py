@@ -74,6 +74,8 @@ class Code(StrEnum):
     COMMAND_FAILED = "command_failed", Fault.USER, "The command's exit code is not 0.", ExitCode.FAILED
     COMPILE = "compile", Fault.USER, "TVM cannot compile the model for that target."
     CONFIG = "config", Fault.USER, "The configuration has a mistake."
+    DAEMON_DIED = "daemon_died", Fault.HOST, "The farm daemon died while the attempt ran."
+    DAEMON_STOPPED = "daemon_stopped", Fault.HOST, "The farm daemon was stopped while the attempt ran."
     DATABASE = "database", Fault.HOST, "The database cannot be used."
     DEADLINE = "deadline", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_SCRIPT = "device_script", Fault.PHONE, "A device script answered in words it does not have."

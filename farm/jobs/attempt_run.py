@@ -27,7 +27,7 @@ from farm.jobs.executor import (
 from farm.jobs.planning import request_of
 from farm.jobs.pool import Pool
 from farm.jobs.queue.model import Error, Outcome
-from farm.jobs.queue.retry import DaemonStoppedError, broken_off
+from farm.jobs.queue.retry import broken_off
 from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
@@ -84,7 +84,7 @@ class AttemptRun:
         if goes_on:
             self.stop(AttemptState.RUNNING)
         else:
-            self.stop(*broken_off(kinds, self.job, DaemonStoppedError))
+            self.stop(*broken_off(kinds, self.job, Code.DAEMON_STOPPED))
 
     async def to_its_end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
         """Do the work; returns what can be kept of how it ended, whatever happens.

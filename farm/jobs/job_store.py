@@ -20,7 +20,7 @@ from farm.common.errors import Code, UserError, error_to_wire
 from farm.common.events import EventDraft, EventLog
 from farm.jobs.planning import request_of
 from farm.jobs.queue.model import ClockReading, Outcome
-from farm.jobs.queue.retry import DaemonDiedError, after_attempt, broken_off, crashes, failed_instead
+from farm.jobs.queue.retry import after_attempt, broken_off, crashes, failed_instead
 from farm.jobs.specs import Kinds
 from farm.leasing.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
@@ -211,7 +211,7 @@ async def _end_of_lease(
 async def _interrupt(
     store: Store, writer: JobWriter, kinds: Kinds, job: Job, attempt: Attempt, now: ClockReading
 ) -> None:
-    state, error = broken_off(kinds, job, DaemonDiedError)
+    state, error = broken_off(kinds, job, Code.DAEMON_DIED)
     ended = replace(attempt, state=state, ended_at=now.at, error=error)
     died = crashes((*store.jobs.attempts(job.id), ended))  # the store has it as running
     becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)

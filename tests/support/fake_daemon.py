@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from farm.common.errors import FarmError, NoPhoneError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
@@ -19,12 +19,6 @@ FINAL = ("done", "failed", "cancelled")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 Json = dict[str, Any]
-
-
-class NotHeldError(UserError):
-    """Nobody has such a lease."""
-
-    code = "lease_not_ready"
 
 
 class FakeDaemon:
@@ -314,7 +308,7 @@ class FakeDaemon:
         for held in self.held.values():
             if name in (held["lease"], held["job"], held["device"]):
                 return held
-        raise NotHeldError("there is no such lease")
+        raise UserError("there is no such lease", Code.LEASE_NOT_READY)
 
     def _seq(self) -> int:
         return self.events[-1]["seq"] if self.events else 0

@@ -21,18 +21,6 @@ BACK_OFF = BackOff(1.0, 60.0)
 MOST_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
 
 
-class DaemonStoppedError(HostError):
-    """The farm daemon was stopped while the attempt ran."""
-
-    code = "daemon_stopped"
-
-
-class DaemonDiedError(HostError):
-    """The farm daemon died while the attempt ran."""
-
-    code = "daemon_died"
-
-
 def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
     """The job as it is once its running attempt has ended with `outcome`.
 
@@ -60,7 +48,7 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
 def crashes(attempts: Iterable[Attempt]) -> int:
     """How many of a job's attempts the daemon has died under. A stop in good order does not count."""
     return sum(
-        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") == DaemonDiedError.code
+        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") == Code.DAEMON_DIED
         for each in attempts
     )
 
@@ -96,10 +84,10 @@ def _given_up(job: Job, now: ClockReading) -> Job:
     return failed_instead(job, error_to_wire(error), now.at)
 
 
-def broken_off(kinds: Kinds, job: Job, error: type[HostError]) -> tuple[AttemptState, Mapping[str, object]]:
+def broken_off(kinds: Kinds, job: Job, code: Code) -> tuple[AttemptState, Mapping[str, object]]:
     """Interrupted, which counts as no try; or failed, where what it has done already must not be done twice unasked."""
     kind = kinds.get(job.kind)
     if kind is None or not kind.once or job.max_attempts > 1:
-        return AttemptState.INTERRUPTED, error_to_wire(error())
+        return AttemptState.INTERRUPTED, error_to_wire(HostError(code=code))
     hint = f"part of it may be done: farm logs {job.id}; with --max-attempts 2 it would have been run again"
-    return AttemptState.FAILED, error_to_wire(error(hint=hint))
+    return AttemptState.FAILED, error_to_wire(HostError(code=code, hint=hint))

@@ -1,8 +1,8 @@
 """Codes of errors: each is raised with the fault that the table gives it, and crosses the wire."""
 
 import ast
+import itertools
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,15 +14,23 @@ from farm.common.errors import Code, ExitCode, FarmError, Fault, PhoneError, Use
 TWO_FAULTS = {Code.COMPILE, Code.UNKNOWN_KIND}  # of the user's request, or of the host that cannot do it
 
 
-def raised() -> Iterator[tuple[str, Code]]:
-    """Every class that the sources give a code to."""
+def code_of(node: ast.AST) -> Code | None:
+    named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"
+    return Code[node.attr] if named else None
+
+
+def sources() -> Iterator[ast.AST]:
     for path in Path(next(iter(farm.__path__))).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            given = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
-            for each in given:
-                if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "Code":
-                    names = (node.func, *given) if isinstance(node, ast.Call) else ()
-                    yield from ((name.id, Code[each.attr]) for name in names if isinstance(name, ast.Name))
+        yield from ast.walk(ast.parse(path.read_text("utf-8")))
+
+
+def raised(node: ast.AST) -> Iterator[tuple[str, Code]]:
+    """The class and the code of a call that makes an error, or of a `partial` of one."""
+    if isinstance(node, ast.Call):
+        given = [*node.args, *(each.value for each in node.keywords)]
+        codes = [code for code in map(code_of, given) if code]
+        names = [each.id for each in (node.func, *given) if isinstance(each, ast.Name)]
+        yield from itertools.product(names, codes)
 
 
 def family(cls: type[FarmError]) -> Iterator[type[FarmError]]:
@@ -33,8 +41,9 @@ def family(cls: type[FarmError]) -> Iterator[type[FarmError]]:
 
 def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
     faults = {cls.__name__: cls.fault for cls in family(FarmError)}
-    found = {(code, faults[name]) for name, code in raised() if name in faults}
-    assert {code for code, _ in found} == set(Code)
+    nodes = list(sources())
+    assert {code for code in map(code_of, nodes) if code} == set(Code)
+    found = {(code, faults[name]) for node in nodes for name, code in raised(node) if name in faults}
     assert {code for code, fault in found if fault is not code.fault} == TWO_FAULTS
 
 
@@ -51,5 +60,5 @@ def test_a_code_and_its_exit_code_cross_the_wire(code: Code) -> None:
 
 
 def test_codes_of_classes_are_not_declared_twice() -> None:
-    own = [cls for cls in family(FarmError) if "code" in vars(cls) and cls.__module__ in sys.modules]
+    own = [cls for cls in family(FarmError) if "code" in vars(cls) and cls.__module__.startswith("farm.")]
     assert [cls.__name__ for cls in own if not isinstance(cls.code, Code) and cls.code in set(Code)] == []

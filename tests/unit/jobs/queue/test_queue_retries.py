@@ -2,19 +2,17 @@
 
 import pytest
 
-from farm.common.errors import Fault, error_to_wire
+from farm.common.errors import Code, Fault, HostError, error_to_wire
 from farm.jobs.queue.model import Outcome, PhonesChanged
 from farm.jobs.queue.retry import (
     BACK_OFF,
     MOST_CRASHES,
-    DaemonDiedError,
-    DaemonStoppedError,
     crashes,
 )
 from farm.model.job import Attempt, AttemptState, JobState
 from tests.support.queue_desk import START, Desk, a_job, failure, moment
 
-DIED, STOPPED = error_to_wire(DaemonDiedError()), error_to_wire(DaemonStoppedError())
+DIED, STOPPED = (error_to_wire(HostError(code=each)) for each in (Code.DAEMON_DIED, Code.DAEMON_STOPPED))
 
 
 def test_a_phones_fault_means_another_phone_at_once():
