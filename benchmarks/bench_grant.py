@@ -4,7 +4,8 @@ Both are asked by the stock client's own functions, over one connection that wai
 connections at once. Ours decides, writes lease and event, and answers; the stock tracker pops a list.
 
 Both are measured in turns, so that whatever else the host does falls on both. The goal is about grants per second,
-which is totals; the medians beside it say what a grant costs when nothing comes between.
+which is totals; the medians beside it say what a grant costs when nothing comes between. Processor time, of all threads
+of the farm and of the client, is given as a multiple of a bare exchange (PING) with the same farm in the same round.
 """
 
 # ruff: noqa: SLF001 (the stock client offers no other way to its socket)
@@ -15,17 +16,19 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.harness import Context, Figure, percentile
-from tests.support.tvm import farm_door, stock_tracker
+from benchmarks.harness import Context, Figure, percentile, under
+from tests.support.tvm import DoorProcess, farm_door, stock_tracker
 
 PHONES = 200  # a large lab; each is granted once
 ROUNDS = 5  # stock and farm, one after the other
 STOCK_SERVERS = 15  # of a round; each costs the stock tracker 88 ms twice
 CLIENTS = 8
 GOAL_FACTOR = 50
+BARE = 1000  # exchanges
+GOAL_CPU = 25  # times a bare exchange
 
 
 def run(context: Context) -> list[Figure]:
@@ -33,22 +36,31 @@ def run(context: Context) -> list[Figure]:
     stock_ms: list[float] = []
     ours_ms: list[float] = []
     factors: list[float] = []  # of each round's medians
+    farm_cpu: list[float] = []  # of each round: a grant's processor time, times that of a bare exchange
+    all_cpu: list[float] = []  # the same with the client's
+    grant_cpu_ms: list[float] = []
     together_s = 0.0
     for number in range(ROUNDS):
         context.say(f"round {number + 1}: stock tracker, {STOCK_SERVERS} servers register, each is asked for")
+        ours: list[float] = []
         with stock_tracker() as port, offered(port, STOCK_SERVERS):
             stock = granted_ms(port, "board", STOCK_SERVERS)
         context.say(f"round {number + 1}: farm, {PHONES} phones, one connection, then {CLIENTS} at once")
-        with lab(context.folder / f"alone-{number}") as port:
-            ours = granted_ms(port, "android", PHONES)
-        with lab(context.folder / f"together-{number}") as port:
-            together_s += granted_together_s(port, "android", PHONES, CLIENTS)
+        with lab(context.folder / f"alone-{number}") as door:
+            bare = cpu_ms(door, BARE, lambda port: exchanges(port, BARE))
+            grant = cpu_ms(door, PHONES, lambda port: ours.extend(granted_ms(port, "android", PHONES)))
+        with lab(context.folder / f"together-{number}") as door:
+            together_s += granted_together_s(door.port, "android", PHONES, CLIENTS)
+        grant_cpu_ms.append(grant[0])
+        farm_cpu.append(grant[0] / bare[0])
+        all_cpu.append(sum(grant) / sum(bare))
         factors.append(statistics.median(stock) / statistics.median(ours))
         stock_ms += stock
         ours_ms += ours
     per_s, stock_per_s = 1e3 / statistics.mean(ours_ms), 1e3 / statistics.mean(stock_ms)
     factor = per_s / stock_per_s
     goal, kept = f"at least {GOAL_FACTOR}", factor >= GOAL_FACTOR
+    cpu = statistics.median(farm_cpu)
     return [
         Figure("grants, one connection, all rounds", per_s, "1/s", stock_per_s),
         Figure("times the stock tracker, grants per second", factor, "", None, goal, kept),
@@ -56,6 +68,9 @@ def run(context: Context) -> list[Figure]:
         Figure("times the stock tracker, medians of a round, worst round", min(factors), ""),
         Figure("one grant, median", statistics.median(ours_ms), "ms", statistics.median(stock_ms)),
         Figure("one grant, 99th percentile", percentile(ours_ms, 99), "ms", percentile(stock_ms, 99)),
+        Figure("one grant, processor time of the farm", statistics.median(grant_cpu_ms), "ms"),
+        under("one grant, processor time of the farm, times a bare exchange", cpu, "", GOAL_CPU),
+        Figure("one grant, processor time of farm and client, times a bare exchange", statistics.median(all_cpu), ""),
         Figure(f"grants, {CLIENTS} connections at once", ROUNDS * PHONES / together_s, "1/s"),
     ]
 
@@ -105,9 +120,29 @@ def granted_together_s(port: int, key: str, count: int, clients: int) -> float:
     return time.perf_counter() - begun
 
 
+def exchanges(port: int, count: int) -> None:
+    """`count` bare exchanges over one connection."""
+    from tvm import rpc
+    from tvm.rpc import base
+
+    client = rpc.connect_tracker("127.0.0.1", port)
+    for _ in range(count):
+        base.sendjson(client._sock, [base.TrackerCode.PING])
+        base.recvjson(client._sock)
+    client.close()
+
+
+def cpu_ms(door: DoorProcess, count: int, ask: Callable[[int], None]) -> tuple[float, float]:
+    """Processor time of the farm and of this client for each of `count` answers."""
+    farm_s, client_s = door.state("cpu")["cpu_s"], time.process_time()
+    ask(door.port)
+    client_s = time.process_time() - client_s
+    return 1e3 * (door.state("cpu")["cpu_s"] - farm_s) / count, 1e3 * client_s / count
+
+
 @contextlib.contextmanager
-def lab(folder: Path) -> Iterator[int]:
-    """A door with its phones and a new database: its port."""
+def lab(folder: Path) -> Iterator[DoorProcess]:
+    """A door with its phones and a new database."""
     folder.mkdir()
     with farm_door(*(f"phone-{number}:1:secret" for number in range(PHONES)), store=folder) as door:
-        yield door.port
+        yield door

@@ -16,7 +16,19 @@ from functools import wraps
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, RowMapping, Select, Table, UpdateBase, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Executable,
+    RowMapping,
+    Select,
+    Table,
+    UpdateBase,
+    bindparam,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError
 
@@ -33,6 +45,9 @@ CANCEL_LIMIT_S = 5.0  # how long a cancelled caller waits: a commit takes millis
 RETRY_S = 1.0  # a store that reports when it can write again is asked at once; this is for one that does not
 P = ParamSpec("P")
 logger = logging.getLogger(__name__)
+
+EVENT, EVENT_COLUMNS = insert(event), tuple(event.c.keys())
+SELECTOR = select(selector.c.id).where(selector.c.text == bindparam("of"))
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself only has weak references
 
 
@@ -115,9 +130,16 @@ class Database:
         """`write` of one row: insert it, or replace the one with its primary key."""
         await self.write(lambda connection: put(connection, table, values), events)
 
-    async def change(self, statement: UpdateBase, events: Sequence[Event] = (), *, last: bool = False) -> bool:
-        """`write_if` of one statement; False when it finds no row."""
-        return await self.write_if(lambda connection: must_change(connection, statement), events, last=last)
+    async def change(
+        self,
+        statement: UpdateBase,
+        events: Sequence[Event] = (),
+        values: Mapping[str, Any] | None = None,
+        *,
+        last: bool = False,
+    ) -> bool:
+        """`write_if` of one statement with these values of its parameters; False when it finds no row."""
+        return await self.write_if(lambda connection: must_change(connection, statement, values), events, last=last)
 
 
 class TableAccess:
@@ -127,13 +149,13 @@ class TableAccess:
         self._database = database
 
 
-def must_change(connection: Connection, statement: UpdateBase) -> None:
-    """Execute a conditional UPDATE or DELETE.
+def must_change(connection: Connection, statement: UpdateBase, values: Mapping[str, Any] | None = None) -> None:
+    """Execute a conditional UPDATE or DELETE with these values of its parameters.
 
     Raises:
         ConditionFailedError: it found no row.
     """
-    if connection.execute(statement).rowcount == 0:
+    if connection.execute(statement, values).rowcount == 0:
         raise ConditionFailedError
 
 
@@ -151,8 +173,8 @@ def in_parts(names: Iterable[str]) -> Iterator[list[str]]:
 
 def insert_events(connection: Connection, events: Iterable[Event]) -> None:
     """Store events."""
-    if rows := [{column.name: getattr(each, column.name) for column in event.c} for each in events]:
-        connection.execute(insert(event), rows)
+    if rows := [{name: getattr(each, name) for name in EVENT_COLUMNS} for each in events]:
+        connection.execute(EVENT, rows)
 
 
 def put(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
@@ -164,7 +186,7 @@ def put(connection: Connection, table: Table, values: Mapping[str, Any]) -> None
 
 def selector_number(connection: Connection, text: str) -> int:
     """The number of a selector; a new one gets its number now. One thread writes, so none is added meanwhile."""
-    known = connection.execute(select(selector.c.id).where(selector.c.text == text)).scalar_one_or_none()
+    known = connection.execute(SELECTOR, {"of": text}).scalar_one_or_none()
     return known or inserted_number(connection, selector, text=text)
 
 

@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Double, Select, case, delete, func, insert, literal, or_, select, type_coerce, update
+from sqlalchemy import (
+    Connection,
+    Double,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
 from farm.common.errors import UserError
 from farm.common.events import Event
@@ -73,6 +87,11 @@ def select_leases() -> Select[Any]:
     return select(*columns, selector.c.text.label("selector")).join_from(lease, selector)
 
 
+# Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
+GRANT = insert(lease)
+END = update(lease).where(lease.c.id == bindparam("of"), lease.c.ended_at.is_(None))
+
+
 class LeaseTable(TableAccess):
     """Statements over leases."""
 
@@ -131,7 +150,7 @@ class LeaseTable(TableAccess):
 
         def grant(connection: Connection) -> None:
             number = selector_number(connection, record.selector)
-            connection.execute(insert(lease).values({**values_of(record), "selector": number}))
+            connection.execute(GRANT, {**values_of(record), "selector": number})
 
         await self._database.write(grant, events)
 
@@ -139,12 +158,8 @@ class LeaseTable(TableAccess):
         self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
     ) -> bool:
         """The end of a lease; False: it had ended before, or there is none."""
-        end = (
-            update(lease)
-            .where(lease.c.id == lease_id, lease.c.ended_at.is_(None))
-            .values(ended_at=ended_at, reason=reason, held_s=held_s)
-        )
-        return await self._database.change(end, events, last=True)
+        values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": held_s}
+        return await self._database.change(END, events, values, last=True)
 
     async def cleaned(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         """How long the device was cleaned and checked after the lease; False: there is none of that id."""

@@ -55,9 +55,12 @@ class QueuedWrite(Generic[T]):
     done: Future[T]
 
     def run(self, connection: Connection) -> tuple[Any, BaseException | None]:
-        """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit."""
+        """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit.
+
+        Alone it is the whole transaction: a savepoint costs two statements more.
+        """
         try:
-            with connection.begin_nested():
+            with connection.begin_nested() if connection.in_transaction() else connection.begin():
                 return self.statement(connection), None
         except (IntegrityError, DataError) as error:  # DataError: a value that is too large or of an unknown form
             return None, FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
@@ -217,7 +220,8 @@ class Writer:
         try:
             begun_s = time.monotonic()
             self._check_files()
-            with self._engine.begin() as connection:
+            several = len(wanted) > 1
+            with self._engine.connect() as connection, connection.begin() if several else contextlib.nullcontext():
                 outcomes = [work.run(connection) for work in wanted]
             self.commits.observe(time.monotonic() - begun_s)
         except Exception as error:
@@ -294,18 +298,23 @@ class Writer:
 
 async def _outcome(done: Future[T]) -> T:
     """Wait for a write. Cancelling withdraws it while its commit has not begun, else waits for the commit's end."""
-    waited = asyncio.wrap_future(done)
+    loop = asyncio.get_running_loop()
+    settled = asyncio.Event()  # of this loop; a wrapped and shielded future takes two turns of it more
+
+    def settle(_: Future[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            loop.call_soon_threadsafe(settled.set)
+
+    done.add_done_callback(settle)
     try:
-        return await asyncio.shield(waited)
+        await settled.wait()
     except asyncio.CancelledError:
         if not done.cancel():
             while not done.done():
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await asyncio.shield(waited)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await settled.wait()
         raise
-    finally:
-        # Read the exception: asyncio would log it as never retrieved when the caller has left.
-        waited.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return done.result()
 
 
 def _not_written(evidence: str) -> StoreWriteError:

@@ -3,7 +3,7 @@
 `python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
 phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
-the gate's. Each line on stdin is answered by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the
+the gate's. The line "cpu" is answered by {"cpu_s"}, each other one on stdin by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the
 line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin is closed.
 """
 
@@ -17,6 +17,7 @@ import os
 import resource
 import socket
 import sys
+import time
 from pathlib import Path
 
 from farm.adb.client import AdbClient
@@ -113,6 +114,9 @@ async def serve(arguments: argparse.Namespace) -> None:
         elif command == b"unhog":
             for descriptor in taken:
                 os.close(descriptor)
+        elif command == b"cpu":
+            print(json.dumps({"cpu_s": time.process_time()}), flush=True)
+            continue
         gc.collect()
         state = {
             "rss_bytes": int(os.pread(statm, 100, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE"),

@@ -343,8 +343,7 @@ class Allocator:
         reluctance = self._state.index.reluctance
         if len(chosen) == 1:
             ((waiting, devices),) = chosen.items()
-            prefer = waiting.request.prefer
-            return {waiting: min(devices, key=lambda device: (device not in prefer, reluctance(device)))}
+            return {waiting: min(devices & waiting.request.prefer or devices, key=reluctance)}
         assignment: Matching[str, QueuedRequest] = Matching()
         for device in sorted(set().union(*chosen.values()), key=reluctance):
             assignment.add(device, [waiting for waiting, devices in chosen.items() if device in devices])

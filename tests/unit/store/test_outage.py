@@ -255,7 +255,7 @@ async def test_no_error_of_a_probe_ends_the_thread(here, monkeypatch, error):
         raise InterfaceError("x", None, Exception("connection is closed"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer._engine, "begin", gone)
+        patched.setattr(writer._engine, "connect", gone)
         with pytest.raises(StoreWriteError, match="cannot be reached"):
             await here.jobs.add((job(),))
         await probed.wait()

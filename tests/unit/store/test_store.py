@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import literal_column, update
+from sqlalchemy import event, literal_column, update
 
 from farm.common.errors import Code
 from farm.model.health import Battery, ClusterReading, Health, SensorGroup, Temperature, ThrottleStatus
@@ -133,12 +133,21 @@ async def test_the_writer_survives_its_callers_mistakes_and_their_leaving(store)
 
 async def test_a_bug_in_a_commit_fails_it_and_no_other(store, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(store.database.writer._engine, "begin", None)
+        patched.setattr(store.database.writer._engine, "connect", None)
         with pytest.raises(StoreWriteError, match="could not be written") as caught:
             await store.devices.save(DeviceRecord("X1", "pixel"))
     assert "TypeError" in caught.value.evidence
     await store.devices.save(DeviceRecord("X1", "pixel"))
     assert len(store.devices.all()) == 1
+
+
+async def test_a_write_alone_needs_no_savepoint(store):
+    executed = []
+    engine = store.database.writer._engine
+    event.listen(engine, "before_cursor_execute", lambda *given: executed.append(given[2].split()[0]))
+    await store.devices.save(DeviceRecord("X1", "pixel"))
+    assert "INSERT" in executed
+    assert not {"SAVEPOINT", "RELEASE"} & set(executed)
 
 
 def _write_until_killed(path, pipe):
