@@ -16,7 +16,7 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Context, Figure, percentile, under
@@ -42,13 +42,17 @@ def run(context: Context) -> list[Figure]:
     together_s = 0.0
     for number in range(ROUNDS):
         context.say(f"round {number + 1}: stock tracker, {STOCK_SERVERS} servers register, each is asked for")
-        ours: list[float] = []
         with stock_tracker() as port, offered(port, STOCK_SERVERS):
             stock = granted_ms(port, "board", STOCK_SERVERS)
         context.say(f"round {number + 1}: farm, {PHONES} phones, one connection, then {CLIENTS} at once")
         with lab(context.folder / f"alone-{number}") as door:
-            bare = cpu_ms(door, BARE, lambda port: exchanges(port, BARE))
-            grant = cpu_ms(door, PHONES, lambda port: ours.extend(granted_ms(port, "android", PHONES)))
+            before = cpu_s(door)
+            exchanges(door.port, BARE)
+            between = cpu_s(door)
+            ours = granted_ms(door.port, "android", PHONES)
+            after = cpu_s(door)
+        bare = [1e3 * (till - since) / BARE for since, till in zip(before, between, strict=True)]
+        grant = [1e3 * (till - since) / PHONES for since, till in zip(between, after, strict=True)]
         with lab(context.folder / f"together-{number}") as door:
             together_s += granted_together_s(door.port, "android", PHONES, CLIENTS)
         grant_cpu_ms.append(grant[0])
@@ -132,12 +136,9 @@ def exchanges(port: int, count: int) -> None:
     client.close()
 
 
-def cpu_ms(door: DoorProcess, count: int, ask: Callable[[int], None]) -> tuple[float, float]:
-    """Processor time of the farm and of this client for each of `count` answers."""
-    farm_s, client_s = door.state("cpu")["cpu_s"], time.process_time()
-    ask(door.port)
-    client_s = time.process_time() - client_s
-    return 1e3 * (door.state("cpu")["cpu_s"] - farm_s) / count, 1e3 * client_s / count
+def cpu_s(door: DoorProcess) -> tuple[float, float]:
+    """Processor time so far of the farm and of this client."""
+    return door.state("cpu")["cpu_s"], time.process_time()
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 `python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
 phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
-the gate's. The line "cpu" is answered by {"cpu_s"}, each other one on stdin by {"rss_bytes", "cpu_s", "loop_delay_s", "open", "waiting", "keys"}; the
-line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin is closed.
+the gate's. The line "cpu" on stdin is answered by {"cpu_s"}, each other one by {"rss_bytes", "cpu_s", "loop_delay_s",
+"open", "waiting", "keys"}; the line "hog" first takes every free descriptor, "unhog" gives them back. Ends when stdin
+is closed.
 """
 
 from __future__ import annotations
