@@ -1,4 +1,4 @@
-"""A leased adb between unmodified adb programs and a real server: 29 and 36 on both sides, two phones behind it."""
+"""A leased adb between unmodified adb programs and a real server of the other release, two phones behind it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import usable
 from farm.adb.lease_proxy.proxy import LeasedAdb
 from farm.adb.lease_proxy.tunnels import MOST_TUNNELS
+from farm.adb.program import AdbBinary
 from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
 from farm.common.errors import NotAllowedError
@@ -107,16 +108,16 @@ class Leased:
         assert said in done.out + done.err, (words, done)
 
 
-@pytest.fixture(params=sorted(BINARIES))
-async def leased(
-    request: pytest.FixtureRequest, client: AdbClient, lab: LabClient, folder: Path
-) -> AsyncIterator[Leased]:
+@pytest.fixture
+async def leased(binary: AdbBinary, client: AdbClient, lab: LabClient, folder: Path) -> AsyncIterator[Leased]:
+    """Programs of one release meet each other in the tests of whole farms."""
+    program = next((other for other in BINARIES.values() if Path(other) != binary.path), str(binary.path))
     serials = {name: (await asyncio.to_thread(lab.phone, name)).serial for name in ("mine", "theirs")}
     adb = LeasedAdb(client, serials["mine"], anybody)
     await adb.open()
     home = folder / "user"
     home.mkdir()
-    yield Leased(adb, BINARIES[request.param], home, serials["mine"], serials["theirs"])
+    yield Leased(adb, program, home, serials["mine"], serials["theirs"])
     await adb.close()
 
 
