@@ -7,7 +7,7 @@ import pytest
 
 from farm.client import Client
 from farm.kinds.shell.spec import ShellSpec
-from tests.support.strangers import ELSEWHERE, key_of
+from tests.support.other_users import ELSEWHERE, key_of
 from tests.support.whole_farm import Story, until_ready
 
 JOBS = {"short": (1, 12), "long": (3, 9)}  # user: seconds of a job, how many jobs

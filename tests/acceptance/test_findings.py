@@ -34,7 +34,7 @@ def kinds(farm):
     return {each["kind"] for each in row(farm)["findings"]}
 
 
-def test_a_full_phone_is_kept_away_until_it_has_room(farm, name):
+def test_a_full_phone_is_kept_away_until_it_has_space(farm, name):
     story = Story(farm)
     done = farm.farm("demo", "fault", name, "full_disk", "free_bytes=50000000")
     assert done.stdout.startswith(f"{name}: /data has that many bytes left"), done

@@ -17,8 +17,8 @@ from farm.control.address import find, read_key
 from farm.control.client import ControlClient
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import TARGETS, frames
+from tests.support.other_users import ELSEWHERE, key_of, signed_in
 from tests.support.raw import RawTracker
-from tests.support.strangers import ELSEWHERE, key_of, signed_in
 from tests.support.whole_farm import running_farm, until
 
 SEED = 20261122

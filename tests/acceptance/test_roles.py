@@ -29,12 +29,12 @@ def stranger(farm):
     return run
 
 
-def test_a_stranger_cannot_even_ask(farm, stranger):
+def test_another_user_cannot_connect(farm, stranger):
     refused(stranger("status"), ExitCode.NOT_ALLOWED, str(farm.socket), "group farm")
 
 
 @pytest.mark.usefixtures("open_socket")
-def test_a_stranger_who_can_ask_may_look(farm, stranger):
+def test_another_user_who_can_connect_may_view(farm, stranger):
     looked = stranger("status")
     assert looked.returncode == ExitCode.OK, looked
     assert phones(farm)[0].name in looked.stdout
@@ -55,7 +55,7 @@ def test_a_stranger_who_can_ask_may_look(farm, stranger):
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
-def test_a_stranger_who_can_ask_changes_nothing(farm, stranger, arguments):
+def test_another_user_who_can_connect_changes_nothing(farm, stranger, arguments):
     name, story = phones(farm)[0].name, Story(farm)
     refused(stranger(*(word.format(name) for word in arguments)), ExitCode.NOT_ALLOWED, "nobody is viewer")
     story.read()

@@ -19,7 +19,7 @@ from farm.common.errors import ExitCode, NotAllowedError
 from farm.control.address import find
 from farm.control.client import ControlClient
 from tests.support.long_bench import bench_under_way
-from tests.support.strangers import ELSEWHERE, key_of, signed_in
+from tests.support.other_users import ELSEWHERE, key_of, signed_in
 from tests.support.systemd import Host
 from tests.support.tvm import ROOT, environment
 from tests.support.verbs import every_verb

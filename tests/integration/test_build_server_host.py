@@ -57,7 +57,7 @@ print(json.dumps([said, left]))
 """
 
 
-def test_without_room_the_host_is_blamed_and_with_room_it_is_built(tmp_path: Path) -> None:
+def test_without_disk_space_the_host_is_blamed_and_with_it_it_is_built(tmp_path: Path) -> None:
     (*full, roomy, endless), left = on_small_disk("40m", tmp_path, CHILD)
     assert len(full) == 3
     for kind, message, hint in full:

@@ -383,7 +383,7 @@ async def test_a_client_that_dies_while_a_stuck_phone_takes_nothing_is_noticed()
         assert (await lab.over())["outcome"] == "vanished"
 
 
-async def test_stopping_the_door_cuts_and_reports_every_session():
+async def test_stopping_the_server_cuts_and_reports_every_session():
     async with Lab() as lab:
         sock = await lab.session()
         await lab.door.stop()

@@ -40,7 +40,7 @@ async def test_newcomers_that_wait_too_long_are_sent_away_and_said_so(caplog):
         await until(lambda: lab.gate._listener.open == 0)
 
 
-async def test_no_more_newcomers_wait_than_there_is_room_for(monkeypatch, caplog):
+async def test_no_more_connections_wait_than_the_limit(monkeypatch, caplog):
     monkeypatch.setattr(forwarding, "MOST_WAITING", 1)
     async with Lab() as lab:
         first = asyncio.create_task(lab.key())

@@ -66,7 +66,7 @@ async def test_clients_that_connect_leave_the_loop_to_sessions_after_a_few():
     assert max(in_a_turn) <= 8, "each takes 0.04 ms, and both ways of a session's call wait for a turn"
 
 
-def test_a_door_without_descriptors_rests_and_comes_back():
+def test_a_port_without_descriptors_rests_and_comes_back():
     window_s = 1.0
     with farm_door(files=FEW_FILES) as door:
         old = socket.create_connection(("127.0.0.1", door.port), timeout=20)
@@ -164,7 +164,7 @@ async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(m
         each.close()
 
 
-def test_clients_that_a_starved_door_cannot_serve_are_told_after_a_while():
+def test_clients_that_a_starved_port_cannot_serve_are_told_after_a_while():
     with farm_door(files=FEW_FILES) as door:
         door.state("hog")
         with socket.create_connection(("127.0.0.1", door.port), timeout=SHED_AFTER_S + 10) as client:

@@ -277,7 +277,7 @@ def test_the_cost_model_learns_as_long_as_there_are_rounds_to_think_of(tmp_path:
     assert max(learned) < 24
 
 
-def test_housekeeping_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path: Path) -> None:
+def test_cleanup_leaves_ones_own_folder_and_those_in_use_however_old(tmp_path: Path) -> None:
     long_ago_s = time.time() - 2 * UNUSED_S
     mine, busy, left = (tmp_path / TUNING / "model" / name for name in ("mine", "busy", "left"))
     for each in (mine, left):

@@ -76,7 +76,7 @@ def test_a_token_from_its_making_to_its_revoking(farm: VirtualFarm, browser: htt
     assert browser.post("/sign-in", data={"token": token}).status_code == 403
 
 
-def test_a_user_may_do_no_more_than_by_the_job_door(farm: VirtualFarm, browser: httpx.Client) -> None:
+def test_a_user_may_do_no_more_than_over_the_control_socket(farm: VirtualFarm, browser: httpx.Client) -> None:
     name = farm.status()["devices"][0]["name"]
     token = answer(farm.farm("auth", "new", "bob", "--role", "user", "--web", "--json"))["token"]
     page = browser.post("/sign-in", data={"token": token, "to": "/"})

@@ -85,7 +85,7 @@ async def test_a_token_allows_its_own_attempt_and_nothing_else(lab, asked, code)
 
 
 @in_the_labs_loop
-async def test_the_workers_door_admits_only_the_right_token(lab):
+async def test_the_workers_socket_admits_only_the_right_token(lab):
     class Verbs:
         async def handle(self, verb, fields):
             return {"verb": verb}

@@ -181,7 +181,7 @@ class FakeDevices:
 
 
 class DoorProcess:
-    """A farm door in its own process (door_process.py)."""
+    """A TVM listener in its own process (listener_process.py)."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self._child = child
@@ -211,13 +211,13 @@ class DoorProcess:
 def farm_door(
     *phones: str, files: int = 0, adb: str = "", store: Path | None = None, gate: Path | None = None
 ) -> Iterator[DoorProcess]:
-    """A farm door in its own process.
+    """A TVM listener in its own process.
 
     `phones` are NAME:PORT:SECRET or NAME:PORT:SECRET:SERIAL (then `adb` is the server's spec); `files` limits its
     descriptors; leases are kept in a database in the folder `store`, without it in memory; `gate` is a running gate's
     socket, without it the gate is inside.
     """
-    arguments = ["-m", "tests.support.door_process", "--files", str(files), "--adb", adb]
+    arguments = ["-m", "tests.support.listener_process", "--files", str(files), "--adb", adb]
     arguments += ["--store", str(store)] if store is not None else []
     arguments += ["--gate", str(gate)] if gate is not None else []
     for phone in phones:

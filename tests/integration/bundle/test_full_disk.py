@@ -38,7 +38,7 @@ print(json.dumps({"said": said, "left": left, "damages": len(library.verify()), 
 
 
 @pytest.mark.parametrize("part", ["files", "golden"])
-def test_is_said_and_leaves_nothing_and_works_again_with_room(tmp_path: Path, part: str) -> None:
+def test_is_reported_and_leaves_nothing_and_works_again_with_space(tmp_path: Path, part: str) -> None:
     folder = write_folder(tmp_path / "folder", ANDROID_BUNDLE)
     if part == "files":
         (folder / "large.bin").write_bytes(bytes(10_000_000))

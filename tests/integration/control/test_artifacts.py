@@ -198,7 +198,7 @@ class Use:
         self.live, self.results = lambda: live, lambda: results
 
 
-async def test_an_upload_that_has_no_room_is_refused_with_what_to_do(tmp_path):
+async def test_an_upload_without_disk_space_is_refused_with_what_to_do(tmp_path):
     first = b"first".ljust(20)
     use = Use(live={hashlib.sha256(first).hexdigest()})
     folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=30), use)

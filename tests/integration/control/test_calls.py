@@ -15,7 +15,7 @@ from farm.control import callers, limits, router
 from farm.control.callers import People, Role
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
-from tests.integration.control.door import FLOOD, Door
+from tests.integration.control.served import FLOOD, ServedControl
 from tests.support.errors import raises_code
 from tests.support.waiting import until
 
@@ -64,7 +64,7 @@ async def test_a_slow_reader_gets_everything_and_holds_nobody_up(door):
     assert await reading == list(range(FLOOD))
 
 
-async def test_unread_answers_are_kept_up_to_a_size_and_the_door_stays_open(door, monkeypatch):
+async def test_unread_answers_are_kept_up_to_a_size_and_the_socket_stays_open(door, monkeypatch):
     monkeypatch.setattr(door.server._router._unread._connections, "per_key", 4 << 20)
     monkeypatch.setattr(router, "PATIENCE_S", 0.1)
     sha256 = door.artifacts.add(os.urandom(MAX_FRAME_BYTES))
@@ -160,7 +160,7 @@ async def test_each_role_may_do_its_part(door, role, allowed):
                 await door.call(kind)
 
 
-async def test_root_and_the_service_operate_and_strangers_look():
+async def test_root_and_the_service_operate_and_other_users_view():
     people = People(service_uid=4242, group="no-such-group-here")
     roles = [(await people(uid)).role for uid in (0, 4242, 4243)]
     assert roles == [Role.OPERATOR, Role.OPERATOR, Role.VIEWER]
@@ -203,7 +203,7 @@ async def test_a_caller_that_goes_away_ends_its_call(door):
 
 
 async def test_a_daemon_that_stops_says_so_to_those_who_wait(tmp_path):
-    door = Door(tmp_path)
+    door = ServedControl(tmp_path)
     await door.server.start()
     waiting = asyncio.create_task(door.call("never"))
     await asyncio.wait_for(door.began.wait(), 10)
@@ -215,7 +215,7 @@ async def test_a_daemon_that_stops_says_so_to_those_who_wait(tmp_path):
     assert door.cancelled.is_set()
 
 
-async def test_garbage_never_closes_the_door(door):
+async def test_garbage_never_closes_the_socket(door):
     context = zmq.Context()
     try:
         for frames in (

@@ -14,7 +14,7 @@ import pytest
 from farm.common.errors import FarmError
 from farm.control.client import ControlClient
 from farm.control.limits import raise_descriptor_limit
-from tests.integration.control.crowded_door import DESCRIPTORS
+from tests.integration.control.crowded import DESCRIPTORS
 from tests.support.tvm import ROOT
 from tests.support.whole_farm import until
 
@@ -32,8 +32,8 @@ def silent(family, where):
 
 
 @pytest.mark.parametrize("door", ["unix", "tcp"])
-def test_silent_connections_end_no_door(tmp_path, door):
-    command = [sys.executable, "-m", "tests.integration.control.crowded_door", str(tmp_path)]
+def test_silent_connections_block_no_interface(tmp_path, door):
+    command = [sys.executable, "-m", "tests.integration.control.crowded", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         port = int(child.stdout.readline())
         path = tmp_path / "control.sock"

@@ -17,7 +17,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.listeners import ControlSocketError
 from farm.control.server import ControlServer
-from tests.integration.control.door import Door
+from tests.integration.control.served import ServedControl
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,7 +49,7 @@ def test_a_daemon_with_a_full_queue_is_busy_and_not_away(full_socket, tmp_path, 
         ControlClient(tmp_path / "control.sock").call("status")
 
 
-def test_a_queue_with_room_again_is_waited_for(full_socket, tmp_path):
+def test_a_full_queue_is_waited_for(full_socket, tmp_path):
     with socket.socket(socket.AF_UNIX) as client:
         threading.Timer(0.05, lambda: full_socket.accept()[0].close()).start()
         address.connect_unix(client, tmp_path / "control.sock", 10.0)
@@ -74,7 +74,7 @@ def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
 
 
 async def test_a_starting_daemon_is_waited_for(tmp_path):
-    door = Door(tmp_path)
+    door = ServedControl(tmp_path)
     with ControlClient(door.path) as client:
         with pytest.raises(DaemonUnreachableError):
             client.wait_until_up(30, alive=lambda: False)

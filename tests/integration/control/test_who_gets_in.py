@@ -13,7 +13,7 @@ import pytest
 
 from farm.common.errors import Code
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
-from tests.integration.control.door import Door
+from tests.integration.control.served import ServedControl
 from tests.support.errors import raises_code
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +45,7 @@ async def test_members_of_the_group_reach_the_daemon_and_outsiders_do_not():
         os.chmod(made, 0o711)  # noqa: PTH101 (as /run is)
         folder = Path(made) / "run"
         prepare_runtime_folder(folder, FARM_GID)
-        door = Door(folder, FARM_GID)
+        door = ServedControl(folder, FARM_GID)
         await door.server.start()
         try:
             member = await asyncio.to_thread(call_as_somebody, door.path, [FARM_GID])

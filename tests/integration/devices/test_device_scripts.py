@@ -135,7 +135,7 @@ def test_a_lost_link_kills_nothing(phone: PhoneFolder) -> None:
     ("secret", "bundle", "why"),
     [("two", "b1", "its secret is not ours"), ("one", "b2", "it runs another bundle")],
 )
-def test_a_stranger_is_not_adopted(phone: PhoneFolder, secret: str, bundle: str, why: str) -> None:
+def test_another_process_is_not_adopted(phone: PhoneFolder, secret: str, bundle: str, why: str) -> None:
     phone.start()
     status = phone.status(secret, bundle)
     assert (status["adoptable"], status["why"]) == ("no", why)

@@ -177,7 +177,7 @@ def test_a_wrong_key_is_refused_and_told_so(server, library):
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -1)], ids=repr)
-def test_strangers_do_not_hurt(server, garbage):
+def test_garbage_does_not_hurt(server, garbage):
     with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S) as peer:
         peer.sendall(garbage)
         peer.shutdown(socket.SHUT_WR)

@@ -133,7 +133,7 @@ def test_a_status_takes_exactly_what_it_wants(follows: bytes) -> None:
         assert wire[at:] == follows
 
 
-def test_an_answer_that_is_no_status_names_the_stranger() -> None:
+def test_an_answer_that_is_no_status_names_the_program() -> None:
     reader = StatusReader()
     with pytest.raises(ProtocolError, match="not an adb server"):
         reader.feed(b"HTTP/1.1 400 Bad Request")

@@ -121,7 +121,7 @@ async def test_a_disk_that_fills_up_is_told_in_the_phones_words(
     assert on_phone(server) == {}
 
 
-async def test_too_little_room_is_seen_before_a_byte_is_sent(
+async def test_too_little_space_is_seen_before_a_byte_is_sent(
     server: FakeServer, client: AdbClient, files: list[PushFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push, "RESERVE_BYTES", 1 << 60)

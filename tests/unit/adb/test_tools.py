@@ -57,7 +57,7 @@ async def test_a_device_is_refused_before_a_byte_is_read(pull):
         await pull(1_000_000, pytest.fail, "/dev/zero")
 
 
-async def test_a_pull_asks_for_room_before_it_takes_it(pull, tmp_path):
+async def test_a_pull_reserves_space_before_it_takes_it(pull, tmp_path):
     asked = []
 
     def room(size_bytes):
@@ -71,7 +71,7 @@ async def test_a_pull_asks_for_room_before_it_takes_it(pull, tmp_path):
     assert asked == [65536] * 3
 
 
-async def test_a_pull_leaves_the_disk_some_room(pull, monkeypatch):
+async def test_a_pull_leaves_the_disk_some_space(pull, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=LEFT_FREE_BYTES - 1))
     with raises_code(Code.NO_ROOM, match="nearly full"):
         await pull(1 << 40)

@@ -43,7 +43,7 @@ def test_who_reaches_an_address(address: str, verdict: DoctorVerdict) -> None:
     assert found.fix.startswith('[tvm] host = "127.0.0.1"' if verdict is WARN else "")
 
 
-def test_every_door_of_the_configuration_is_looked_at(tmp_path: Path) -> None:
+def test_every_port_of_the_configuration_is_checked(tmp_path: Path) -> None:
     doors = doctor.addresses_of(
         config(tmp_path, '[web]\nhost = "10.0.0.1"\n[control]\nlisten = "tcp://127.0.0.1:9192"')
     )

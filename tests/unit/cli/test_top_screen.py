@@ -100,7 +100,7 @@ def test_two_hundred_phones_stand_side_by_side_none_left_out():
     assert all(f"phone-{n:03}" in text for n in range(200))
 
 
-def test_what_has_no_room_is_counted():
+def test_what_does_not_fit_is_counted():
     phones = [device(f"phone-{n:03}") for n in range(200)]
     lines = shown(farm(*phones), width=60, height=24)
     seen = sum(line.count("phone-") for line in lines)

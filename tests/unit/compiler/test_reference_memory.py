@@ -42,7 +42,7 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
 
 
 @pytest.mark.parametrize("shape", [(1 << 40,), (10**6, 10**6, 10**6, 10**6)])
-def test_inputs_that_no_host_has_room_for_are_said_to_be_so(shape: tuple[int, ...]) -> None:
+def test_inputs_that_no_host_has_memory_for_are_reported(shape: tuple[int, ...]) -> None:
     """A package's manifest may name any shape; numpy has a ValueError for the second."""
     spec = TensorSpec("x", shape, np.dtype(np.float32))
     model: Any = SimpleNamespace(name="big.farm.tar", inputs=(spec,))

@@ -13,7 +13,7 @@ def test_old_ones_go_unless_a_job_or_a_result_needs_them():
     assert to_drop(files, RULES, live={"live"}, results={"result"}) == ("nobodys",)
 
 
-def test_for_room_results_go_after_the_others_and_live_ones_never():
+def test_to_free_space_results_go_after_the_others_and_live_ones_never():
     files = [
         ArtifactFile("live", 9 * DAY_S, 40),
         ArtifactFile("result", 8 * DAY_S, 40),

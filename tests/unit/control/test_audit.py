@@ -119,7 +119,7 @@ async def test_a_call_that_its_caller_gave_up_is_ended_and_written(desk, rows):
 @pytest.mark.parametrize(
     "fields", [{"id": "x"}, {"token": "x"}, {"x": float("nan")}, {"x": "x" * (3 << 20)}, {"x": object()}]
 )
-async def test_the_page_can_ask_nothing_that_the_job_door_would_not_take(desk, fields):
+async def test_the_page_can_ask_nothing_that_the_control_socket_would_refuse(desk, fields):
     with pytest.raises(ProtocolError):
         await desk.ask(WEB, "look", fields)
 

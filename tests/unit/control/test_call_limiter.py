@@ -56,7 +56,7 @@ def test_who_follows_much_can_still_ask():
     count.begin(b"alice", ALICE, "status")
 
 
-def test_many_users_leave_room_for_operators():
+def test_many_users_leave_calls_for_operators():
     count = CallLimiter(RULES)
     began = sum(len(begin_all(count, uid)[0]) for uid in range(1001, 1010))
     assert began == MAX_CALLS - RULES.for_operators
@@ -65,7 +65,7 @@ def test_many_users_leave_room_for_operators():
     assert "try again" in error.hint
 
 
-def test_streams_of_all_users_leave_room_for_calls():
+def test_streams_of_all_users_leave_capacity_for_calls():
     count = CallLimiter(RULES)
     began = sum(len(begin_all(count, uid, "events")[0]) for uid in range(1001, 1010))
     assert began == RULES.all_streams < MAX_CALLS

@@ -62,7 +62,7 @@ def test_what_is_beyond_an_owners_share_is_cut_and_others_come_in(door: Connecti
     assert door.reads(door.open("ann"))
 
 
-def test_a_full_door_lets_nobody_in(door: Connections) -> None:
+def test_a_full_listener_admits_nobody(door: Connections) -> None:
     owners = [str(number // 2) for number in range(8)]
     assert all(door.reads(door.open(owner)) for owner in owners)
     assert not door.reads(door.open("late"))
@@ -95,7 +95,7 @@ def test_a_number_used_again_is_somebody_elses(door: Connections, told: int) -> 
     assert door.reads(number)
 
 
-def test_what_is_none_of_the_door_is_left_alone(door: Connections) -> None:
+def test_unknown_connections_are_left_alone(door: Connections) -> None:
     number = door.open("10.0.0.1")
     door.limiter.note_sender(number, "ann")
     door.owners[number] = None  # used again before the monitor told so

@@ -255,7 +255,7 @@ def test_a_link_that_comes_back_from_a_reconnect_was_mended_by_it() -> None:
 
 
 @pytest.mark.parametrize("mendable", [True, False])
-def test_strangers_and_bootloaders_are_left_alone(mendable: bool) -> None:
+def test_unadopted_phones_and_bootloaders_are_left_alone(mendable: bool) -> None:
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=not mendable))
@@ -270,7 +270,7 @@ def test_a_server_that_leaves_a_stuck_process_is_not_just_started_again() -> Non
     assert (under_way(story), last(story)) == (RecoveryAction.REBOOT, (RecoveryAction.REAP, ActionOutcome.FAILED))
 
 
-def test_a_strangers_silence_is_waited_out() -> None:
+def test_an_unadopted_phones_silence_is_waited_out() -> None:
     story = Story()
     story.on_event(USABLE)
     for _ in range(5):
@@ -362,7 +362,7 @@ def test_a_released_phone_that_is_away_is_free_when_it_returns() -> None:
     back_to_ready(story)
 
 
-def test_a_stranger_is_not_kept_in_a_quarantine_that_nobody_could_end() -> None:
+def test_an_unadopted_phone_is_not_kept_in_a_quarantine_that_nobody_could_end() -> None:
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.BugFound("a bug in farm", "report it"))

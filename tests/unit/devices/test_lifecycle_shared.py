@@ -79,7 +79,7 @@ def test_what_is_left_while_its_server_starts_is_tidied_before_the_check() -> No
     assert story.on_event(m.ServerStarted(story.number)) == (m.Reap(story.number, tidy=True),)
 
 
-def test_a_stranger_is_not_tidied() -> None:
+def test_an_unadopted_phone_is_not_tidied() -> None:
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=False))

@@ -337,11 +337,11 @@ DATA = {
 
 
 @pytest.mark.parametrize("path", every("df"), ids=lambda path: path.stem)
-def test_room_on_data(path: Path) -> None:
+def test_space_on_data(path: Path) -> None:
     assert parse_data(decode(path.read_bytes())) == DATA[path.stem]
 
 
-def test_room_where_data_is_a_folder_of_another_mount() -> None:
+def test_space_where_data_is_a_folder_of_another_mount() -> None:
     said = "Filesystem 1K-blocks     Used Available Use% Mounted on\noverlay 263174212 41000000 222174212  16% /\n"
     assert parse_data(said) == (263_174_212 << 10, 222_174_212 << 10)
 

@@ -98,7 +98,9 @@ async def test_a_phone_at_another_port_is_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", [(), ANYTHING])
-async def test_another_model_with_the_same_number_is_a_stranger(tmp_path: Path, rules: tuple[AdoptRule, ...]) -> None:
+async def test_another_model_with_the_same_number_is_another_phone(
+    tmp_path: Path, rules: tuple[AdoptRule, ...]
+) -> None:
     async with bench(tmp_path, rules) as b:
         b.lists("OLD")
         b.says("OLD", PIXEL)

@@ -108,7 +108,7 @@ def test_the_line_of_the_wall() -> None:
     assert ReadingSeries().line(now_s) == [None] * LINE_POINTS
 
 
-def test_a_long_line_takes_no_more_room() -> None:
+def test_a_long_line_takes_no_more_memory() -> None:
     series = ReadingSeries()
     for step in range(1000):
         series.add(BEGIN_S + LINE_EVERY_S * step, {HOT: float(step)})

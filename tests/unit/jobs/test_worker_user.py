@@ -43,7 +43,7 @@ def test_nobody_waits_for_a_kill_that_hangs(tmp_path: Path, monkeypatch: pytest.
     assert begun[0].returncode == 0  # somebody has seen it out: it is no zombie
 
 
-def test_a_host_without_room_for_a_process_is_told(
+def test_a_host_without_memory_for_a_process_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     def none_left(*_: Any) -> subprocess.Popen[bytes]:

@@ -144,7 +144,7 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
     assert sorted(lab.told()) == ["lease.granted", "lease.granted", "lease.released"]
 
 
-async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_room(quick_retry):
+async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(quick_retry):
     lab = Lab("a")
     lab.keeper.full = True
     lab.ask()

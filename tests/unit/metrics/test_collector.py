@@ -145,7 +145,7 @@ def test_a_phone_is_away_from_its_loss_until_it_is_ready_whatever_it_goes_throug
         assert lab.value("farm_device_away_seconds", view.name) == 50.0
 
 
-def test_a_stranger_is_counted_and_not_named(lab: Lab) -> None:
+def test_an_unknown_phone_is_counted_and_not_named(lab: Lab) -> None:
     lab.show(replace(device(3), name="stranger", adopted=False))
     page = lab.read()
     assert page.values["farm_devices_unadopted"][()] == 1

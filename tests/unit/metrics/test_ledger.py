@@ -100,7 +100,7 @@ def granted(told: Told, lease: str, **data: object) -> None:
     told.log.publish("lease.granted", lease, **{"lease_class": "bench", "source": "job", "waited_s": 2.0, **data})
 
 
-def test_waits_are_by_class_and_door(told: Told) -> None:
+def test_waits_are_by_class_and_source(told: Told) -> None:
     granted(told, "lease-1")
     granted(told, "lease-2", source="tvm", lease_class="interactive", waited_s=0.05)
     assert told.ledger.waits["bench", "job"].total == 2.0

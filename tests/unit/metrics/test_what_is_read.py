@@ -38,7 +38,7 @@ async def test_the_queue_by_class_grows_and_shrinks() -> None:
     await lab.leasing.close()
 
 
-async def test_a_grant_tells_its_class_and_door() -> None:
+async def test_a_grant_tells_its_class_and_source() -> None:
     lab = Lab("a")
     lab.ask(BENCH)
     await settle()

@@ -157,7 +157,7 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path, as_next_re
     assert path.read_bytes() == before
 
 
-def test_no_room_for_the_copy_no_migration(tmp_path, monkeypatch):
+def test_without_space_for_the_copy_there_is_no_migration(tmp_path, monkeypatch):
     path = tmp_path / "farm.db"
     write_this_release(path)
     next_release.install(monkeypatch.setattr)

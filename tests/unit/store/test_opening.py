@@ -156,7 +156,7 @@ def no_room_to_tidy(monkeypatch):
     monkeypatch.setattr("farm.store.opening.sqlite_engine", engine_of)
 
 
-def test_a_start_goes_on_without_room_to_tidy(path, no_room_to_tidy, caplog):
+def test_a_start_goes_on_without_space_to_tidy(path, no_room_to_tidy, caplog):
     with caplog.at_level(logging.WARNING):
         store = Store.open(path)
     assert store.epoch == 2
@@ -173,7 +173,7 @@ def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatc
         Store.open(path)
 
 
-def test_with_less_and_less_room(path, tmp_path):
+def test_with_less_and_less_space(path, tmp_path):
     connection = sqlite3.connect(path)
     connection.executemany(
         "INSERT INTO attempt (id, job, number, device, lease, fence, state, started_at, ended_at, facts, pooled)"

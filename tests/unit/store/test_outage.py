@@ -363,7 +363,7 @@ def test_on_a_disk_that_is_really_full(tmp_path):
     assert "it or its folder is read-only" in told["read-only"]
 
 
-def test_a_disk_without_room_at_the_start(tmp_path, monkeypatch):
+def test_a_full_disk_at_the_start(tmp_path, monkeypatch):
     path = tmp_path / "farm.db"
     Store.open(path).close()
     monkeypatch.setattr("farm.store.opening.next_epoch", lambda _: (_ for _ in ()).throw(sqlite_error(13)))

@@ -217,7 +217,7 @@ async def _to_its_end(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("silent", [b"", b"G", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx", GET])
-async def test_whoever_asks_nothing_makes_room_for_whoever_asks(monkeypatch: pytest.MonkeyPatch, silent: bytes) -> None:
+async def test_idle_connections_are_closed_for_busy_ones(monkeypatch: pytest.MonkeyPatch, silent: bytes) -> None:
     monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
     async with serving(_answer_at_the_end) as server:
         opened = []

@@ -33,7 +33,7 @@ def test_a_session_ends_however_much_it_is_used() -> None:
     assert sessions.get(session.id) is None
 
 
-def test_the_one_unused_for_longest_makes_room() -> None:
+def test_the_one_unused_for_longest_is_dropped() -> None:
     sessions = Sessions(Clock())
     first, second = sessions.begin("ann"), sessions.begin("bob")
     for _ in range(module.MOST_SESSIONS - 2):

@@ -98,7 +98,7 @@ async def test_sign_in_sign_out_and_wrong_tokens_are_told() -> None:
 
 
 @pytest.mark.parametrize("path", READ)
-async def test_a_farm_whose_readers_sign_in_shows_a_stranger_nothing(path: str) -> None:
+async def test_a_farm_whose_readers_sign_in_shows_others_nothing(path: str) -> None:
     async with page(config=TOKEN) as farm:
         answer = await farm.client.get(path)
         assert answer.status_code == 401

@@ -107,7 +107,7 @@ async def opened(hints: HintReaders, account: str) -> list[AsyncIterator[bytes]]
     return readers
 
 
-async def test_nameless_readers_leave_room_for_those_who_are_signed_in() -> None:
+async def test_readers_without_a_name_leave_streams_for_signed_in_users() -> None:
     hints = HintReaders(EventLog(1))
     nameless = await opened(hints, "")
     assert len(nameless) == stream.MOST_NAMELESS

@@ -113,7 +113,7 @@ async def ends(link):
         await asyncio.sleep(0.01)
 
 
-async def test_a_key_opens_the_door_and_says_who_it_is(lab):
+async def test_a_key_admits_and_names_its_user(lab):
     ann = await lab.new("ann")
     assert await ask(ann, "ping") == {"user": "ann", "role": "user"}
     await until(lambda: lab.store.accounts.get("ann").used_at is not None)  # nobody waits for this write
@@ -282,7 +282,7 @@ def test_the_daemons_key_is_made_once_for_nobody_elses_eyes(tmp_path):
         server_keys(path)
 
 
-async def test_a_taken_port_is_told_and_the_other_door_is_closed_again(lab, tmp_path):
+async def test_a_taken_port_is_reported_and_the_other_interface_is_closed(lab, tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
     entrance = CurveListener(lab.entrance.endpoint, lab.accounts, folder / "server.key")
@@ -294,7 +294,7 @@ async def test_a_taken_port_is_told_and_the_other_door_is_closed_again(lab, tmp_
     assert not (folder / "control.sock").exists()
 
 
-async def test_a_database_in_disorder_lets_nobody_in_and_closes_no_door(lab, monkeypatch, caplog):
+async def test_a_broken_database_admits_nobody_and_closes_no_interface(lab, monkeypatch, caplog):
     key = await lab.new("ann")
     by_key = lab.accounts.by_curve_key
     asked, held = [], asyncio.Event()

@@ -1,4 +1,4 @@
-"""A control door with a few verbs, for clients in threads."""
+"""A control server with a few verbs, for clients in threads."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from farm.control.server import ControlServer
 FLOOD = 6000  # messages: more than ZeroMQ and the kernel keep for a caller that does not read
 
 
-class Door:
+class ServedControl:
     """A server with a few handlers, driven from threads as real clients drive it."""
 
     def __init__(self, folder: Path, gid: int | None = None) -> None:

@@ -1,6 +1,6 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.door_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
+`python -m tests.support.listener_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
 phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
 the gate's. The line "cpu" on stdin is answered by {"cpu_s"}, each other one by {"rss_bytes", "cpu_s", "loop_delay_s",
