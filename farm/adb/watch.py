@@ -101,9 +101,8 @@ class DeviceWatcher:
         self.devices: Snapshot | None = None  # None until the first list came
         self.server_lost = False  # `devices` is empty because no server answers
         self.trouble = ""  # what the server failed to do when it was asked last; "" nothing
-        self.moved_at = (
-            time.monotonic()
-        )  # when this task last made progress, with or without a server; for the watchdog
+        # when this task last made progress, with or without a server; for the watchdog
+        self.moved_at = time.monotonic()
 
     def add_network(self, address: str) -> str:
         """Keeps a network phone connected from now on; returns its address as adb lists it (its serial)."""

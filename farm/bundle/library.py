@@ -72,15 +72,6 @@ class BundleDamage:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What `remove` did: the names that are gone, and whether the files went with the last of them."""
-
-    bundle: Bundle
-    names: tuple[str, ...]
-    files_removed: bool
-
-
 def _silent(_step: str) -> None:
     """No progress wanted."""
 
@@ -191,10 +182,13 @@ class BundleLibrary:
         ]
         return max(fitting, key=self._named_at, default=None)
 
-    def remove(self, name: str, *, in_use: Callable[[Bundle], str] = lambda _bundle: "") -> Removed:
+    def remove(
+        self, name: str, *, in_use: Callable[[Bundle], str] = lambda _bundle: ""
+    ) -> tuple[tuple[str, ...], bool]:
         """Take a name away, and the files with the last name; by hash: the bundle with all its names.
 
-        `in_use` returns why a bundle must stay ("on pixel-7"), "" if it may go. It is asked under the library's lock.
+        Returns the names that are gone, and whether the files went with the last of them. `in_use` returns why a bundle
+        must stay ("on pixel-7"), "" if it may go. It is asked under the library's lock.
 
         Raises:
             UnknownBundleError: there is no such bundle.
@@ -215,7 +209,7 @@ class BundleLibrary:
             sync(self._names)
             if last:
                 self._discard(bundle.hash)
-            return Removed(bundle, going, last)
+            return going, last
 
     def verify(self, name: str | None = None) -> tuple[BundleDamage, ...]:
         """Read every byte of one bundle (or of all) again; what differs from the manifest, empty if nothing does.

@@ -6,7 +6,8 @@ on which it fails gets its last proven bundle back; if it is well with that, the
 has a proven bundle there is nothing to protect: the named bundle is current at once.
 
 `Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
-returns the phones to exchange now. `farm.devices.server.rollouts` runs it.
+returns the phones to exchange now, and busy phones that get no further lease before their exchange: else a phone that
+is always leased would never change. `farm.devices.server.rollouts` runs it.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class RolloutPhone:
     bundle: str  # hash of the bundle on it; "" unknown
     ready_s: float | None = None  # for how long it has been ready; None: it is not
     idle: bool = False  # ready and not leased
+    with_person: bool = False  # a person has it, perhaps for hours
     reachable: bool = False  # ready or on its way there
     counted: bool = False  # must have the candidate before that is current: reachable, or away for a short time
 
@@ -173,8 +175,13 @@ def rolled_back(rollout: Rollout, bundle: str, reason: str) -> Rollout:
 
 def advance(
     rollout: Rollout, phones: Sequence[RolloutPhone], config: RolloutConfig, now_s: float
-) -> tuple[Rollout, tuple[str, ...]]:
-    """Take the next step; returns the new state and the serials of idle phones to provision anew, with `assigned`."""
+) -> tuple[Rollout, tuple[str, ...], dict[str, str]]:
+    """Take the next step.
+
+    Returns:
+        The new state; serials of idle phones to provision anew, with `assigned`; and serials of busy phones that must
+        get no new lease, each with the bundle that waits for it. The last two are at most `share` of the phones.
+    """
     rollout = _judged(rollout, {phone.serial: phone for phone in phones}, config, now_s)
     counted = [phone for phone in phones if phone.counted]
     passed = {serial for serial, trial in rollout.trials.items() if trial.state is TrialState.PASSED}
@@ -188,18 +195,23 @@ def advance(
     canary = target == rollout.candidate and not passed
     room = 1 if canary else max(1, math.floor(config.share * len(counted)))
     room -= sum(trial.state is TrialState.TRYING for trial in rollout.trials.values())
-    trials = dict(rollout.trials)
+    trials, kept = dict(rollout.trials), {}
     for phone in sorted(phones, key=lambda phone: _order(rollout, phone)):
-        if room > 0 and phone.idle and _is_due(trials.get(phone.serial), phone, target, rollout, now_s):
-            former = trials.get(phone.serial)
-            put_off = former.put_off if former is not None and former.bundle == target else 0
-            trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off)
+        former = trials.get(phone.serial)
+        if former is not None and former.state is TrialState.TRYING and _is_busy(phone, former.bundle):
+            kept[phone.serial] = former.bundle  # leased between the choice and its exchange
+        elif room > 0 and _is_due(former, phone, target, rollout, now_s) and (phone.idle or _is_busy(phone, target)):
             room -= 1
+            if phone.idle:
+                put_off = former.put_off if former is not None and former.bundle == target else 0
+                trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off)
+            else:
+                kept[phone.serial] = target
     chosen = {serial: trial.bundle for serial, trial in trials.items() if trial.state is TrialState.TRYING}
     exchange = tuple(
         phone.serial for phone in phones if phone.idle and chosen.get(phone.serial, "") not in ("", phone.bundle)
     )
-    return replace(rollout, trials=trials), exchange
+    return replace(rollout, trials=trials), exchange, kept
 
 
 def news(before: Rollout, after: Rollout) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -252,7 +264,7 @@ def _judged(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: Rollou
 
 
 def _is_due(trial: Trial | None, phone: RolloutPhone, target: str, rollout: Rollout, now_s: float) -> bool:
-    """Whether an idle phone is to change to `target`, or to be watched with it."""
+    """Whether a phone is to change to `target`, or to be watched with it."""
     if not target or (trial is not None and trial.state is TrialState.TRYING):
         return False
     if trial is not None and trial.bundle == target:
@@ -262,10 +274,15 @@ def _is_due(trial: Trial | None, phone: RolloutPhone, target: str, rollout: Roll
     return phone.bundle != target or target == rollout.candidate
 
 
-def _order(rollout: Rollout, phone: RolloutPhone) -> tuple[int, str]:
-    """Phones that had no trouble first."""
+def _is_busy(phone: RolloutPhone, target: str) -> bool:
+    """Whether a lease, or the cleaning after it, keeps a phone with another bundle from `target`."""
+    return phone.reachable and not phone.idle and phone.bundle not in ("", target)
+
+
+def _order(rollout: Rollout, phone: RolloutPhone) -> tuple[bool, bool, int, str]:
+    """Idle phones first, those that persons have last; of both those that had no trouble."""
     trial = rollout.trials.get(phone.serial)
-    return (0 if trial is None else trial.put_off, phone.name)
+    return not phone.idle, phone.with_person, 0 if trial is None else trial.put_off, phone.name
 
 
 def _trials_but(rollout: Rollout, bundle: str) -> dict[str, Trial]:

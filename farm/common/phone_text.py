@@ -25,6 +25,8 @@ def escaped(text: str) -> str:
 
 def plain(text: str, most: int = LINE) -> str:
     """One line of at most `most` characters, with what a terminal would obey spelled out."""
+    if len(text) <= most and text.isprintable():  # nothing that is obeyed is; a probe asks this a hundred times
+        return text
     cut = text[: most + 1]
     line = escaped(cut).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= most else line[: most - 1] + "…"
@@ -44,12 +46,14 @@ def split_sections(output: bytes, *, last: str = "") -> dict[str, str]:
         Section name -> its lines. What precedes the first section line (a login banner) is under an empty name.
     """
     sections: dict[str, list[str]] = {}
-    name = ""
+    name, lines = "", None
     for line in decode(output).split("\n"):
         if line.startswith(SECTION) and not (last and name == last):
-            name = line.removeprefix(SECTION).strip()
+            name, lines = line.removeprefix(SECTION).strip(), None
         else:
-            sections.setdefault(name, []).append(line)
+            if lines is None:
+                lines = sections.setdefault(name, [])
+            lines.append(line)
     return {name: "\n".join(lines) for name, lines in sections.items()}
 
 

@@ -96,7 +96,7 @@ class Agent:
         """Its last transitions, one line each."""
         return self._lifecycle.story
 
-    def on_event(self, event: m.Event) -> None:
+    def on_event(self, event: m.DeviceEvent) -> None:
         """Decide on an event, publish the new state, act. Never raises: a bug in farm quarantines the device."""
         try:
             self._take(event)
@@ -111,7 +111,7 @@ class Agent:
         except Exception:  # it is quarantined by now; publishing that fails too
             log.exception("%s: its quarantine could not be published", self.name)
 
-    def _take(self, event: m.Event) -> None:
+    def _take(self, event: m.DeviceEvent) -> None:
         before = self.state
         instructions = self._lifecycle.handle(event, self._context.monotonic(), self._context.recovery.context_of(self))
         after = self.state
@@ -148,9 +148,8 @@ class Agent:
         self.on_event(m.ActionOrdered(RecoveryAction.REBOOT, reason))
         if self._work is None:
             raise self._overtaken()
-        self._reboot_asked = asked = (
-            asyncio.get_running_loop().create_future()
-        )  # after the work that it replaces was cancelled
+        # after the work that it replaces was cancelled
+        self._reboot_asked = asked = asyncio.get_running_loop().create_future()
         await asked
 
     def _overtaken(self) -> PhoneError:
@@ -255,7 +254,7 @@ class Agent:
             self._work = None  # this very task: the event must not cancel it
             self.on_event(event)
 
-    async def _answer(self, work: m.Work) -> m.Event:
+    async def _answer(self, work: m.Work) -> m.DeviceEvent:
         number = work.generation
         match work:
             case m.Identify():
@@ -344,7 +343,7 @@ class Agent:
         # No limit: each of its parts is bounded, but any number of phones may wait for the switch before it.
         await asyncio.shield(self._cleanup.add(cycle(switch, place, lambda: self.device is not None), limit_s=None))
 
-    async def _provision(self, number: int, deep: bool) -> m.Event:
+    async def _provision(self, number: int, deep: bool) -> m.DeviceEvent:
         if (taken_over := await self._take_over(number)) is not None:
             return taken_over
         bundle = self._wanted if self.state.bundle_override else await self._own_bundle()
@@ -382,7 +381,7 @@ class Agent:
     async def _own_bundle(self) -> Bundle | None:
         return await self._context.rollouts.bundle_for(self)
 
-    async def _take_over(self, number: int) -> m.Event | None:
+    async def _take_over(self, number: int) -> m.DeviceEvent | None:
         """Leave phone and server as they are while a session of the daemon before this one is open; else None."""
         secret = "" if self.server is not None or self.state.suspect else self._context.fleet.outlived(self)
         if not secret:
@@ -395,7 +394,7 @@ class Agent:
         self.server, self._outlived = server, True
         return m.Provisioned(number, server.bundle, adoptable=True)
 
-    async def _check(self, number: int) -> m.Event:
+    async def _check(self, number: int) -> m.DeviceEvent:
         if self._bundle is None:
             return m.WorkFailed(number, _OTHER_BUNDLE)
         try:
@@ -411,7 +410,7 @@ class Agent:
 
     async def _follow_server(self, number: int) -> None:
         assert self.server is not None, "the life cycle starts before it follows"
-        event: m.Event
+        event: m.DeviceEvent
         try:
             event = m.ServerDied(number, await self._rpc.follow(self.server))
         except StuckProcessError as error:

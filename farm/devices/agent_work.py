@@ -185,12 +185,12 @@ async def reboot(client: AdbClient, serial: str, before: str, on_accepted: Calla
         ) from None
 
 
-def failed(work: m.Work, error: FarmError) -> m.Event:
+def failed(work: m.Work, error: FarmError) -> m.DeviceEvent:
     """The answer to work that ended with this error; its words may be the phone's."""
     return answer_failed(work, plain(error.message, REASON), plain(error.hint, REASON), _device_fault(work, error))
 
 
-def answer_failed(work: m.Work, reason: str, hint: str, fault: DeviceFault | None) -> m.Event:
+def answer_failed(work: m.Work, reason: str, hint: str, fault: DeviceFault | None) -> m.DeviceEvent:
     """The answer to work that failed."""
     number = work.generation
     match work:
@@ -203,7 +203,9 @@ def answer_failed(work: m.Work, reason: str, hint: str, fault: DeviceFault | Non
 
 
 def _device_fault(work: m.Work, error: FarmError) -> DeviceFault | None:
-    """What a failure says of the phone; None: nothing. A lost link is adb's list to tell."""
+    """What a failure says of the phone or its bundle; None: nothing. A lost link is adb's list to tell."""
+    if error.code == Code.BUNDLE_DAMAGED:  # by code: a check's error comes from another process
+        return DeviceFault.BUNDLE
     if error.fault is not Fault.PHONE:
         return None
     if isinstance(error, StuckProcessError):

@@ -124,9 +124,8 @@ class Fleet:
         self._tasks: set[asyncio.Task[None]] = set()
         self._migration = SerialMigration(self)
         self.outlived_on: Callable[[str], str] = lambda _: ""  # see `outlived`, by name; set by the daemon
-        self.is_awaited: Callable[[str], bool] = lambda _: (
-            False
-        )  # whether a request waits for that name; set by the daemon
+        # whether a request waits for that name; set by the daemon
+        self.is_awaited: Callable[[str], bool] = lambda _: False
         self._viewed_at = -VIEWED_S  # when a user last viewed the farm, monotonic seconds
         watcher.wanted = self.wanted
         self.admin = DeviceAdmin(self)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LABEL_HINT = "KEY=VALUE of letters, digits and . _ -; an empty value removes the label"
 _LEARNED = ("hardware_serial", "identity", "health", "health_at")  # what farm finds out; the rest is ordered
 _OPTION_HINTS = {"name": "farm device set NAME --name NEW", "pool": "farm device set NAME --pool POOL"}
+Called = tuple[str, Mapping[str, str], tuple[str, ...]]  # pool, labels, aliases
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class DeviceRegistry:
         self._aliases: dict[str, Selector] = {}
         # Read before the first order: an order about a device must build on what is remembered of it.
         self._records = {record.serial: record for record in book.all()}
+        self._called: dict[str, tuple[object, Called]] = {}  # by serial: what the names follow from, and these
         self._keeping: set[asyncio.Task[None]] = set()
 
     def records(self) -> tuple[DeviceRecord, ...]:
@@ -102,6 +104,7 @@ class DeviceRegistry:
         """Remove a record."""
         await self._book.forget(serial)
         self._records.pop(serial, None)
+        self._called.pop(serial, None)
 
     def identified(self, serial: str, identity: DeviceIdentity, taken: Collection[str]) -> DeviceRecord | None:
         """The record of an identified device that was adopted before, or is by a rule now; else None."""
@@ -175,16 +178,22 @@ class DeviceRegistry:
 
     def called(
         self, serial: str, name: str, identity: DeviceIdentity | None, bundle: str = "", *, adopted: bool
-    ) -> tuple[str, Mapping[str, str], tuple[str, ...]]:
+    ) -> Called:
         """Pool, labels and aliases of a device. One that is not adopted answers to no key: it serves no one."""
         record = self._records.get(serial)
-        pool = record.pool if record else ""
-        labels = labels_of(identity, name, pool, serial, bundle) | dict(record.labels if record else {})
-        if not adopted:
-            return pool, labels, ()
-        own = aliases_of(identity, name, labels)
-        configured = (alias for alias, selector in self._aliases.items() if selector.matches(labels, own))
-        return pool, labels, aliases_of(identity, name, labels, configured)
+        pool, by_hand = (record.pool, record.labels) if record else ("", {})
+        facts = (name, pool, by_hand, identity, bundle, adopted, self._aliases)
+        known = self._called.get(serial)
+        if known is not None and known[0] == facts:  # asked with every probe
+            return known[1]
+        labels = labels_of(identity, name, pool, serial, bundle) | dict(by_hand)
+        aliases: tuple[str, ...] = ()
+        if adopted:
+            own = aliases_of(identity, name, labels)
+            configured = (alias for alias, selector in self._aliases.items() if selector.matches(labels, own))
+            aliases = aliases_of(identity, name, labels, configured)
+        self._called[serial] = facts, (pool, labels, aliases)
+        return pool, labels, aliases
 
     def name_for(self, serial: str, identity: DeviceIdentity | None, taken: Collection[str]) -> str:
         """The remembered name, or a new one."""

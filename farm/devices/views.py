@@ -35,6 +35,7 @@ class DeviceViews:
         self._gates = gates or ThermalGates()
         self._hurt = hurt
         self._cut: dict[str, tuple[str, UsbPlace]] = {}  # name and port of those whose power is cut, by serial
+        self._kept: Mapping[str, str] = {}  # why a device gets no new lease, by serial
         self._views: dict[str, DeviceView] = {}
         self._watching: list[Callable[[DeviceView], None]] = []
         self._pushing_at: dict[str, float] = {}  # monotonic seconds of the last news about a push, by serial
@@ -100,6 +101,13 @@ class DeviceViews:
             for view in self.views():
                 if view.closed:
                     self._refresh(view)
+
+    def keep_from_leases(self, kept: Mapping[str, str]) -> None:
+        """Close these devices, by serial, to new leases for that reason; open those that it names no more."""
+        changed = {serial for serial, _ in self._kept.items() ^ kept.items()}
+        self._kept = kept
+        for serial in changed & self._views.keys():
+            self._refresh(self._views[serial])
 
     def take_down(self, serial: str, reason: str) -> None:
         """Publish the last view of a device that farm no longer knows: not adopted and gone."""
@@ -184,16 +192,17 @@ class DeviceViews:
         return self._gates.take(agent.serial, model, agent.health, agent.health_at, idle=idle)
 
     def _gated(self, view: DeviceView) -> DeviceView:
-        """The view with what closes it: its heat, its hub, and a power cycle that takes its power too."""
+        """The view with what closes it: its heat, its hub, a power cycle that takes its power too, or an order."""
         gated = self._gates.apply(view, beside(view, self._views.values()))
         by = sorted(
             name
             for serial, (name, port) in self._cut.items()
             if view.place is not None and serial != view.serial and self._hurt(port, {view.serial: view.place})
         )
-        if not by:
+        reason = f"its USB power is cut with that of {', '.join(by)}" if by else self._kept.get(view.serial, "")
+        if not reason:
             return gated
-        why = Closed(f"its USB power is cut with that of {', '.join(by)}", heat=False)
+        why = Closed(reason, heat=False)
         return replace(gated, closed={**dict.fromkeys(LeaseClass, why), **gated.closed})
 
     def _set_power_cut(self, serial: str, name: str, port: UsbPlace | None) -> None:

@@ -87,7 +87,7 @@ MOST_SENSORS = 12  # of a device: some phones have 90, most of them one per core
 MOST_NAMES = 48  # of a device's sensors since it was adopted: the hottest core is one now and another then
 MOST_CHARACTERS = 64  # of a name that a phone gives
 OTHER = "other"
-_FIRST = (SensorGroup.SKIN, SensorGroup.BATTERY, SensorGroup.GPU, SensorGroup.CPU, SensorGroup.OTHER)
+_ORDER = {SensorGroup.SKIN: 0, SensorGroup.BATTERY: 1, SensorGroup.GPU: 2, SensorGroup.CPU: 3, SensorGroup.OTHER: 4}
 
 
 def add_device(
@@ -112,7 +112,10 @@ def add_device(
 def shown_sensors(health: Health) -> list[Temperature]:
     """The phone's shown temperature, the hottest of each group, then others by name, so that most series go on."""
     shown = one_temperature(health)
-    hottest = {each.group: each for each in sorted(health.temperatures, key=lambda each: each.celsius)}
+    hottest: dict[SensorGroup, Temperature] = {}
+    for each in health.temperatures:
+        if (warmer := hottest.get(each.group)) is None or each.celsius >= warmer.celsius:
+            hottest[each.group] = each
     found: dict[tuple[SensorGroup, str], Temperature] = {}
     for each in (*([shown] if shown else ()), *hottest.values(), *sorted(health.temperatures, key=_rank)):
         found.setdefault((each.group, each.sensor), each)  # several sources may read sensors of one name
@@ -140,7 +143,7 @@ class SensorNames:
 
 
 def _rank(each: Temperature) -> tuple[int, str, float]:
-    return _FIRST.index(each.group), each.sensor, -each.celsius
+    return _ORDER[each.group], each.sensor, -each.celsius
 
 
 def _add_health(page: Page, name: str, health: Health, sensors: SensorNames) -> None:

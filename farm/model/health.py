@@ -177,7 +177,7 @@ class DeviceFault(StrEnum):
     STORAGE = "storage"  # its /data is full
     HOT = "hot"  # its battery is too hot
     BATTERY = "battery"  # its battery is worn out, swollen or reported bad
-    BUNDLE = "bundle"  # there is no bundle for it, or its bundle never worked on it
+    BUNDLE = "bundle"  # there is no sound bundle for it, or its bundle never worked on it
     ORDER = "order"  # a person asked for it
     BUG = "bug"  # farm itself failed
 

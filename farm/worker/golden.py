@@ -17,9 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
-from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, KIND_CPU, KIND_OPENCL, Abi, Platform
-from farm.common.errors import FarmError, HostError
+from farm.bundle.model import (
+    GOLDEN_FORMAT,
+    GOLDEN_INDEX,
+    KIND_CPU,
+    KIND_OPENCL,
+    Abi,
+    Platform,
+)
+from farm.common.errors import Code, FarmError, HostError
 from farm.common.install import pip_install
 from farm.compiler.link import exporter, find_linker
 
@@ -181,9 +189,12 @@ def _stored(golden_dir: Path, kind: str) -> tuple[dict[str, Any], dict[str, npt.
         kernels = index["kernels"][kind]
         with np.load(golden_dir / kernels["expected"], allow_pickle=False) as archive:
             return kernels, dict(archive)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise HostError(
-            f"the golden kernels in {golden_dir} are damaged", hint="farm bundle verify", evidence=repr(error)
+            f"the golden kernels in {golden_dir} are damaged",
+            Code.BUNDLE_DAMAGED,
+            hint="farm bundle verify",
+            evidence=repr(error),
         ) from error
 
 

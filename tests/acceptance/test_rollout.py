@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import threading
 
 import pytest
 
+from farm.client import Client
 from farm.common.errors import ExitCode
 from tests.support.whole_farm import Story, answer, refused, running_farm, until, until_ready
 
@@ -97,3 +99,38 @@ def test_a_good_bundle_reaches_every_phone_in_waves_and_back(tmp_path):
         assert answer(farm.farm("bundle", "promote", "second", "--json"))["state"] == "current"
         until(lambda: {row["bundle"] for row in phones(farm).values()} == {second["hash"]})
         until_ready(farm)
+
+
+@pytest.mark.timeout(240)
+def test_a_damaged_candidate_is_refused_and_a_phone_that_others_wait_for_gets_the_next_one_first(tmp_path):
+    with running_farm("oneplus-12", config=QUICK) as farm, Client(farm.socket) as client:
+        (name,) = phones(farm)
+        with client.lease(on=name):
+            damaged = bundle(farm, tmp_path, "damaged")
+            stored = farm.folder / "state" / "bundles" / "objects" / damaged["hash"] / "files" / "build.txt"
+            stored.chmod(0o644)
+            stored.write_text("domaged\n")
+        until(lambda: listed(farm)["damaged"]["state"] == "refused")
+        assert "bundle damaged was removed or damaged on this host" in listed(farm)["damaged"]["reason"]
+        until_ready(farm)
+
+        story, waiting = Story(farm), threading.Thread(target=lease_once, args=(farm, name))
+        with client.lease(on=name):
+            waiting.start()
+            second = bundle(farm, tmp_path, "second")
+            why = "kept for the rollout of bundle second"
+            until(lambda: why in farm.farm("explain", "device", name).stdout)
+            until(lambda: answer(farm.farm("lease", "list", "--json"))["waiting"])
+        waiting.join()
+        story.until("bundle.current", hash=second["hash"])
+        kinds = [event["kind"] for event in story.events]
+        last_lease = len(kinds) - 1 - kinds[::-1].index("lease.granted")
+        assert kinds.index("bundle.canary") < last_lease
+        assert phones(farm)[name]["bundle"] == second["hash"]
+        assert why not in farm.farm("explain", "device", name).stdout
+
+
+def lease_once(farm, name):
+    """Wait for the phone, and give it back."""
+    with Client(farm.socket) as client, client.lease(on=name):
+        pass

@@ -28,7 +28,7 @@ class Story:
     def number(self) -> int:
         return self.state.generation
 
-    def on_event(self, event: m.Event) -> tuple[m.Instruction, ...]:
+    def on_event(self, event: m.DeviceEvent) -> tuple[m.Instruction, ...]:
         self.last = self.machine.handle(event, self.now, self.context)
         return self.last
 

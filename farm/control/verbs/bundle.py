@@ -101,9 +101,9 @@ class BundleVerbs(VerbGroup):
     @verb("bundle.remove", Role.OPERATOR)
     async def remove(self, bundle: str) -> Mapping[str, Any]:
         """Forget a bundle that no phone uses."""
-        removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
+        names, files_removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
         await self._changed("")
-        return {"name": bundle, "names": list(removed.names), "files_removed": removed.files_removed}
+        return {"name": bundle, "names": list(names), "files_removed": files_removed}
 
     @verb("bundle.verify", Role.VIEWER)
     async def verify(self, bundle: str) -> Mapping[str, Any]:

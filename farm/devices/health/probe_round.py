@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,21 +32,28 @@ from farm.model.health import Battery, ClusterReading, Health
 
 READ_TIMEOUT_S = 15.0  # generous on purpose: two dumpsys calls of at most 4 s each, and no real phone was measured
 MAX_OUTPUT_BYTES = 256 << 10  # twenty times what a phone with 79 zones prints
+GATHER_S = 0.05  # a shell prints line by line: to wake up for each takes the processor longer than to parse them all
 _MANY_BYTES = 32 << 10  # parsed beside the event loop: no phone keeps the others waiting
 
 
 async def probe(
-    client: AdbClient, serial: str, sections: Collection[str] = SECTIONS, *, timeout_s: float = READ_TIMEOUT_S
+    client: AdbClient,
+    serial: str,
+    sections: Collection[str] = SECTIONS,
+    *,
+    timeout_s: float = READ_TIMEOUT_S,
+    gather_s: float = 0.0,
 ) -> tuple[Health, str]:
     """What a probe tells, in one shell round trip, and the section in which the phone got stuck ("": none).
 
-    Sections that are not asked for are as unknown.
+    Sections that are not asked for are as unknown. `gather_s`: for how long output may gather before it is read; saves
+    the processor's time, and answers later by that much.
 
     Raises:
         AdbTimeout: the phone said nothing in time.
         AdbError: the phone or the adb server did not do its part.
     """
-    output = await raw_probe(client, serial, sections, timeout_s=timeout_s)
+    output = await raw_probe(client, serial, sections, timeout_s=timeout_s, gather_s=gather_s)
     if len(output) > _MANY_BYTES:
         return await asyncio.to_thread(_read, output, sections)
     return _read(output, sections)
@@ -57,7 +65,12 @@ def _read(output: bytes, sections: Collection[str]) -> tuple[Health, str]:
 
 
 async def raw_probe(
-    client: AdbClient, serial: str, sections: Collection[str] = SECTIONS, *, timeout_s: float = READ_TIMEOUT_S
+    client: AdbClient,
+    serial: str,
+    sections: Collection[str] = SECTIONS,
+    *,
+    timeout_s: float = READ_TIMEOUT_S,
+    gather_s: float = 0.0,
 ) -> bytes:
     """What the phone prints, as it came; cut where the phone got stuck.
 
@@ -74,6 +87,7 @@ async def raw_probe(
                 output += chunk[: MAX_OUTPUT_BYTES - len(output)]
                 if len(output) == MAX_OUTPUT_BYTES:
                     break
+                await asyncio.sleep(gather_s)
         except AdbTimeout:
             if not output:
                 raise
@@ -206,25 +220,14 @@ class ProbeRound:
     def _begin(self, agent: Agent) -> None:
         if agent in self._under_way:
             return  # its last probe hangs: another one would too
-        task = asyncio.create_task(self._in_turn(agent), name=f"probe {agent.name}")
+        task = asyncio.create_task(self.read(agent, in_turn=True), name=f"probe {agent.name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _in_turn(self, agent: Agent) -> None:
-        async with self._places:
-            reading = asyncio.ensure_future(self.read(agent))
-            try:
-                await asyncio.wait({reading}, timeout=SLOW_S)
-            except asyncio.CancelledError:
-                await _ended(reading)
-                raise
-        try:
-            await reading
-        finally:
-            reading.cancel()
+    async def read(self, agent: Agent, *, in_turn: bool = False) -> None:
+        """Probe one device now; `in_turn`: in one of the places of the round.
 
-    async def read(self, agent: Agent) -> None:
-        """Probe one device now. One that answers no command at all is reported lost: adb goes on listing it.
+        One that answers no command at all is reported lost: adb goes on listing it.
 
         Never raises: a thermometer that farm cannot read is no reason to stop reading the others, or to end a session.
         """
@@ -232,20 +235,26 @@ class ProbeRound:
             return
         self._under_way.add(agent)
         try:
-            await self._read(agent)
+            await self._read(agent, self._places if in_turn else nullcontext())
         except Exception:
             log.exception("%s: a bug in farm while it was probed", agent.name)
         finally:
             self._under_way.discard(agent)
 
-    async def _read(self, agent: Agent) -> None:
-        follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
-        began_s = self._monotonic()
-        reading = asyncio.create_task(
-            probe(self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s), name=f"read {agent.name}"
-        )
+    async def _read(self, agent: Agent, place: AbstractAsyncContextManager[None]) -> None:
+        async with place:
+            follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
+            began_s = self._monotonic()
+            probing = probe(
+                self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s, gather_s=GATHER_S
+            )
+            reading = asyncio.create_task(probing, name=f"read {agent.name}")
+            try:
+                await asyncio.wait({reading}, timeout=SLOW_S)
+            except asyncio.CancelledError:
+                await _ended(reading)
+                raise
         try:
-            await asyncio.wait({reading}, timeout=SLOW_S)
             # A late probe may be one slow service: whether the phone answers at all is asked beside it.
             if _silent(reading) and not await self._answers(agent) and _silent(reading):
                 self.failed[agent.name] += 1

@@ -21,16 +21,15 @@ from farm.devices.lifecycle.messages import (
     ActionOrdered,
     Adopted,
     AdoptServer,
-    Answer,
     BugFound,
     BundleAccepted,
     BundlesChanged,
     BundleWanted,
     CheckDue,
     CheckPassed,
+    DeviceEvent,
     DropOldBundles,
     EndServer,
-    Event,
     FaultCleared,
     FaultFound,
     FollowServer,
@@ -53,6 +52,7 @@ from farm.devices.lifecycle.messages import (
     Unadopted,
     Unlisted,
     WaitEnded,
+    WorkEnded,
     WorkFailed,
 )
 from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, ReleaseRule
@@ -90,9 +90,9 @@ KEPT_STEPS = 50  # length of the story an illegal transition tells
 EVIDENCE_STEPS = 8  # of the story, that a quarantine keeps
 _HASH = re.compile("[0-9a-f]{64}")
 _ADOPT = "farm device adopt NAME"
-_BUNDLE_WORK = frozenset(
-    {Life.PROVISIONING, Life.STARTING, Life.CHECKING}
-)  # whose failure may be that of an overriding bundle, or of one that is new to it
+_NO_CONTEXT = RecoveryContext()
+# whose failure may be that of an overriding bundle, or of one that is new to it
+_BUNDLE_WORK = frozenset({Life.PROVISIONING, Life.STARTING, Life.CHECKING})
 
 
 class Lifecycle:
@@ -107,7 +107,7 @@ class Lifecycle:
         """The last steps, oldest first, one line each."""
         return tuple(self._story)
 
-    def handle(self, event: Event, now: float, context: RecoveryContext = RecoveryContext()) -> tuple[Instruction, ...]:  # noqa: B008 - frozen
+    def handle(self, event: DeviceEvent, now: float, context: RecoveryContext = _NO_CONTEXT) -> tuple[Instruction, ...]:
         """Take one event at monotonic second `now`.
 
         Raises:
@@ -141,7 +141,7 @@ class Lifecycle:
         )
 
 
-def brief(event: Event) -> str:
+def brief(event: DeviceEvent) -> str:
     """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
     shown = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
@@ -152,9 +152,9 @@ def _name(instruction: Instruction) -> str:
     return instruction.action.value if isinstance(instruction, TakeAction) else type(instruction).__name__
 
 
-def decide(state: LifecycleState, event: Event, now: float, context: RecoveryContext = RecoveryContext()) -> Decision:  # noqa: B008 - frozen
+def decide(state: LifecycleState, event: DeviceEvent, now: float, context: RecoveryContext = _NO_CONTEXT) -> Decision:
     """The next state and what to do, for one event. Events that do not matter in a state change nothing."""
-    if isinstance(event, Answer) and (event.generation != state.generation or state.life not in AWAITING):
+    if isinstance(event, WorkEnded) and (event.generation != state.generation or state.life not in AWAITING):
         return state, ()
     match event:
         case Listed() | Unlisted():
@@ -187,8 +187,10 @@ def decide(state: LifecycleState, event: Event, now: float, context: RecoveryCon
             return action_answered(state, event, now, context)
         case WaitEnded() if state.life in LINK_DOWN:
             return action_answered(state, event, now, context)
-        case _:
+        case WorkEnded():
             return _work_answered(state, event, now, context)
+        case _:
+            raise TypeError(f"the life cycle knows no event {event}")
 
 
 def _link_changed(state: LifecycleState, event: Listed | Unlisted, now: float, context: RecoveryContext) -> Decision:
@@ -295,7 +297,7 @@ def _left_by_person(state: LifecycleState, reason: str) -> Decision:
     return reap(replace(untidy, follow=0, trouble=reason))
 
 
-def _work_answered(state: LifecycleState, event: Answer, now: float, context: RecoveryContext) -> Decision:
+def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context: RecoveryContext) -> Decision:
     if state.bundle_override and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:
         return _drop_override(state, event.reason)
     if context.fallback and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:

@@ -27,11 +27,20 @@ class Numbered:
 
 
 @dataclass(frozen=True)
-class WorkFailed(Numbered):
+class DeviceEvent:
+    """What happened to one device."""
+
+
+class WorkEnded(Numbered, DeviceEvent):
+    """How a piece of work ended."""
+
+
+@dataclass(frozen=True)
+class WorkFailed(WorkEnded):
     """Work that failed.
 
-    `fault`: what that says of the phone; None: nothing (the host failed, or the link). BUNDLE: there is none for this
-    phone, so that another attempt cannot help.
+    `fault`: what that says of the phone; None: nothing (the host failed, or the link). BUNDLE: there is no
+    sound one for this phone, so that another attempt cannot help.
     """
 
     reason: str
@@ -43,7 +52,7 @@ class WorkFailed(Numbered):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(DeviceEvent):
     """Adb lists the device with this link; `reason` and `hint` explain an unusable one.
 
     `mendable`: adb itself may mend it by making the transport anew (not so in a bootloader, or without permissions).
@@ -56,60 +65,57 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class Unlisted(DeviceEvent):
     """Adb no longer lists the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identified:
+@dataclass(frozen=True)
+class Identified(WorkEnded):
     """The device was read; `adopted` is what the record or an adoption rule says about it.
 
     `same_boot`: it was to be rebooted, and was not.
     """
 
-    generation: int
     adopted: bool
     same_boot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(DeviceEvent):
     """An operator or a rule took the device into the farm."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unadopted:
+class Unadopted(DeviceEvent):
     """An operator gave the device back; `clean` asks to remove everything of ours from it."""
 
     clean: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Provisioned:
+@dataclass(frozen=True)
+class Provisioned(WorkEnded):
     """The bundle is whole on the device.
 
     `adoptable`: the server we started before is alive and still ours. `untidy`: a person had it and it was not tidied.
     """
 
-    generation: int
     bundle: str
     adoptable: bool = False
     untidy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServerStarted:
+@dataclass(frozen=True)
+class ServerStarted(WorkEnded):
     """The server is bound to a port, or was taken over.
 
     `in_use`: a session of the daemon before this one is open on it, so that nothing may be done to it.
     """
 
-    generation: int
     in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDied:
+class ServerDied(DeviceEvent):
     """The followed server ended. `stuck`: something that it left survives SIGKILL."""
 
     follow: int
@@ -118,7 +124,7 @@ class ServerDied:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(DeviceEvent):
     """The stream that follows the server ended without a word about it. `mute`: the phone answers no command at all."""
 
     follow: int
@@ -126,44 +132,40 @@ class LinkLost:
     mute: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CheckPassed:
+class CheckPassed(WorkEnded):
     """Golden kernels gave the right numbers."""
 
-    generation: int
-
 
 @dataclass(frozen=True, slots=True)
-class SessionBroke:
+class SessionBroke(DeviceEvent):
     """A session ended in a way that leaves the device in doubt (cut, hung, crashed)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeftByPerson:
+class LeftByPerson(DeviceEvent):
     """A person's lease ended: the device must be cleaned and checked."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryFinished:
+@dataclass(frozen=True)
+class RecoveryFinished(WorkEnded):
     """Left-over session processes are gone; `server_alive` says whether the server survived.
 
     `tidied`: so is what a person has left, and the server with it. What they changed of farm's files is not known.
     """
 
-    generation: int
     server_alive: bool
     tidied: bool = False
 
 
-class WaitEnded(Numbered):
+class WaitEnded(WorkEnded):
     """The time of `RetryLater` or `Pause` is over."""
 
 
-class ActionDone(Numbered):
+class ActionDone(WorkEnded):
     """A reconnect, reboot or power cycle was carried out; adb's list did not show it."""
 
 
@@ -172,7 +174,7 @@ class ActionFailed(WorkFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class FaultFound:
+class FaultFound(DeviceEvent):
     """A probe found something that recovery should mend; the ladder decides. Ignored while recovery is under way.
 
     `used`: the phone was leased since its last check, and the holder may have caused it: a repetition proves nothing.
@@ -185,19 +187,19 @@ class FaultFound:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultCleared:
+class FaultCleared(DeviceEvent):
     """A probe no longer finds this fault."""
 
     fault: DeviceFault
 
 
 @dataclass(frozen=True, slots=True)
-class CheckDue:
+class CheckDue(DeviceEvent):
     """It passed its last check long ago; nothing else speaks against it."""
 
 
 @dataclass(frozen=True, slots=True)
-class ActionOrdered:
+class ActionOrdered(DeviceEvent):
     """An operator wants a reboot or a power cycle of an adopted device."""
 
     action: RecoveryAction
@@ -205,38 +207,38 @@ class ActionOrdered:
 
 
 @dataclass(frozen=True, slots=True)
-class QuarantineOrdered:
+class QuarantineOrdered(DeviceEvent):
     """An operator keeps the device away from users until it is released."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class BundlesChanged:
+class BundlesChanged(DeviceEvent):
     """The library has other bundles than before."""
 
 
 @dataclass(frozen=True, slots=True)
-class BundleWanted:
+class BundleWanted(DeviceEvent):
     """The lease holder wants this bundle (a hash) on it; "": the override ended, the device gets its own back."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class BundleAccepted:
+class BundleAccepted(DeviceEvent):
     """The bundle (a hash) that devices had on trial is their own now."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(DeviceEvent):
     """An operator says that a quarantined device is fine again."""
 
 
 @dataclass(frozen=True, slots=True)
-class BugFound:
+class BugFound(DeviceEvent):
     """Farm itself failed over this device: its real state is unknown, so a person must look."""
 
     reason: str
@@ -244,45 +246,10 @@ class BugFound:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceChanged:
+class ServiceChanged(DeviceEvent):
     """An operator put the device in service, draining or maintenance."""
 
     service: Service
-
-
-Answer = (
-    WorkFailed
-    | Identified
-    | Provisioned
-    | ServerStarted
-    | CheckPassed
-    | RecoveryFinished
-    | WaitEnded
-    | ActionDone
-    | ActionFailed
-)
-Event = (
-    Answer
-    | FaultFound
-    | FaultCleared
-    | CheckDue
-    | ActionOrdered
-    | QuarantineOrdered
-    | Listed
-    | Unlisted
-    | Adopted
-    | Unadopted
-    | ServerDied
-    | LinkLost
-    | SessionBroke
-    | LeftByPerson
-    | BundlesChanged
-    | BundleWanted
-    | BundleAccepted
-    | Released
-    | BugFound
-    | ServiceChanged
-)
 
 
 # --- instructions: what to do -----------------------------------------------------------------------------------------
@@ -292,11 +259,10 @@ class Identify(Numbered):
     """Read the device; answer Identified or WorkFailed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provision:
+@dataclass(frozen=True)
+class Provision(Numbered):
     """Make the bundle whole on the device; answer Provisioned or WorkFailed. `deep` compares hashes, not sizes."""
 
-    generation: int
     deep: bool = False
 
 
@@ -312,38 +278,34 @@ class RunCheck(Numbered):
     """Run the golden kernels; answer CheckPassed or WorkFailed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reap:
+@dataclass(frozen=True)
+class Reap(Numbered):
     """Kill the processes that sessions left; answer RecoveryFinished or WorkFailed.
 
     `tidy`: also end the server, whose secret they know, and remove what a person has left.
     """
 
-    generation: int
     tidy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLater:
+@dataclass(frozen=True)
+class RetryLater(Numbered):
     """Wait before attempt number `attempt` (1 is the first that waits); answer WaitEnded."""
 
-    generation: int
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+@dataclass(frozen=True)
+class Pause(Numbered):
     """Leave a link alone for a while; answer WaitEnded."""
 
-    generation: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class TakeAction:
+@dataclass(frozen=True)
+class TakeAction(Numbered):
     """Reconnect, reboot or power-cycle it; answer ActionDone or ActionFailed, unless adb's list changes first."""
 
-    generation: int
     action: RecoveryAction
 
 

@@ -170,12 +170,10 @@ class RecoveryConfig:
     """`[recovery]`: how often one phone may have each action in any 24 hours; 0: never."""
 
     restarts_per_day: PerDay = STEPS[RecoveryAction.RESTART].per_day or 0  # of its RPC server
-    pushes_per_day: PerDay = (
-        STEPS[RecoveryAction.REPUSH].per_day or 0
-    )  # its runtime compared by hash, and pushed where it differs
-    reconnects_per_day: PerDay = (
-        STEPS[RecoveryAction.RECONNECT].per_day or 0
-    )  # a second each; a bad cable asks for it all day
+    # its runtime compared by hash, and pushed where it differs
+    pushes_per_day: PerDay = STEPS[RecoveryAction.REPUSH].per_day or 0
+    # a second each; a bad cable asks for it all day
+    reconnects_per_day: PerDay = STEPS[RecoveryAction.RECONNECT].per_day or 0
     reboots_per_day: PerDay = STEPS[RecoveryAction.REBOOT].per_day or 0  # a minute or two each
     power_cycles_per_day: PerDay = STEPS[RecoveryAction.POWER_CYCLE].per_day or 0  # of its USB port
     away_s: AwayLimit = 900.0  # how long a phone may be away before the alert FarmDeviceAway

@@ -46,7 +46,9 @@ MUTE_TRIES = 2  # commands that a usable phone does not answer before its transp
 # Before each action for a dead link: adb and the phone often find each other again, and a power cycle hurts most.
 LINK_PAUSES_S = (5.0, 30.0, 60.0)
 SERVING = frozenset({Life.STARTING, Life.CHECKING, Life.READY})  # the bundle is whole on it
-BUNDLE_FAULTS = frozenset({DeviceFault.SERVER, DeviceFault.START, DeviceFault.CHECK, DeviceFault.WRONG})
+BUNDLE_FAULTS = frozenset(
+    {DeviceFault.BUNDLE, DeviceFault.SERVER, DeviceFault.START, DeviceFault.CHECK, DeviceFault.WRONG}
+)
 _BY_HAND = "replug it; if that does not help, restart it by hand"
 _RELEASE = "farm device release NAME, once it is understood"
 
@@ -120,8 +122,9 @@ def quarantine(state: LifecycleState, fault: DeviceFault, reason: str, hint: str
     kept = replace(state, quarantine=Quarantine(text, hint, fault, rule))
     if state.life in LINK_DOWN:
         return kept, ()
-    stop: tuple[Instruction, ...] = (EndServer(),) if state.adopted and state.identified else ()
-    return rest(kept, Life.QUARANTINED, text, hint), () if fault in (DeviceFault.BUNDLE, DeviceFault.BUG) else stop
+    leave = fault is DeviceFault.BUG or (fault is DeviceFault.BUNDLE and not state.follow)
+    stop: tuple[Instruction, ...] = (EndServer(),) if state.adopted and state.identified and not leave else ()
+    return rest(kept, Life.QUARANTINED, text, hint), stop
 
 
 def probe_reported(

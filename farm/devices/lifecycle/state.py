@@ -55,9 +55,8 @@ TRANSITIONS: Mapping[Life, frozenset[Life]] = MappingProxyType(
     }
 )  # fmt: skip
 
-WORKING = frozenset(
-    {Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING}
-)  # lives in which exactly one answer is awaited
+# lives in which exactly one answer is awaited
+WORKING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
 # Lives in which a link may be worked on; without an action to take, nothing is awaited there.
 AWAITING = WORKING | LINK_DOWN
 # Lives in which another bundle may be wanted: its server runs, or is about to.

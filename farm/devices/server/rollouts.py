@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from farm.devices.fleet import Fleet
 
 STEP_EVERY_S = 1.0
-AWAY = timedelta(
-    minutes=10
-)  # a phone that has been away for longer is not waited for: it gets the current bundle when it is back
+# a phone that has been away for longer is not waited for: it gets the current bundle when it is back
+AWAY = timedelta(minutes=10)
 _OUT = frozenset({Life.NEW, Life.QUARANTINED})
 _ROLLOUT = TypeAdapter(Rollout)
 Group = tuple[str, str]  # ABI, platform
@@ -72,7 +71,7 @@ class Rollouts:
         self._table = table
         self._events = events
         self._config = config
-        self._fleet: Fleet | None = None
+        self._fleet: Fleet  # see `follow`
         self._bundles: Mapping[str, Bundle] = {}  # the library as read last, by hash
         self._groups: dict[Group, Rollout] = {}
         self._unsaved: set[Group] = set()
@@ -234,10 +233,11 @@ class Rollouts:
 
     def step(self) -> None:
         """Take the next step of each rollout."""
+        kept: dict[str, str] = {}
         for group, rollout in tuple(self._groups.items()):
             if not rollout.current:
                 continue
-            after, exchange = rules.advance(rollout, self._phones(group), self._config, time.time())
+            after, exchange, waiting = rules.advance(rollout, self._phones(group), self._config, time.time())
             self._put(group, after)
             agents = self._agents()
             if rollout.candidate and after.current == rollout.candidate:
@@ -246,6 +246,8 @@ class Rollouts:
             for agent in agents:
                 if agent.serial in exchange:
                     agent.on_event(m.CheckDue())
+            kept |= {serial: f"kept for the rollout of bundle {self._name(new)}" for serial, new in waiting.items()}
+        self._fleet.device_views.keep_from_leases(kept)
 
     # -- below --
 
@@ -284,10 +286,7 @@ class Rollouts:
                 log.info("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
 
     def _agents(self) -> tuple[Agent, ...]:
-        return () if self._fleet is None else tuple(self._fleet.agents.values())
-
-    def _holder(self, agent: Agent) -> str:
-        return "" if self._fleet is None else self._fleet.recovery.holder(agent.name)
+        return tuple(self._fleet.agents.values())
 
     def _group_of(self, agent: Agent) -> Group | None:
         """The group whose bundles a phone gets; of one not yet identified that of its last proven bundle."""
@@ -316,7 +315,8 @@ class Rollouts:
             agent.name,
             state.bundle,
             ready_s=max(0.0, time.monotonic() - state.ready_at) if ready else None,
-            idle=ready and not self._holder(agent) and not state.bundle_override,
+            idle=ready and not self._fleet.recovery.holder(agent.name) and not state.bundle_override,
+            with_person=self._fleet.in_hands(agent),
             reachable=reachable,
             counted=reachable or (away and datetime.now(UTC) - agent.since < AWAY),
         )

@@ -208,18 +208,16 @@ class TestRemove:
     def test_name_by_name(self, library: BundleLibrary, android: Path) -> None:
         library.add(android, name="a", compile_golden=golden)
         bundle = library.add(android, name="b", compile_golden=golden)
-        first = library.remove("a")
-        assert (first.names, first.files_removed) == (("a",), False)
+        assert library.remove("a") == (("a",), False)
         assert library.get(bundle.hash).names == ("b",)
-        second = library.remove("b")
-        assert second.files_removed
+        assert library.remove("b") == (("b",), True)
         assert library.list() == ()
         assert not bundle.path.exists()
 
     def test_by_hash_takes_all_names(self, library: BundleLibrary, android: Path) -> None:
         library.add(android, name="a", compile_golden=golden)
         bundle = library.add(android, name="b", compile_golden=golden)
-        assert set(library.remove(bundle.short_hash).names) == {"a", "b"}
+        assert set(library.remove(bundle.short_hash)[0]) == {"a", "b"}
         assert library.list() == ()
 
     def test_not_while_in_use(self, library: BundleLibrary, android: Path) -> None:
@@ -228,12 +226,12 @@ class TestRemove:
             library.remove("a", in_use=lambda asked: "on pixel-7" if asked.hash == bundle.hash else "")
         assert library.get("a") == bundle
         library.add(android, name="b", compile_golden=golden)
-        assert library.remove("b", in_use=lambda _asked: "on pixel-7").files_removed is False
+        assert library.remove("b", in_use=lambda _asked: "on pixel-7") == (("b",), False)
 
     def test_a_damaged_one_can_go(self, library: BundleLibrary, android: Path) -> None:
         bundle = library.add(android, name="a", compile_golden=golden)
         (bundle.path.parent / "manifest.json").write_text("{")
-        assert library.remove("a").files_removed
+        assert library.remove("a") == (("a",), True)
         assert library.verify() == ()
 
 

@@ -13,6 +13,7 @@ from farm.bundle.rollout_rules import (
     Rollout,
     RolloutConfig,
     RolloutPhone,
+    TrialState,
     added,
     advance,
     assigned,
@@ -45,6 +46,8 @@ class Lab:
         self.broken: set[tuple[str, str]] = set()  # serial, bundle
         self.rollout = named(Rollout(), OLD, self.stored, [*self.proven.values()])
         self.most_out = 0
+        self.kept: dict[str, str] = {}
+        self.touched: set[str] = set()  # phones that try, or are kept for it
 
     def add(self, bundle: str) -> None:
         self.stored.add(bundle)
@@ -60,7 +63,9 @@ class Lab:
             if phone.ready_s is not None:
                 self.change(serial, ready_s=phone.ready_s + seconds)
         before = self.rollout
-        self.rollout, exchange = advance(self.rollout, tuple(self.phones.values()), self.config, self.now_s)
+        self.rollout, exchange, self.kept = advance(self.rollout, [*self.phones.values()], self.config, self.now_s)
+        trying = {serial for serial, trial in self.rollout.trials.items() if trial.state is TrialState.TRYING}
+        self.touched = trying | self.kept.keys()
         if before.candidate and self.rollout.current == before.candidate:
             self.proven |= {each: before.candidate for each, p in self.phones.items() if p.bundle == before.candidate}
         self.most_out = max(self.most_out, len(exchange))
@@ -186,6 +191,59 @@ def test_a_leased_phone_is_left_alone() -> None:
     assert lab.step() == ()
     lab.change("S1", idle=True)
     assert lab.step() == ("S1",)
+
+
+def test_a_phone_that_is_always_leased_is_kept_for_the_canary_and_then_for_its_wave() -> None:
+    lab = Lab(4)
+    for serial in lab.phones:
+        lab.change(serial, idle=False)
+    lab.change("S0", with_person=True)
+    lab.add(NEW)
+    assert lab.step() == ()
+    assert lab.kept == {"S1": NEW}  # one, and none that a person has for hours
+    lab.change("S1", ready_s=None)  # its lease has ended: it is cleaned
+    assert lab.step() == ()
+    assert lab.kept == {"S1": NEW}
+    lab.change("S1", ready_s=0.0, idle=True)
+    assert lab.step() == ("S1",)
+    assert lab.kept == {}
+    lab.change("S1", idle=False)  # leased at once again: that is no matter to it now
+    assert lab.step() == ()
+    assert lab.kept == {"S2": NEW, "S3": NEW}  # half of four
+    lab.change("S3", idle=True)
+    assert lab.step() == ("S3",)
+    assert lab.kept == {"S2": NEW}
+    lab.rollout = promoted(lab.rollout, NEW)
+    assert lab.step() == ()
+    assert lab.kept == {"S0": NEW, "S2": NEW}
+
+
+def test_an_idle_phone_comes_before_a_kept_one_and_none_is_kept_for_what_it_has() -> None:
+    lab = Lab(2)
+    lab.change("S0", idle=False)
+    lab.add(NEW)
+    assert lab.step() == ("S1",)
+    assert lab.kept == {}
+    lab.step()
+    assert lab.kept == {"S0": NEW}
+    lab.change("S0", reachable=False, ready_s=None)
+    lab.step()
+    assert lab.kept == {}
+    lab.change("S0", reachable=True, ready_s=None, bundle="")  # it starts, and gets its bundle with that
+    lab.step()
+    assert lab.kept == {}
+
+
+def test_a_phone_that_is_leased_before_its_exchange_is_kept_for_it() -> None:
+    lab = Lab(1)
+    lab.add(NEW)
+    lab.rollout, exchange, kept = advance(lab.rollout, [*lab.phones.values()], lab.config, lab.now_s)
+    assert (exchange, kept) == (("S0",), {})
+    lab.change("S0", idle=False)  # a daemon that died meanwhile finds its session open
+    lab.step()
+    assert lab.kept == {"S0": NEW}
+    lab.change("S0", idle=True)
+    assert lab.step() == ("S0",)
 
 
 def test_a_phone_on_which_the_current_bundle_fails_keeps_its_last_proven_one() -> None:
@@ -333,6 +391,8 @@ def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_no
             lab.rollout = named(lab.rollout, lab.rollout.wanted, lab.stored, [*lab.proven.values()])
         lab.step()
         assert lab.most_out <= max(1, int(share * 5))
+        assert len(lab.touched) <= max(1, int(share * 5))
+        assert not any(lab.phones[each].idle for each in lab.kept)
         for phone in lab.phones.values():
             assert (phone.serial, phone.bundle) not in broken
             assert lab.proven[phone.serial] in lab.stored

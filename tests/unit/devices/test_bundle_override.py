@@ -52,7 +52,7 @@ class Phone:
     def override_bundle(self, bundle: Bundle) -> None:
         self.on_event(m.BundleWanted(bundle.hash))
 
-    def on_event(self, event: m.Event) -> None:
+    def on_event(self, event: m.DeviceEvent) -> None:
         self._life.handle(event, 0.0)
         for callback in self.listening:
             callback(SimpleNamespace(serial=self.serial))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from farm.common.errors import Code
+from farm.common.errors import Code, HostError, error_from_wire, error_to_wire
+from farm.devices.agent_work import failed
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import STABLE_S, decide
 from farm.devices.lifecycle.state import TRANSITIONS, LifecycleState
@@ -100,6 +101,17 @@ def test_a_broken_session_is_reaped_then_checked_again() -> None:
     assert story.state.follow == followed
     assert story.on_event(m.RecoveryFinished(story.number, server_alive=True)) == (m.RunCheck(story.number),)
     assert story.state.follow == followed
+
+
+def test_a_bundle_whose_golden_kernels_are_damaged_waits_for_a_sound_one_without_a_server() -> None:
+    story = Story().until_ready()
+    story.on_event(m.SessionBroke("cut"))
+    story.on_event(m.RecoveryFinished(story.number, server_alive=True))
+    error = HostError("the golden kernels are damaged", Code.BUNDLE_DAMAGED, hint="farm bundle verify")
+    answer = failed(m.RunCheck(story.number), error_from_wire(error_to_wire(error)))
+    assert story.on_event(answer) == (m.EndServer(),)
+    assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "the golden kernels are damaged")
+    assert isinstance(story.on_event(m.BundlesChanged())[0], m.Provision)
 
 
 def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:

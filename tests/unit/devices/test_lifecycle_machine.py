@@ -36,7 +36,7 @@ class RandomLife(RuleBasedStateMachine):
         self.context = RecoveryContext(per_day=PER_DAY)
         self.taken: list[tuple[RecoveryAction, float]] = []  # with a budget, and not ordered
 
-    def on_event(self, event: m.Event) -> None:
+    def on_event(self, event: m.DeviceEvent) -> None:
         before = self.machine.state
         given = self.machine.handle(event, self.now, self.context)
         after = self.machine.state
@@ -56,7 +56,7 @@ class RandomLife(RuleBasedStateMachine):
             self.awaited = work[0]
         elif after.generation != before.generation:
             self.awaited = None
-        if isinstance(event, m.Answer) and event.generation != before.generation:
+        if isinstance(event, m.WorkEnded) and event.generation != before.generation:
             assert after == before
             assert given == ()
         if after.life is Life.READY and before.life is not Life.READY:
@@ -100,7 +100,7 @@ class RandomLife(RuleBasedStateMachine):
         self.on_event(m.Unlisted())
 
     @rule(event=st.sampled_from([m.Adopted(), m.Released(), m.BundlesChanged(), m.Unadopted(True), m.Unadopted(False)]))
-    def operator(self, event: m.Event) -> None:
+    def operator(self, event: m.DeviceEvent) -> None:
         self.on_event(event)
 
     @rule(service=st.sampled_from(Service))
@@ -136,8 +136,8 @@ class RandomLife(RuleBasedStateMachine):
     def answered(self, age: int, good: bool, flag: bool, reason: str, fault: DeviceFault | None) -> None:
         assert self.awaited is not None
         number = self.machine.state.generation + age
-        good_answer: m.Event
-        bad_answer: m.Event
+        good_answer: m.DeviceEvent
+        bad_answer: m.DeviceEvent
         match self.awaited:
             case m.Identify():
                 good_answer, bad_answer = (

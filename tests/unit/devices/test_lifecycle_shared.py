@@ -139,7 +139,7 @@ def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(k
         story.on_event(m.Provisioned(story.number, "b2"))
     if kind in ("check", "wrong", "death"):
         story.on_event(m.ServerStarted(story.number))
-    failed: dict[str, m.Event] = {
+    failed: dict[str, m.DeviceEvent] = {
         "provision": m.WorkFailed(story.number, "no room"),
         "start": m.WorkFailed(story.number, "no room", fault=DeviceFault.START),
         "check": m.WorkFailed(story.number, "no room", fault=DeviceFault.CHECK),

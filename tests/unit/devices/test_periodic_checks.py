@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 def agent(name: str, ready_at: float = 0.0, life: Life = Life.READY, **facts: Any) -> Any:
-    told: list[m.Event] = []
+    told: list[m.DeviceEvent] = []
     state = LifecycleState(life=life, ready_at=ready_at, **facts)
     return SimpleNamespace(name=name, state=state, on_event=told.append, told=told)
 

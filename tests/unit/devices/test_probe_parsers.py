@@ -12,7 +12,6 @@ from farm.common.phone_text import decode
 from farm.devices.health.probe.battery import add_supply, parse_dumpsys
 from farm.devices.health.probe.readings import clock_hz
 from farm.devices.health.probe.system import (
-    Boot,
     parse_boot,
     parse_cpu,
     parse_data,
@@ -347,11 +346,11 @@ def test_space_where_data_is_a_folder_of_another_mount() -> None:
 
 
 BOOTS = {
-    "loadavg-permission-denied": Boot("", 8_880.0, 2.38),
-    "skia-proc-uptime": Boot("", 135.7, None),
-    "termux-load-32": Boot("", 76_200.0, 32.12),
-    "toolbox-2015-days": Boot("", 216_412.0, None),
-    "toybox-11days-10min": Boot("", 951_000.0, 50.39),
+    "loadavg-permission-denied": ("", 8_880.0, 2.38),
+    "skia-proc-uptime": ("", 135.7, None),
+    "termux-load-32": ("", 76_200.0, 32.12),
+    "toolbox-2015-days": ("", 216_412.0, None),
+    "toybox-11days-10min": ("", 951_000.0, 50.39),
 }
 
 
@@ -362,7 +361,7 @@ def test_uptime(path: Path) -> None:
 
 def test_boot() -> None:
     said = "boot_id=084b1560-70b8\n/proc/uptime=12433.95 6613.43\n/proc/loadavg=6.83 4.51 3.15 15/304 11723\n"
-    assert parse_boot(said) == Boot("084b1560-70b8", 12_433.95, 6.83)
+    assert parse_boot(said) == ("084b1560-70b8", 12_433.95, 6.83)
 
 
 # --- processes, kernel log

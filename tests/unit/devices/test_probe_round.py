@@ -249,7 +249,7 @@ async def test_a_phone_that_answers_no_command_at_all_has_lost_its_link(silent: 
     phones.shells["S1"] = lambda _: Shell(b"", too_late)
     phones.silent = {"S1"} if silent else set()
     agent = agent_of("S1")
-    events: list[m.Event] = []
+    events: list[m.DeviceEvent] = []
     agent.on_event = events.append  # type: ignore[method-assign]
     probes, changed = round_of(phones, [agent])
     await probes.read(agent)

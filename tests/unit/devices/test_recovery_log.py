@@ -43,7 +43,7 @@ class Desk:
     def now_s(self) -> float:
         return (self.at - START).total_seconds()
 
-    def on_event(self, event: m.Event) -> None:
+    def on_event(self, event: m.DeviceEvent) -> None:
         before = self.life.state
         self.life.handle(event, self.now_s())
         self.log.recovery_changed("S1", "pixel", before, self.life.state)

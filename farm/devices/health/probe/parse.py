@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any, TypeVar
 
 from farm.common.phone_text import WORD, plain, split_sections
 from farm.devices.health.probe import battery as batteries
@@ -40,6 +41,7 @@ SECTIONS = (
     "zones",
     "gpu",
 )
+R = TypeVar("R", Temperature, Dropped)
 END = "end"  # a probe that was not cut ends with it
 
 
@@ -136,7 +138,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
         """Its text; "" if the probe was cut in it: half of it would give a wrong sum, or another disk's space."""
         return "" if name == parts.last else parts.get(name)
 
-    boot = parse_boot(parts.get("boot"))
+    boot_id, uptime_s, load_1min = parse_boot(parts.get("boot"))
     memory_total, memory_available = parse_meminfo(whole("memory"))
     data_total, data_free = parse_data(whole("data"))
     cpu, cpu_dropped = parse_cpu(parts.get("cpu"))
@@ -149,7 +151,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
     busiest, server = parse_processes(parts.get("processes"))
     faults, readable = parse_kernel(parts.get("kernel"))
     by_section = {
-        "boot": bool(boot.boot_id or boot.uptime_s is not None),
+        "boot": bool(boot_id or uptime_s is not None),
         "memory": memory_total is not None,
         "cpu": bool(cpu),
         "data": data_total is not None,
@@ -169,9 +171,9 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
     believed, more = _believed((*thermal.temperatures, *zones))
     unread += more
     return Health(
-        boot_id=boot.boot_id,
-        uptime_s=boot.uptime_s,
-        load_1min=boot.load_1min,
+        boot_id=boot_id,
+        uptime_s=uptime_s,
+        load_1min=load_1min,
         battery=battery,
         temperatures=(*believed, *gpu_temperatures, *_of_battery(battery)),
         throttle=thermal.throttle,
@@ -192,10 +194,7 @@ def health_of(parts: Sections, asked: Collection[str] = SECTIONS) -> Health:
 
 def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], list[Dropped]]:
     """The first temperatures, fit for people, and how many there are beyond them."""
-    believed = tuple(
-        replace(each, sensor=plain(each.sensor, WORD), source=plain(each.source, WORD))
-        for each in found[:MOST_TEMPERATURES]
-    )
+    believed = tuple(_made_plain(each, "sensor", "source") for each in found[:MOST_TEMPERATURES])
     if more := len(found) - len(believed):
         return believed, [Dropped("probe", "", f"{more} temperatures", "more than any phone has")]
     return believed, []
@@ -203,13 +202,18 @@ def _believed(found: tuple[Temperature, ...]) -> tuple[tuple[Temperature, ...], 
 
 def _limited(dropped: list[Dropped]) -> tuple[Dropped, ...]:
     """The first of them, fit for people; of the others how many there are."""
-    kept = [
-        replace(each, source=plain(each.source, WORD), sensor=plain(each.sensor, WORD), raw=plain(each.raw, WORD))
-        for each in dropped[:MOST_DROPPED]
-    ]
+    kept = [_made_plain(each, "source", "sensor", "raw") for each in dropped[:MOST_DROPPED]]
     if more := len(dropped) - len(kept):
         kept.append(Dropped("probe", "", f"{more} more readings", "not kept"))
     return tuple(kept)
+
+
+def _made_plain(record: R, *fields: str) -> R:
+    """The record with these fields fit for people; itself where they are."""
+    changed: dict[str, Any] = {
+        name: text for name in fields if (text := plain(said := getattr(record, name), WORD)) is not said
+    }
+    return replace(record, **changed) if changed else record
 
 
 def _battery(parts: Sections) -> tuple[Battery, list[Dropped]]:

@@ -12,12 +12,14 @@ MAX_BATTERY_C = 90.0  # a sanity limit, not a datasheet's
 
 # Clocks from 10 MHz to 3 GHz are believed: so a figure fits Hz, kHz or MHz, never two of them.
 _MIN_CLOCK, _MAX_CLOCK = 10e6, 3e9
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*", re.ASCII)
+_DECIMAL = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 _LEADING = re.compile(r"\s*([+-]?[0-9]{1,18})(?:\.0*)?(?![0-9.])\s*([A-Za-z%°]*)")
 
 
 def integer(text: str | None) -> int | None:
     """A whole number of at most 18 digits that stands alone, or None."""
-    return int(text) if text is not None and re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text, re.ASCII) else None
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def leading_integer(text: str | None) -> tuple[int, str] | None:
@@ -28,7 +30,7 @@ def leading_integer(text: str | None) -> tuple[int, str] | None:
 
 def decimal(text: str) -> float | None:
     """A number such as 31.700001, or None for NaN, 1.2.3 and anything else."""
-    return float(text) if re.fullmatch(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", text, re.ASCII) else None
+    return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def clock_hz(text: str | None) -> int | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from farm.common.phone_text import WORD, plain
 from farm.devices.health.probe.readings import celsius, clock_hz, files, first_of, integer, leading_integer
@@ -174,6 +173,8 @@ MOST_BUSIEST = 10
 MOST_OF_SERVER = 64  # a session is a process, and a phone has one at a time
 SERVER_NAME = "tvm_rpc"
 _NOTED = re.compile(r"^(self|server|supervisor)=([0-9]{1,9})[ \t]*$", re.MULTILINE | re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
+_SHARE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,3})?", re.ASCII)
 _RENAMED = {"NAME": "NAME", "CMD": "NAME", "ARGS": "NAME", "CMDLINE": "NAME", "S": "S", "RSS": "RSS"}
 
 
@@ -222,7 +223,7 @@ def _row(words: Sequence[str], columns: dict[str, int]) -> ProcessReading | None
 
     def number(column: str) -> int:
         at = columns.get(column, -1)
-        return int(words[at]) if 0 <= at < len(words) and re.fullmatch(r"[0-9]{1,12}", words[at], re.ASCII) else -1
+        return int(words[at]) if 0 <= at < len(words) and _NUMBER.fullmatch(words[at]) else -1
 
     pid, rss = number("PID"), number("RSS")
     if pid < 0 or number("PPID") < 0:
@@ -235,7 +236,7 @@ def _row(words: Sequence[str], columns: dict[str, int]) -> ProcessReading | None
         ppid=number("PPID"),
         pgid=number("PGID"),
         state=state[:1] if state[:1].isalpha() else "",
-        cpu_percent=float(share) if re.fullmatch(r"[0-9]{1,5}(?:\.[0-9]{1,3})?", share, re.ASCII) else None,
+        cpu_percent=float(share) if _SHARE.fullmatch(share) else None,
         rss_bytes=rss << 10 if rss >= 0 else None,
         name=_name(words[name_at:]),
     )
@@ -251,19 +252,13 @@ _WORDS = re.compile(
 _AVERAGE = re.compile(r"load averages?: *([0-9]{1,5}\.[0-9]{1,3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """One boot of a phone."""
+def parse_boot(text: str) -> tuple[str, float | None, float | None]:
+    """The boot's id ("": unknown), seconds since then, and the load average of a minute.
 
-    boot_id: str = ""
-    uptime_s: float | None = None
-    load_1min: float | None = None
-
-
-def parse_boot(text: str) -> Boot:
-    """Interpret the section. A load of 50 on an idle phone is common: tasks that wait in drivers count."""
+    A load of 50 on an idle phone is common: tasks that wait in drivers count.
+    """
     boot, load = _BOOT.search(text), _LOAD.search(text) or _AVERAGE.search(text)
-    return Boot(boot[1] if boot else "", _uptime_s(text), float(load[1]) if load else None)
+    return boot[1] if boot else "", _uptime_s(text), float(load[1]) if load else None
 
 
 def _uptime_s(text: str) -> float | None:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -141,17 +142,23 @@ def parse_zones(text: str) -> tuple[tuple[Temperature, ...], list[Dropped]]:
         if found is None:
             continue
         source, name, raw = found[1] or ZONES, found[2].rstrip(" \t"), int(found[3])
-        if _NOT_THERMAL.search(name):
+        group, known = _of_zone(name)
+        if group is None:
             dropped.append(Dropped(source, name, str(raw), "not a thermometer, by its name"))
             continue
-        known = _THERMOMETER.search(name)
         degrees = celsius(raw, _MIXED if known else _MILLI)
         if degrees is None:
             reason = "no temperature in any unit" if known else "no temperature in millidegrees"
             dropped.append(Dropped(source, name, str(raw), reason))
             continue
-        believed.append(Temperature(name, round(degrees, 1), group_of(name), source))
+        believed.append(Temperature(name, round(degrees, 1), group, source))
     return tuple(believed), dropped
+
+
+@lru_cache(2048)  # names of a few models' zones, read with every probe
+def _of_zone(name: str) -> tuple[SensorGroup | None, bool]:
+    """The part of a phone that a zone tells of, None if it is no thermometer; and whether it is known to be one."""
+    return None if _NOT_THERMAL.search(name) else group_of(name), bool(_THERMOMETER.search(name))
 
 
 def group_of(name: str) -> SensorGroup:
