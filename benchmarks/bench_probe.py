@@ -17,11 +17,12 @@ from farm.adb.client import AdbClient
 from farm.adb.shell import ShellStream
 from farm.common.phone_text import SECTION
 from farm.devices.health.probe.parse import SECTIONS, parse_probe, probe_command
-from farm.devices.health.probe_round import MAX_OUTPUT_BYTES, probe, raw_probe
+from farm.devices.health.probe_round import GATHER_S, MAX_OUTPUT_BYTES, probe, raw_probe
 from farm.simulation.virtual_farm import virtual_farm
 
 PROBES = 200
 GOAL_MS = 25.0
+GOAL_TIMES_BARE = 2.0  # of the processor
 LIMIT_S = 20.0
 HOSTILE_GOAL_MS = 200.0  # beside the event loop
 HOSTILE = {
@@ -79,12 +80,22 @@ async def _measured(socket: str, serial: str) -> list[Figure]:
         idle_ms.append(await _took_ms(nothing))
         probe_ms.append(await _took_ms(one))
     trips = client.shells / PROBES
+
+    async def bare() -> None:
+        await adb.shell(serial, probe_command(), timeout_s=LIMIT_S)
+
+    async def as_daemon() -> None:
+        await probe(client, serial, timeout_s=LIMIT_S, gather_s=GATHER_S)
+
+    bare_ms, busy_ms = await busy_per_call_ms(bare, PROBES // 4), await busy_per_call_ms(as_daemon, PROBES // 4)
     health, _ = await probe(client, serial, timeout_s=LIMIT_S)
     by_section = {name: await _section_ms(client, serial, name) for name in SECTIONS}
     return [
         under("one full probe, median", statistics.median(probe_ms), "ms", GOAL_MS, statistics.median(idle_ms)),
         Figure("one full probe, 95 %", percentile(probe_ms, 95), "ms", percentile(idle_ms, 95)),
         Figure("one full probe, fastest", min(probe_ms), "ms", min(idle_ms)),
+        Figure("one probe of the daemon, processor time; stock: the exchange alone", busy_ms, "ms", bare_ms),
+        under("that, by the exchange alone", busy_ms / bare_ms, "times", GOAL_TIMES_BARE),
         Figure("shell round trips of a probe", trips, "", None, "1", trips == 1),
         under("command sent", len(probe_command()), "bytes", 4000),
         Figure("temperatures believed", len(health.temperatures), ""),
@@ -118,6 +129,14 @@ async def _section_ms(client: CountingClient, serial: str, name: str) -> float:
         await probe(client, serial, (name,), timeout_s=LIMIT_S)
 
     return statistics.median([await _took_ms(one) for _ in range(PROBES // 10)])
+
+
+async def busy_per_call_ms(what: Callable[[], Awaitable[object]], times: int) -> float:
+    """Milliseconds of the processor that one call takes this process."""
+    begun = time.process_time()
+    for _ in range(times):
+        await what()
+    return 1e3 * (time.process_time() - begun) / times
 
 
 async def _took_ms(what: Callable[[], Awaitable[None]]) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, GCCollector, ProcessCollector, generate_latest
 
 from benchmarks.harness import Context, Figure, percentile, under
 from farm.common.events import EventLog
@@ -23,25 +23,29 @@ from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 
 DEVICES, JOBS, ROUNDS = 200, 10_000, 40
 GOAL_MS = 50.0
+GOAL_OF_BARE = 0.3  # of the processor, on the event loop
 SENSORS = dict.fromkeys(SensorGroup, 6)  # of a device: 30, of which 12 are told
 
 
 def run(context: Context) -> list[Figure]:
     """The event loop waits until the page is read; a thread renders it. With HTTP: `bench web`."""
     collector, process = busy_lab(context.folder), process_registry()
-    first_ms, _ = timed(collector.read)
+    first_ms, first_busy_ms = timed(collector.read)
     rounds = [timed(collector.read) for _ in range(ROUNDS)]
     page = collector.read()
     opened = [timed(lambda: rendered(page, OPEN, process=process))[0] for _ in range(ROUNDS)]
     plain = [timed(lambda: rendered(page, PLAIN, process=process))[0] for _ in range(ROUNDS)]
     text = rendered(page, PLAIN, process=process)[0]
     samples = sum(not line.startswith(b"#") for line in text.splitlines())
+    bare = bare_registry(samples)
+    bare_ms = percentile([timed(lambda: generate_latest(bare))[1] for _ in range(ROUNDS)], 50)
+    busy_ms = percentile([cpu for _, cpu in rounds], 50)
     return [
+        Figure("the first page read, processor time; stock: a bare exposition", first_busy_ms, "ms", bare_ms),
+        under("a page read, processor time by that of a bare exposition", busy_ms / bare_ms, "times", GOAL_OF_BARE),
         under(f"{DEVICES} devices: the first page read on the event loop", first_ms, "ms", GOAL_MS),
         under(f"{DEVICES} devices: a page read, p95", percentile([wall for wall, _ in rounds], 95), "ms", GOAL_MS),
-        Figure(
-            f"{DEVICES} devices: a page read, processor time, median", percentile([cpu for _, cpu in rounds], 50), "ms"
-        ),
+        Figure(f"{DEVICES} devices: a page read, processor time, median", busy_ms, "ms", bare_ms),
         Figure(f"{DEVICES} devices: OpenMetrics rendered in a thread, median", percentile(opened, 50), "ms"),
         Figure(f"{DEVICES} devices: text format rendered in a thread, median", percentile(plain, 50), "ms"),
         Figure("samples", samples, ""),
@@ -72,6 +76,15 @@ def process_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
+    return registry
+
+
+def bare_registry(samples: int) -> CollectorRegistry:
+    """As many series as a page has, and nothing else."""
+    registry = CollectorRegistry()
+    gauge = Gauge("bare", "Nothing.", ("device", "sensor"), registry=registry)
+    for number in range(samples):
+        gauge.labels(f"oneplus-12-{number % DEVICES}", f"sensor-{number // DEVICES}").set(number / 10)
     return registry
 
 
