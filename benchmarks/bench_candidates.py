@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import harmonic_mean
 from typing import Any
 
+import psutil
+
 from benchmarks.harness import Context, Figure
 from benchmarks.stock_tuning import answered, serials, stock_phones
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
@@ -38,7 +40,11 @@ def run(context: Context) -> list[Figure]:
         context.say("stock, one phone")
         stock = _stock(farm, 1, trivial, STOCK_TRIVIAL)
         context.say("farm, one phone")
+        before = _cpu_s(farm)
         ours = _ours(farm, 1, trivial, TRIVIAL)
+        client_ms, daemon_ms, gate_ms = (
+            1e3 * (till - since) / TRIVIAL for since, till in zip(before, _cpu_s(farm), strict=True)
+        )
         one, four = _turns(_ours, farm, waiting, "farm", context)
         stock_one, stock_four = _turns(_stock, farm, waiting, "stock", context)
     words = f"{GOAL_FACTOR} times stock; stretch {STRETCH_FACTOR}"
@@ -46,6 +52,9 @@ def run(context: Context) -> list[Figure]:
     return [
         Figure("trivial candidates, one phone", ours, "1/s", stock),
         Figure("trivial candidates, one phone, times stock", factor, "", None, words, factor >= GOAL_FACTOR),
+        Figure("trivial candidate, processor time of the client", client_ms, "ms"),
+        Figure("trivial candidate, processor time of the daemon", daemon_ms, "ms"),
+        Figure("trivial candidate, processor time of the gate", gate_ms, "ms"),
         Figure(f"{WAITING_MS} ms kernel, one phone", one, "1/s", stock_one),
         Figure(f"{WAITING_MS} ms kernel, {PHONES} phones", four, "1/s", stock_four),
         Figure(
@@ -53,6 +62,14 @@ def run(context: Context) -> list[Figure]:
             f"at least {GOAL_SCALE}", scale >= GOAL_SCALE,
         ),
     ]  # fmt: skip
+
+
+def _cpu_s(farm: VirtualFarm) -> tuple[float, float, float]:
+    """Processor time so far of this client, the daemon, and its gate."""
+    assert farm.daemon.process is not None
+    daemon = psutil.Process(farm.daemon.process.pid)
+    gate_s = sum(sum(each.cpu_times()[:2]) for each in daemon.children(recursive=True) if "gate" in each.cmdline())
+    return time.process_time(), sum(daemon.cpu_times()[:2]), gate_s
 
 
 def _turns(rate: Rate, farm: VirtualFarm, path: Path, who: str, context: Context) -> tuple[float, float]:
