@@ -19,6 +19,7 @@ REFERENCE_NOISE = 0.003
 QUIET_NOISE = 0.003  # of the samples of a phone in time
 REFERENCE_S = 1e-3  # one reading of the reference kernel there
 ROUND_TRIP_S = 2e-3
+SPIKED_MEDIAN = 0.1246  # of `spikes`
 BURN_IN = 60  # values of an AR(1) process, so that it is in its middle when a run begins
 
 Random = np.random.Generator
@@ -64,6 +65,46 @@ def flicker(longest_s: float) -> Noise:
     return in_time(lambda hz: 1 / np.maximum(hz, 1 / longest_s))
 
 
+def with_noise(slow: Noise, share: float) -> Noise:
+    """Independent noise, and slow noise with a share of the variance."""
+    return lambda random, count: np.asarray(
+        math.sqrt(1 - share) * random.normal(size=count) + math.sqrt(share) * slow(random, count), dtype=np.float64
+    )
+
+
+def wandering(step: float) -> Noise:
+    """A random walk beside independent noise; its median over the whole run is 0."""
+
+    def drawn(random: Random, count: int) -> FloatArray:
+        values = random.normal(size=count) + np.cumsum(step * random.normal(size=count))
+        return np.asarray(values - np.median(values), dtype=np.float64)
+
+    return drawn
+
+
+def periodic(period_s: float, height: float) -> Noise:
+    """A sine from any phase on, beside independent noise."""
+    return lambda random, count: np.asarray(
+        random.normal(size=count)
+        + height * np.sin(2 * math.pi * (STEP_S * np.arange(count) / period_s + random.random())),
+        dtype=np.float64,
+    )
+
+
+def two_speeds(height: float, dwell_s: float, share: float = 0.5) -> Noise:
+    """Two clocks, the slower one for a share of the time; `dwell_s` is the mean of both stays. The median is 0."""
+    stays_s = 2 * dwell_s * np.array([1 - share, share])
+
+    def drawn(random: Random, count: int) -> FloatArray:
+        number = 2 * math.ceil(4 * count * STEP_S / dwell_s + 20)
+        first = int(random.random() < share)
+        ends = np.cumsum(random.exponential(stays_s[(first + np.arange(number)) % 2]))
+        slow = (first + np.searchsorted(ends, STEP_S * np.arange(count))) % 2
+        return np.asarray(random.normal(size=count) + height * slow - _mixed_median(height, share), dtype=np.float64)
+
+    return drawn
+
+
 def dense_bursts(height: float) -> Noise:
     """Beside independent noise, 4 bursts of 80 ms a second, at random; the median of the whole is 0."""
 
@@ -71,17 +112,24 @@ def dense_bursts(height: float) -> Noise:
         begins = random.uniform(-0.08, count * STEP_S, size=random.poisson(4 * (count * STEP_S + 0.08)))
         at = STEP_S * np.arange(count)[:, None]
         slow = np.any((at >= begins) & (at < begins + 0.08), axis=1)
-        return np.asarray(random.normal(size=count) + height * slow - _burst_median(height), dtype=np.float64)
+        middle = _mixed_median(height, 1 - math.exp(-4 * 0.08))
+        return np.asarray(random.normal(size=count) + height * slow - middle, dtype=np.float64)
 
     return drawn
 
 
 @cache
-def _burst_median(height: float) -> float:
-    quiet = math.exp(-4 * 0.08)  # of the time
+def _mixed_median(height: float, share: float) -> float:
+    """The median of normal values, a share of them higher by `height`."""
     levels = np.linspace(0, max(height, 1.0), 4001)
-    below = [quiet * NormalDist().cdf(each) + (1 - quiet) * NormalDist().cdf(each - height) for each in levels]
+    below = [(1 - share) * NormalDist().cdf(each) + share * NormalDist().cdf(each - height) for each in levels]
     return float(np.interp(0.5, below, levels))
+
+
+def spikes(random: Random, count: int) -> FloatArray:
+    """A tenth of the samples are slower, by 8 standard deviations in the mean; the median is 0."""
+    values = random.normal(size=count) + (random.random(count) < 0.1) * random.exponential(8, size=count)
+    return np.asarray(values - SPIKED_MEDIAN, dtype=np.float64)
 
 
 def normal(random: Random, count: int) -> FloatArray:

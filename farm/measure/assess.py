@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, worst
-from farm.measure.interval import MedianEstimate, median_interval
+from farm.measure.interval import MedianEstimate, median_interval, slow_noise
 from farm.measure.patterns import (
     LevelStep,
     Modes,
@@ -29,10 +29,11 @@ from farm.measure.series import FloatArray, SampleSeries, correct, detrended, fi
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
-FEWEST_EFFECTIVE = 50.0  # likewise, of independent samples
+FEWEST_EFFECTIVE = 30.0  # likewise, of independent samples
 LEAST_EFFECTIVE_PART = 0.25  # of few samples: whether they resemble their neighbours shows badly
 AIM_EFFECTIVE = 100.0  # where samples resemble their neighbours: a likeness found too small would end the run
 LEAST_SPAN_S, LEAST_SPAN_SAMPLES = 1.0, 60  # a run that is shorter and has fewer samples sees no slow noise
+LEAST_SLOW_NOISE, MOST_SLOW_NOISE = 0.15, 0.3  # probability: beyond, more samples are taken; nothing is trusted
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
 MOST_OUTLIERS = 0.1
 MOST_LOST = 0.1  # of the time, to outliers: few and long ones hardly move the median, and yet the phone was held up
@@ -59,7 +60,8 @@ class Assessment:
     reference_median_s: float | None
     reference_offset: float | None  # of that median from the nominal, relative; above 0: slower
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
-    trend: Trend | None  # in the corrected samples
+    slow_noise: float  # how likely samples remember others a 75th of the run away or further; in the corrected samples
+    trend: Trend | None  # likewise
     step: LevelStep | None  # in the corrected samples, or as measured
     reference_step: LevelStep | None
     modes: Modes | None  # likewise
@@ -130,6 +132,7 @@ def assess(
         reference_median_s=reference_s,
         reference_offset=None if not (reference_s and corrected.nominal_s) else reference_s / corrected.nominal_s - 1,
         drift=float(np.exp(np.ptp(corrected.smooth)) - 1),
+        slow_noise=slow_noise(corrected.log_s),
         trend=find_trend(corrected.log_s),
         step=_step(whole.log_s, cut) or _step(np.log(samples.seconds), cut),
         reference_step=_reference_step(samples, cut) if has_reference else None,
@@ -182,10 +185,9 @@ def _reasons(found: Assessment, half_width: float) -> list[Reason]:
 
 def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     estimate = found.estimate
-    if found.used < FEWEST:
-        yield Reason("few_samples", Verdict.REJECTED, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
-    elif found.used < FEWEST_TRUSTED:
-        yield Reason("few_samples", Verdict.SUSPECT, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
+    if found.used < FEWEST_TRUSTED:
+        verdict = Verdict.REJECTED if found.used < FEWEST else Verdict.SUSPECT
+        yield Reason("few_samples", verdict, f"only {found.used} samples; {FEWEST_TRUSTED} are needed")
     elif estimate.effective_count < (needed := min(FEWEST_EFFECTIVE, LEAST_EFFECTIVE_PART * found.used)):
         sentence = (
             f"samples resemble their neighbours: {found.used} say as much as {estimate.effective_count:.0f} "
@@ -199,6 +201,9 @@ def _too_little(found: Assessment, half_width: float) -> Iterator[Reason]:
     if estimate.cut:
         sentence = "the interval is cut at the fastest or slowest sample: so few independent samples do not bound it"
         yield Reason("beyond_samples", Verdict.SUSPECT, sentence)
+    if found.slow_noise > MOST_SLOW_NOISE:
+        sentence = "the speed wanders over times as long as the run: no interval says how far the median may be off"
+        yield Reason("wanders", Verdict.SUSPECT, sentence)
     if found.warmup > MOST_WARMUP * found.count:
         yield Reason("warming_up", Verdict.SUSPECT, f"warmed up for {found.warmup} of {found.count} samples")
     if found.trend is not None:
@@ -287,9 +292,9 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
         needed = max(needed, MARGIN * used * (found.estimate.half_width / half_width) ** 2)
     if found.span_s < LEAST_SPAN_S:
         needed = max(needed, LEAST_SPAN_SAMPLES)
-    if found.estimate.effective_count < min(used, AIM_EFFECTIVE):
+    if found.estimate.effective_count < min(used / 2, AIM_EFFECTIVE):
         needed = max(needed, MARGIN * used * AIM_EFFECTIVE / found.estimate.effective_count)
-    if any(reason.code in UNSETTLED for reason in found.reasons):
+    if found.slow_noise > LEAST_SLOW_NOISE or any(reason.code in UNSETTLED for reason in found.reasons):
         needed = max(needed, 1.5 * used)
     if needed <= used:
         return 0

@@ -18,8 +18,12 @@ SEED = 20260801  # fixed: the same samples always give the same interval
 NO_SPREAD = 1e-9  # relative: rounding, not timing
 MOST_LIKENESS = 0.998  # beyond, samples say next to nothing
 SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and longer means, scatter beyond chance
-SHORT_MEMORY = 1.6  # what means of an eighth scatter over those of a 64th, where 60 memories fit into the run
-MOST_GROWN = 8.0
+# Of `slow_noise`. Shares of the variance: a white floor below hides the slope of what has a long memory.
+SLOW_SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.0)
+SLOW_CORNER = 24.0  # half waves of the run; with fewer, 1/f noise is not told from noise of a short memory
+INDEPENDENT = 0.8  # the probability of independent samples beforehand
+FEWEST_FOR_SPECTRUM = 12
+BANDS = 150  # of half waves: the longest have one each
 TAILS_HOLD = 0.95  # confidence up to which draws of single samples have tails that are long enough
 SINGLE_DRAWS = 0.97  # to that confidence they hold a bit more than they say: medians of few samples take few values
 # Degrees of freedom are the blocks less so many, and the least: such that AR(1) is covered (bench statistics).
@@ -58,9 +62,10 @@ def likeness(values: FloatArray) -> float:
     count = values.size
     if count < 4:
         return 0.0
-    sums = _sums(values)
-    if sums is None:
+    tame = _tame(values)
+    if tame is None:
         return 0.0
+    sums = np.concatenate([[0.0], np.cumsum(tame)])
     found, window = 0.0, 2
     while window <= max(count // FEWEST_BLOCKS, 2):
         excess = _scatter_of_means(sums, window) - 1
@@ -72,28 +77,51 @@ def likeness(values: FloatArray) -> float:
     return min(found, MOST_LIKENESS)
 
 
-def long_memory(values: FloatArray) -> float:
-    """By how much the likeness of samples still grows with time, at least 1: noise without an end of its memory.
+def slow_noise(values: FloatArray) -> float:
+    """The probability, from 0 to 1, that samples remember others as far away as a 75th of the run, or further.
 
-    Means of an eighth of the samples scatter hardly more, beside their length, than means of a 64th, when the run is
-    long beside the memory of its noise. Of 1/f noise they scatter several times more, however long the run is.
+    The run's spectrum (a cosine transform: no seam between its ends) is compared with models by Whittle's likelihood:
+    independent noise, and its sum with noise of one memory (AR(1)) or of many (1/f), of every share and length. Only
+    where the spectrum is level for 24 half waves of the run does the run itself say how far its median may be off.
     """
     count = values.size
-    sums = _sums(values) if count >= FEWEST_BLOCKS else None
-    if sums is None:
-        return 1.0
-    grown = _scatter_of_means(sums, max(count // 8, 2)) / max(_scatter_of_means(sums, max(count // 64, 1)), NO_SPREAD)
-    return min(max(grown / SHORT_MEMORY, 1.0), MOST_GROWN)
+    tame = _tame(values)
+    if count < FEWEST_FOR_SPECTRUM or tame is None:
+        return 0.0
+    waves = np.fft.rfft(np.concatenate([tame, tame[::-1]]))[1:count]
+    waves = waves * np.exp(-0.5j * math.pi / count * np.arange(1, count))
+    edges, inverse, prior, slow = _spectra(count)
+    likelihood = prior - (count - 1) / 2 * np.log(inverse @ np.add.reduceat(waves.real**2, edges))
+    weights = np.exp(likelihood - likelihood.max())
+    return float(weights[slow].sum() / weights.sum())
 
 
-def _sums(values: FloatArray) -> FloatArray | None:
-    """Running sums of the values at unit variance, median's surroundings only; None where nothing varies."""
+@lru_cache(maxsize=16)
+def _spectra(count: int) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+    """Where bands of half waves begin; a row for each model: 1 / its power in them, its prior (log), if it is slow."""
+    waves = np.arange(1, count)
+    edges = np.unique(np.geomspace(1, count - 1, BANDS).astype(np.intp)) - 1
+    sizes = np.diff(np.append(edges, count - 1))
+    shares = np.array(SLOW_SHARES)[:, None]
+    rows, corners = [np.ones((1, edges.size))], [math.inf]
+    for corner in 0.5 * 2 ** (np.arange(3 * math.log2(count)) / 3):  # half waves of the run
+        of_ar1 = 1 / (1 + (np.sin(math.pi / 2 / count * waves) / math.sin(math.pi / 2 / count * corner)) ** 2)
+        for shape in (of_ar1, 1 / np.maximum(waves, corner)):
+            rows.append(1 + shares * (np.add.reduceat(shape / shape.mean(), edges) / sizes - 1))
+            corners += len(SLOW_SHARES) * [corner]
+    spectra = np.concatenate(rows)
+    prior = np.append(INDEPENDENT, np.full(len(corners) - 1, (1 - INDEPENDENT) / (len(corners) - 1)))
+    return edges, 1 / spectra, np.log(prior) - np.log(spectra) @ sizes / 2, np.array(corners) < SLOW_CORNER
+
+
+def _tame(values: FloatArray) -> FloatArray | None:
+    """The values around 0 at unit variance, those far from the median pulled in; None where nothing varies."""
     middle, far = float(np.median(values)), CLIP * spread(values)
     tame = np.clip(values, middle - far, middle + far)
     sigma = float(np.std(tame))
     if sigma <= NO_SPREAD:
         return None
-    return np.concatenate([[0.0], np.cumsum((tame - tame.mean()) / sigma)])
+    return np.asarray((tame - tame.mean()) / sigma, dtype=np.float64)
 
 
 def _scatter_of_means(sums: FloatArray, window: int) -> float:
@@ -147,7 +175,7 @@ def median_interval(
     middle = float(np.median(log_values))
     likeness_of = likeness(log_values)
     block = block_length(likeness_of, count)
-    inflation = variance_inflation(likeness_of, count) * (long_memory(log_values) if likeness_of else 1.0)
+    inflation = variance_inflation(likeness_of, count)
     tail = (1 - confidence) / 2
     together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
     drawn = _medians(log_values - middle, residual, together)
@@ -194,15 +222,15 @@ def student(probability: float, freedom: float) -> float:
     return math.sqrt(freedom * y)
 
 
-def _medians(values: FloatArray, residual: FloatArray | None, block: int) -> FloatArray:
+def _medians(values: FloatArray, residual: FloatArray | None, block: int, resamples: int = RESAMPLES) -> FloatArray:
     generator = np.random.default_rng(SEED)
     count = values.size
     blocks = math.ceil(count / block)
     places = np.arange(block)
     found = []
     rows = max(1, _DRAWN_AT_ONCE // count)
-    for start in range(0, RESAMPLES, rows):
-        begins = generator.integers(0, count, size=(min(rows, RESAMPLES - start), blocks, 1))
+    for start in range(0, resamples, rows):
+        begins = generator.integers(0, count, size=(min(rows, resamples - start), blocks, 1))
         taken = (begins + places).reshape(begins.shape[0], -1)[:, :count]
         medians = _row_medians(values, taken)
         if residual is not None:
@@ -282,7 +310,8 @@ def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES)
         raise ValueError("there is no sample to summarise")
     if not np.all(np.isfinite(values)):
         raise ValueError("a sample is not a finite number")
-    low_s, high_s = _median_interval(values, resamples)
+    tail = (1 - SUMMARY_CONFIDENCE) / 2
+    low_s, high_s = np.quantile(_medians(values, None, 1, resamples), [tail, 1 - tail])
     return SampleSummary(
         count=int(values.size),
         min_s=float(values.min()),
@@ -290,19 +319,6 @@ def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES)
         mean_s=float(values.mean()),
         max_s=float(values.max()),
         std_s=float(values.std(ddof=1)) if values.size > 1 else 0.0,
-        low_s=low_s,
-        high_s=high_s,
+        low_s=float(low_s),
+        high_s=float(high_s),
     )
-
-
-def _median_interval(values: np.ndarray, resamples: int) -> tuple[float, float]:
-    generator = np.random.default_rng(SEED)
-    medians = np.empty(resamples)
-    block = max(1, _DRAWN_AT_ONCE // values.size)
-    for start in range(0, resamples, block):
-        rows = min(block, resamples - start)
-        drawn = generator.integers(0, values.size, size=(rows, values.size))
-        medians[start : start + rows] = np.median(values[drawn], axis=1)
-    tail = (1 - SUMMARY_CONFIDENCE) / 2
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    return float(low), float(high)

@@ -15,7 +15,8 @@ from farm.measure.series import MAD_TO_SIGMA, FloatArray
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
 FEWEST_BEFORE = 3
 FEWEST_AFTER = 2  # a single slow result is no regression
-SURE_OF_WANDERING = 6.0  # standard errors, of results that resemble their neighbours
+SURE_OF_LEVELS = 8.0  # standard errors of results within levels; those that wander (AR(1) 0.8) reach 7 by chance
+SETTLED_LOST = 4  # two levels and their place leave so many results fewer to tell the scatter
 SURE = 6.0  # standard errors; few results tell their scatter badly, and every place is tried
 LEAST_SIGMA = 0.002  # relative: what results of one phone scatter at least
 MOST_ASTRAY = 0.1  # of the results, or one, may lie far from the level they are said to be at
@@ -127,10 +128,10 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
         least = effects.index(min(effects))
         sizes = parts[least].size, parts[least + 1].size
         error = MEDIAN_ERROR * _scatter_within(sides) * math.sqrt(1 / sizes[0] + 1 / sizes[1])
-        enough = FEWEST_AFTER + bool(outliers)  # where single results lie astray, two in a row are no level
+        enough = FEWEST_AFTER + 2 * bool(outliers)  # where outliers are, two or three results in a row are no level
         if (
             outliers <= max(1, MOST_ASTRAY * levels.size)
-            and min(effects) >= SURE_OF_WANDERING * error
+            and min(effects) >= SURE_OF_LEVELS * error * math.sqrt(levels.size / (levels.size - SETTLED_LOST))
             and min(sizes) >= enough
         ):
             break

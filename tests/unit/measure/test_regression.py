@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.measure.regression import Point, changes
-from tests.unit.measure.shapes import TRUE_S, noise
+from tests.unit.measure.shapes import TRUE_S, ar, noise
 
 
 def history(factors, scatter=0.003, epoch="one"):
@@ -42,6 +42,20 @@ def test_each_of_two_changes_is_found():
 def test_results_that_go_back_and_forth_between_two_levels_did_not_change():
     slow = np.random.default_rng(4).random((20, 40)) < 0.3
     assert all(changes(history(np.where(each, 1.05, 1.0))) == () for each in slow)
+
+
+@pytest.mark.parametrize("count", [6, 12, 20])
+def test_results_that_wander_did_not_change(count):
+    """AR(1) 0.8; 1.5 % of such histories once had a change."""
+    found = [changes(history(np.exp(0.02 * ar(count, 0.8, seed)), 0.0)) for seed in range(150)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_outliers_at_an_end_are_no_level():
+    fresh = np.random.default_rng(6)
+    slow = 1 + fresh.uniform(0.05, 0.5, (150, 12)) * (fresh.random((150, 12)) < 0.1)
+    assert sum(bool(changes(history(each))) for each in slow) <= 1
+    assert changes(history([1.0] * 6 + [1.3, 1.0, 1.0, 1.29, 1.31, 1.0])) == ()
 
 
 def test_a_change_is_found_beside_two_levels():

@@ -5,9 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from farm.measure.assess import FIRST_SAMPLES, assess, best, measure_again, more_samples
-from farm.measure.conditions import Conditions, PhoneCondition
-from farm.measure.interval import long_memory
+from farm.measure.assess import (
+    FIRST_SAMPLES,
+    LEAST_SLOW_NOISE,
+    MOST_SLOW_NOISE,
+    assess,
+    best,
+    measure_again,
+    more_samples,
+)
+from farm.measure.conditions import Conditions, PhoneCondition, Verdict
+from farm.measure.interval import slow_noise
 from tests.unit.measure.shapes import NOMINAL_S, a_run, ar, noise, stepped
 
 
@@ -44,7 +52,7 @@ def test_samples_like_their_neighbours_need_more():
 
 
 def test_samples_that_resemble_their_neighbours_need_a_long_look():
-    found = assess(a_run(ar(400, 0.7, seed=3)), NOMINAL_S)
+    found = replace(assess(a_run(ar(400, 0.7, seed=3)), NOMINAL_S), slow_noise=0.0)
     seems = replace(found, estimate=replace(found.estimate, effective_count=90.0))
     assert more_samples(seems, 0.5) > 0
     assert more_samples(replace(found, estimate=replace(found.estimate, effective_count=101.0)), 0.5) == 0
@@ -56,7 +64,7 @@ def test_a_run_below_a_second_sees_no_slow_noise_and_goes_on():
     assert more_samples(replace(quiet, span_s=0.6), 0.5) == 20
 
 
-def slow_noise(power, count, seed):
+def noise_of(power, count, seed):
     """Noise of unit variance with the given spectrum, sampled every 15 ms."""
     fresh = np.random.default_rng(seed)
     frequencies = np.fft.rfftfreq(4 * count, 0.015)
@@ -67,17 +75,53 @@ def slow_noise(power, count, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_of_200_ms_needs_more_than_a_few_seconds(seed):
-    found = assess(a_run(slow_noise(lambda f: 1 / (1 + (2 * np.pi * 0.2 * f) ** 2), 256, seed)), NOMINAL_S)
+    found = assess(a_run(noise_of(lambda f: 1 / (1 + (2 * np.pi * 0.2 * f) ** 2), 256, seed)), NOMINAL_S)
     assert found.estimate.effective_count < 40
     assert more_samples(found, 0.01) > 200
 
 
-def test_noise_without_an_end_of_its_memory_is_told_from_short_memory():
-    short = [long_memory(slow_noise(lambda f: 1 / (1 + (0.3 * f) ** 2), 1600, seed)) for seed in range(8)]
-    endless = [long_memory(slow_noise(lambda f: 1 / np.maximum(f, 1 / 60), 1600, seed)) for seed in range(8)]
-    assert np.median(short) == 1
-    assert np.median(endless) > 1.5
-    assert long_memory(noise(1600)) == 1
+def ornstein_uhlenbeck(memory_s):
+    return lambda f: 1 / (1 + (2 * np.pi * memory_s * f) ** 2)
+
+
+def flicker(longest_s):
+    return lambda f: 1 / np.maximum(f, 1 / longest_s)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_whose_memory_is_as_long_as_the_run_is_told_from_short_memory(seed):
+    """30 s of samples, 15 ms apart."""
+    assert slow_noise(noise(2000, seed)) < 0.02
+    for memory_s in (0.05, 0.1, 0.2):
+        assert slow_noise(noise_of(ornstein_uhlenbeck(memory_s), 2000, seed)) < MOST_SLOW_NOISE
+    for longest_s in (12, 60):
+        assert slow_noise(noise_of(flicker(longest_s), 2000, seed)) > MOST_SLOW_NOISE
+    fresh = np.random.default_rng(seed)
+    assert slow_noise(noise(2000, seed) + np.cumsum(0.05 * fresh.normal(size=2000))) > 0.9
+    assert slow_noise(noise(2000, seed) + 3 * (np.arange(2000) // 130 % 2)) > 0.9
+
+
+def test_independent_samples_seldom_seem_to_wander_however_they_are_distributed():
+    fresh = np.random.default_rng(3)
+    for drawn in (fresh.normal, fresh.exponential, lambda size: fresh.standard_t(3, size=size)):
+        found = [slow_noise(drawn(size=60)) > LEAST_SLOW_NOISE for _ in range(100)]
+        assert sum(found) < 20
+
+
+@pytest.mark.parametrize("count", [1, 4, 11, 12, 13, 33, 34, 60])
+def test_a_short_run_has_a_probability_too(count):
+    assert 0 <= slow_noise(noise(count)) <= 1
+    assert slow_noise(np.ones(count)) == 0
+
+
+def test_a_run_that_wanders_goes_on_and_is_not_trusted():
+    found = assess(a_run(noise_of(flicker(12), 500, 1)), NOMINAL_S, half_width=0.1)
+    reason = next(each for each in found.reasons if each.code == "wanders")
+    assert reason.verdict is Verdict.SUSPECT
+    assert found.verdict is not Verdict.TRUSTED
+    assert "over times as long as the run" in reason.sentence
+    assert more_samples(found, 0.1) >= 250
+    assert more_samples(found, 0.1, most=500) == 0
 
 
 def test_what_warm_up_took_is_taken_anew():
