@@ -60,10 +60,8 @@ def likeness(values: FloatArray) -> float:
     would hide the likeness of the others, are pulled in before.
     """
     count = values.size
-    if count < 4:
-        return 0.0
     tame = _tame(values)
-    if tame is None:
+    if count < 4 or tame is None:
         return 0.0
     sums = np.concatenate([[0.0], np.cumsum(tame)])
     found, window = 0.0, 2

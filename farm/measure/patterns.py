@@ -82,8 +82,7 @@ def find_step(log_values: FloatArray) -> LevelStep | None:
     jump = (np.arange(count) >= index) - after[best] / count - places * tilt[best] / float(places @ places)
     left = rest - change * jump
     sigma = math.sqrt(float(left @ left) / max(count - 4, 1))
-    inflation = variance_inflation(likeness(left), count)
-    error = max(sigma * math.sqrt(inflation / norms[best]), LEAST_ERROR)
+    error = max(sigma * math.sqrt(variance_inflation(likeness(left), count) / norms[best]), LEAST_ERROR)
     if abs(change) < LEAST_STEP or abs(change) < SURE_OF_STEP * error:
         return None
     return LevelStep(index, math.expm1(change), abs(change) / error)

@@ -141,8 +141,7 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
 
 def _away(levels: FloatArray, place: int) -> FloatArray:
     """How far results lie from the median of their side."""
-    before, after = levels[:place], levels[place:]
-    sides = [before - np.median(before), after - np.median(after)]
+    sides = [side - np.median(side) for side in (levels[:place], levels[place:])]
     return np.asarray(np.abs(np.concatenate(sides)), dtype=np.float64)
 
 
@@ -168,10 +167,9 @@ def _scatter_within(sides: FloatArray) -> float:
     Results that wander (a phone ages, a room warms) differ little from one to the next, and far in the long run. One
     outlier among them does not count.
     """
-    alike = likeness(sides)
     away = np.sort(np.abs(sides))[:-1]
     sigma = math.sqrt(float(away @ away) / max(sides.size - 3, 1))
-    return sigma * math.sqrt(variance_inflation(alike, sides.size))
+    return sigma * math.sqrt(variance_inflation(likeness(sides), sides.size))
 
 
 def _sigma(point: Point) -> float:
