@@ -2,7 +2,8 @@
 
 Each rate is a mean over runs, with its own 95 % interval (Wilson) behind its name. A goal is met when that interval
 lies inside it, missed when it lies outside, else not shown: more runs would tell. The exit code goes by the rates
-themselves, of few runs by their intervals. Samples scatter by 1 %, the reference kernel by 0.3 %, if not said otherwise.
+themselves, of few runs by their intervals. Samples scatter by 1 %, the reference kernel by 0.3 %, if not said
+otherwise.
 """
 
 from __future__ import annotations
