@@ -83,10 +83,9 @@ class Assessment:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON; times in seconds."""
-        estimate = {**asdict(self.estimate), "half_width": self.estimate.half_width}
         return {
             **asdict(self),
-            "estimate": estimate,
+            "estimate": {**asdict(self.estimate), "half_width": self.estimate.half_width},
             "used": self.used,
             "verdict": str(self.verdict),
             "reasons": [reason.to_wire() for reason in self.reasons],
@@ -118,7 +117,6 @@ def assess(
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
-    raw = np.log(settled.seconds)
     reference_s = float(np.median(settled.reference_s[settled.readings])) if has_reference else None
     found = Assessment(
         count=samples.count,
@@ -136,7 +134,7 @@ def assess(
         trend=find_trend(corrected.log_s),
         step=_step(whole.log_s, cut) or _step(np.log(samples.seconds), cut),
         reference_step=_reference_step(samples, cut) if has_reference else None,
-        modes=find_modes(corrected.log_s) or find_modes(detrended(raw)),
+        modes=find_modes(corrected.log_s) or find_modes(detrended(np.log(settled.seconds))),
         reference_modes=_reference_modes(settled) if has_reference else None,
         outliers=find_outliers(corrected.log_s, cut),
         reference_outliers=_reference_outliers(settled, cut) if has_reference else None,
@@ -320,5 +318,4 @@ def best(runs: Sequence[Assessment]) -> Assessment:
     """
     if not runs:
         raise ValueError("there is no run")
-    order = (Verdict.TRUSTED, Verdict.SUSPECT, Verdict.REJECTED)
-    return min(reversed(runs), key=lambda run: order.index(run.verdict))
+    return min(reversed(runs), key=lambda run: list(Verdict).index(run.verdict))

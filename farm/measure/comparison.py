@@ -367,16 +367,14 @@ def _rounds(a_s: Sequence[float] | FloatArray, b_s: Sequence[float] | FloatArray
     return np.asarray((np.log(b) - np.log(a)).reshape(-1, 2).mean(axis=1), dtype=np.float64)
 
 
-def _unsteady(rounds: FloatArray) -> list[Reason]:
-    reasons = []
+def _unsteady(rounds: FloatArray) -> Iterator[Reason]:
     step, modes = find_step(rounds), find_modes(rounds)
     if step is not None:
         sentence = f"the ratio changed by {step.change:+.1%} from pair {2 * step.index} on"
-        reasons.append(Reason("step", Verdict.SUSPECT, sentence))
+        yield Reason("step", Verdict.SUSPECT, sentence)
     if modes is not None:
         sentence = f"the ratio went between two levels {modes.distance:.1%} apart"
-        reasons.append(Reason("modes", Verdict.SUSPECT, sentence))
-    return reasons
+        yield Reason("modes", Verdict.SUSPECT, sentence)
 
 
 def _of_few(rounds: FloatArray) -> MedianEstimate:
@@ -422,8 +420,7 @@ def _pairs(scatter: float, half: float) -> int:
 
 def _log_half(estimate: MedianEstimate) -> float:
     """Half the width of an estimate's interval, on the log scale, at this module's confidence."""
-    half = (math.log(estimate.high_s) - math.log(estimate.low_s)) / 2
-    return half * _z() / NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
+    return math.log(estimate.high_s / estimate.low_s) / 2 * _z() / NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
 
 
 def _quantile() -> float:

@@ -100,12 +100,11 @@ def _spectra(count: int) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, 
     waves = np.arange(1, count)
     edges = np.unique(np.geomspace(1, count - 1, BANDS).astype(np.intp)) - 1
     sizes = np.diff(np.append(edges, count - 1))
-    shares = np.array(SLOW_SHARES)[:, None]
     rows, corners = [np.ones((1, edges.size))], [math.inf]
     for corner in 0.5 * 2 ** (np.arange(3 * math.log2(count)) / 3):  # half waves of the run
         of_ar1 = 1 / (1 + (np.sin(math.pi / 2 / count * waves) / math.sin(math.pi / 2 / count * corner)) ** 2)
         for shape in (of_ar1, 1 / np.maximum(waves, corner)):
-            rows.append(1 + shares * (np.add.reduceat(shape / shape.mean(), edges) / sizes - 1))
+            rows.append(1 + np.array(SLOW_SHARES)[:, None] * (np.add.reduceat(shape / shape.mean(), edges) / sizes - 1))
             corners += len(SLOW_SHARES) * [corner]
     spectra = np.concatenate(rows)
     prior = np.append(INDEPENDENT, np.full(len(corners) - 1, (1 - INDEPENDENT) / (len(corners) - 1)))
@@ -276,7 +275,7 @@ def _inflation(likeness_of: float, window: int, count: int) -> float:
 
 
 SUMMARY_RESAMPLES = 4000  # the interval's ends then scatter by about 1 % of its width between seeds
-SUMMARY_CONFIDENCE = 0.95
+SUMMARY_TAILS = (0.025, 0.975)  # between these quantiles is the 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +307,7 @@ def summarise(samples_s: Sequence[float], *, resamples: int = SUMMARY_RESAMPLES)
         raise ValueError("there is no sample to summarise")
     if not np.all(np.isfinite(values)):
         raise ValueError("a sample is not a finite number")
-    tail = (1 - SUMMARY_CONFIDENCE) / 2
-    low_s, high_s = np.quantile(_medians(values, None, 1, resamples), [tail, 1 - tail])
+    low_s, high_s = np.quantile(_medians(values, None, 1, resamples), SUMMARY_TAILS)
     return SampleSummary(
         count=int(values.size),
         min_s=float(values.min()),

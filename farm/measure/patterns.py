@@ -182,14 +182,13 @@ def find_outliers(log_values: FloatArray, first: int = 0) -> Outliers:
     places = np.flatnonzero(far)
     if not places.size:
         return Outliers(0, 0.0, (), 0, 0.0, 0.0)
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     worst = float(away[places[np.argmax(np.abs(away[places]))]])
     times = np.exp(np.minimum(away, MOST_LOG))
     return Outliers(
         count=int(places.size),
         share=places.size / log_values.size,
         indices=tuple(int(place) + first for place in places),
-        longest_run=max(len(run) for run in runs),
+        longest_run=max(len(run) for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)),
         worst=float(np.expm1(min(worst, MOST_LOG))),
         lost=float(np.maximum(times[places] - 1, 0).sum() / times.sum()),
     )

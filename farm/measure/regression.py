@@ -117,10 +117,9 @@ def _split(points: Sequence[Point], indices: list[int]) -> list[Change]:
 def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -> list[Change]:
     """The changes, without the least of them as long as the results are not at the levels that they say."""
     levels = np.log([points[index].median_s for index in indices])
-    kept = list(found)
-    while kept:
-        effects = [abs(math.log(change.ratio)) for change in kept]
-        starts = [indices.index(change.index) for change in kept]
+    while found:
+        effects = [abs(math.log(change.ratio)) for change in found]
+        starts = [indices.index(change.index) for change in found]
         parts = np.split(levels, starts)
         sides = np.concatenate([part - np.median(part) for part in parts])
         far = max(min(effects) / 2, ASTRAY * max(_scatter(levels), LEAST_SIGMA))
@@ -128,15 +127,14 @@ def _settled(points: Sequence[Point], indices: list[int], found: list[Change]) -
         least = effects.index(min(effects))
         sizes = parts[least].size, parts[least + 1].size
         error = MEDIAN_ERROR * _scatter_within(sides) * math.sqrt(1 / sizes[0] + 1 / sizes[1])
-        enough = FEWEST_AFTER + 2 * bool(outliers)  # where outliers are, two or three results in a row are no level
         if (
             outliers <= max(1, MOST_ASTRAY * levels.size)
             and min(effects) >= SURE_OF_LEVELS * error * math.sqrt(levels.size / (levels.size - SETTLED_LOST))
-            and min(sizes) >= enough
+            and min(sizes) >= FEWEST_AFTER + 2 * bool(outliers)  # where outliers are, two or three more are no level
         ):
             break
-        del kept[least]
-    return kept
+        del found[least]
+    return found
 
 
 def _away(levels: FloatArray, place: int) -> FloatArray:
@@ -157,8 +155,7 @@ def _scatter(levels: FloatArray) -> float:
 
     Few results tell it badly: it is taken higher for them.
     """
-    steps = np.abs(np.diff(levels))
-    return float(MAD_TO_SIGMA * np.median(steps) / math.sqrt(2) * math.sqrt(levels.size / (levels.size - 2)))
+    return MAD_TO_SIGMA * float(np.median(np.abs(np.diff(levels)))) * math.sqrt(levels.size / (levels.size - 2) / 2)
 
 
 def _scatter_within(sides: FloatArray) -> float:
