@@ -12,6 +12,8 @@ import re
 import shutil
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +85,7 @@ class Look:
 
     at: float  # monotonic seconds
     rss_mb: float
+    heap_mb: float  # in use, without what the C library keeps for later
     descriptors: int
     threads: int
     strays: int  # RPC processes on phones beyond one server each; 0 also where one is missing that moment
@@ -94,6 +97,7 @@ def run(context: Context) -> list[Figure]:
     minutes, seed = _number("SOAK_MINUTES", DEFAULT_MINUTES), int(_number("SOAK_SEED", DEFAULT_SEED))
     weather, tally = Weather(), Tally()
     count = int(_number("SOAK_PHONES", DEFAULT_PHONES))
+    os.environ["PYTHONMALLOC"] = "malloc"  # of all processes below: the daemon's Python objects count as heap in use
     phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(count)}
     places = {phone: f"1-{1 + number // ON_A_HUB}.{1 + number % ON_A_HUB}" for number, phone in enumerate(phones)}
     hubs = sorted({place.partition(".")[0] for place in places.values()})
@@ -173,23 +177,24 @@ def _slope(values: Sequence[tuple[float, float]]) -> float:
 def _figures(looks: Sequence[Look], tally: Tally, tracebacks: int, pending: int) -> list[Figure]:
     # The first look is before the storm: the first calm after it has what every farm at work has.
     start, first, last = looks[0], looks[1], looks[-1]
-    growth_mb, descriptors = last.rss_mb - first.rss_mb, last.descriptors - first.descriptors
+    growth_mb, descriptors = last.heap_mb - first.heap_mb, last.descriptors - first.descriptors
     sessions = {kind: count for kind, count in tally.done.items() if kind.startswith("session")}
     served = sessions.get("session served", 0)
 
     def none(name: str, count: int) -> Figure:
         return Figure(name, count, "", None, "none", count == 0)
 
-    slope, long = _slope([(each.at, each.rss_mb) for each in looks]), last.at - start.at >= LONG_S
+    slope, long = _slope([(each.at, each.heap_mb) for each in looks]), last.at - start.at >= LONG_S
     return [
         Figure("moments of calm", len(looks) - 1, "", None, "every phone ready in each"),
         Figure("until every phone was ready, the worst", max(each.ready_s for each in looks[1:]), "s"),
         Figure("memory of the daemon at the start", start.rss_mb, "MB"),
         Figure("memory of the daemon", last.rss_mb, "MB"),
-        under("memory, slope of the second half", slope, "MB/h", GOAL_SLOPE_MB_PER_H if long else None),
+        Figure("heap of the daemon in use", last.heap_mb, "MB"),
+        under("heap in use, slope of the second half", slope, "MB/h", GOAL_SLOPE_MB_PER_H if long else None),
         Figure("descriptors at the start", start.descriptors, ""),
         Figure("descriptors, slope of the second half", _slope([(each.at, each.descriptors) for each in looks]), "/h"),
-        under("memory, last calm beside the first", growth_mb, "MB", GOAL_GROWTH_MB),
+        under("heap in use, last calm beside the first", growth_mb, "MB", GOAL_GROWTH_MB),
         Figure(
             "descriptors, last calm beside the first", descriptors, "", None, f"at most {GOAL_DESCRIPTORS}",
             descriptors <= GOAL_DESCRIPTORS,
@@ -238,7 +243,9 @@ def look(farm: VirtualFarm, count: int) -> Look:
         time.sleep(SAMPLE_S)
         descriptors = min(descriptors, daemon.num_fds())
     rss_mb = daemon.memory_info().rss / 1e6
-    return Look(time.monotonic(), rss_mb, descriptors, daemon.num_threads(), max(strays, 0), ready_s)
+    with urllib.request.urlopen(urllib.parse.urljoin(farm.status()["web"], "/metrics"), timeout=READY_LIMIT_S) as page:
+        (heap,) = re.findall(r"^farm_heap_bytes (\S+)$", page.read().decode(), re.MULTILINE)
+    return Look(time.monotonic(), rss_mb, float(heap) / 1e6, descriptors, daemon.num_threads(), max(strays, 0), ready_s)
 
 
 def _servers() -> int:

@@ -13,6 +13,7 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -50,6 +51,34 @@ def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, wait
     return f"phones: {phones}; {leased} leased, {sessions} sessions, {waiting} requests waiting"
 
 
+class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+def heap_bytes() -> float:
+    """Bytes in use by malloc, without what it keeps for later; 0 where the C library cannot say."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return 0.0
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return float(info.uordblks + info.hblkhd)
+
+
 async def return_memory() -> None:
     """Give freed memory back to the host every 10 s, until cancelled: glibc keeps it otherwise.
 
@@ -85,6 +114,7 @@ def metrics_page(
     collector = FarmCollector(
         Sources(
             version=__version__,
+            heap_bytes=heap_bytes,
             epoch=store.epoch,
             state_dir=config.state_dir,
             database=store.path,

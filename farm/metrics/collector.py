@@ -65,6 +65,7 @@ class Sources:
     auth_failures: Callable[[], int] = lambda: 0
     progress: Sequence[ProgressCheck] = ()  # of the watchdog
     loop_delay: Histogram = field(default_factory=partial(Histogram, QUICK_S))
+    heap_bytes: Callable[[], float] = float
 
 
 LOOP_PROBE_S = 0.25  # between two observations of the event loop's delay
@@ -154,6 +155,7 @@ class FarmCollector:
         page.set("farm_build", 1.0, sources.version)
         page.set("farm_daemon_start_time_seconds", sources.started_at)
         page.set("farm_daemon_epoch", sources.epoch)
+        page.set("farm_heap_bytes", sources.heap_bytes())
         page.distributed("farm_event_loop_delay_seconds", {(): sources.loop_delay})
         for each in sources.progress:
             page.set("farm_watchdog_silence_seconds", each.silent_s(), each.component)
