@@ -115,7 +115,10 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel("Up for", "s", ((f"time() - farm_daemon_start_time_seconds{{{FARM}}}", "{{instance}}"),), "stat"),
             Panel("Database can be written", "short", ((f"farm_store_writable{{{FARM}}}", "{{instance}}"),), "stat"),
             Panel("CPU", "percentunit", ((f"rate(process_cpu_seconds_total{{{FARM}}}[$__rate_interval])", "{{instance}}"),)),
-            Panel("Memory", "bytes", ((f"process_resident_memory_bytes{{{FARM}}}", "{{instance}}"),)),
+            Panel("Memory", "bytes", (
+                (f"process_resident_memory_bytes{{{FARM}}}", "{{instance}} resident"),
+                (f"farm_heap_bytes{{{FARM}}}", "{{instance}} heap in use"),
+            )),
             Panel("Open files", "short", ((f"process_open_fds{{{FARM}}}", "open"), (f"process_max_fds{{{FARM}}}", "allowed"))),
             Panel("Event loop late by, 99 %", "s", ((f"farm:event_loop_delay_seconds:p99_5m{{{FARM}}}", "{{instance}}"),)),
             Panel("Commits, 99 %", "s", ((f"farm:store_commit_seconds:p99_5m{{{FARM}}}", "{{instance}}"),)),
