@@ -7,7 +7,6 @@ import time
 import pytest
 
 from farm.jobs.attempt import SILENCE_LIMIT_S
-from farm.zoo import small_cnn
 from tests.support.long_bench import workers
 from tests.support.whole_farm import Story, answer, phones, running_farm, until, until_ready
 
