@@ -64,7 +64,7 @@ _DAEMON = (
     Metric("farm_build", _I, "The daemon's release; always 1.", ("version",)),
     Metric("farm_daemon_start_time_seconds", _G, "When the daemon started, in seconds since 1970."),
     Metric("farm_daemon_epoch", _G, "Starts of a daemon with this store."),
-    Metric("farm_heap_bytes", _G, "Memory in use by malloc; with PYTHONMALLOC=malloc all of the daemon's."),
+    Metric("farm_heap_bytes", _G, "Memory in use by malloc."),
     Metric("farm_event_loop_delay_seconds", _H, "Delay of the event loop's timers."),
     Metric("farm_watchdog_silence_seconds", _G, "Time since a component reported to the watchdog.", ("component",)),
     Metric("farm_watchdog_limit_seconds", _G, "The silence of a component that ends the daemon.", ("component",)),
