@@ -30,10 +30,7 @@ from farm.model.device import DeviceView
 WATCHER_LIMIT_S = 90.0
 STORE_LIMIT_S = 120.0  # connecting may take 10 s, a lock 5 s, a statement on the server 30 s
 TRIM_EVERY_S = 10.0
-MALLINFO2 = (
-    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-)
+SIZE = ctypes.c_size_t
 SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 
@@ -55,8 +52,8 @@ def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, wait
     return f"phones: {phones}; {leased} leased, {sessions} sessions, {waiting} requests waiting"
 
 
-class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2
-    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in MALLINFO2]
+class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2: arena to hblks, hblkhd, usmblks and fsmblks, uordblks ...
+    _fields_: ClassVar = [("_1", SIZE * 4), ("hblkhd", SIZE), ("_2", SIZE * 2), ("uordblks", SIZE), ("_3", SIZE * 2)]
 
 
 def heap_bytes() -> float:
