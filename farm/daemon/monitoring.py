@@ -13,7 +13,7 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -58,7 +58,7 @@ class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2: arena to hblks, hblkhd, 
 
 def heap_bytes() -> float:
     """Bytes in use by malloc, without what it keeps for later; 0 where the C library cannot say."""
-    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", _Mallinfo2)  # other C libraries have none: all fields 0
+    mallinfo2: Any = getattr(ctypes.CDLL(None), "mallinfo2", _Mallinfo2)  # other C libraries have none: all fields 0
     mallinfo2.restype = _Mallinfo2
     info = mallinfo2()
     return float(info.uordblks + info.hblkhd)
