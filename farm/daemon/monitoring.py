@@ -13,6 +13,7 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from ctypes import c_size_t as size_t
 from typing import Any, ClassVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -30,7 +31,6 @@ from farm.model.device import DeviceView
 WATCHER_LIMIT_S = 90.0
 STORE_LIMIT_S = 120.0  # connecting may take 10 s, a lock 5 s, a statement on the server 30 s
 TRIM_EVERY_S = 10.0
-SIZE = ctypes.c_size_t
 SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 
@@ -53,7 +53,13 @@ def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, wait
 
 
 class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2: arena to hblks, hblkhd, usmblks and fsmblks, uordblks ...
-    _fields_: ClassVar = [("_1", SIZE * 4), ("hblkhd", SIZE), ("_2", SIZE * 2), ("uordblks", SIZE), ("_3", SIZE * 2)]
+    _fields_: ClassVar = [
+        ("_1", size_t * 4),
+        ("hblkhd", size_t),
+        ("_2", size_t * 2),
+        ("uordblks", size_t),
+        ("_3", size_t * 2),
+    ]
 
 
 def heap_bytes() -> float:
