@@ -13,7 +13,7 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from ctypes import c_size_t as size_t
+from ctypes import c_size_t as size
 from typing import Any, ClassVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -53,13 +53,7 @@ def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, wait
 
 
 class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2: arena to hblks, hblkhd, usmblks and fsmblks, uordblks ...
-    _fields_: ClassVar = [
-        ("_1", size_t * 4),
-        ("hblkhd", size_t),
-        ("_2", size_t * 2),
-        ("uordblks", size_t),
-        ("_3", size_t * 2),
-    ]
+    _fields_: ClassVar = [("_1", size * 4), ("hblkhd", size), ("_2", size * 2), ("uordblks", size), ("_3", size * 2)]
 
 
 def heap_bytes() -> float:
