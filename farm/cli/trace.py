@@ -179,17 +179,14 @@ def _curves(rows: Sequence[tuple[float, Health]]) -> Iterator[tuple[str, str, li
     """What is plotted: name, unit, a value per probe."""
     for group in ("skin", "cpu", "gpu", "battery"):
         yield f"{group} temperature", "°C", [_hottest(health, group) for _, health in rows]
-    fastest = [max((each for each in health.cpu if each.max_khz), key=_hardware, default=None) for _, health in rows]
+    clocked = ([each for each in health.cpu if each.max_khz] for _, health in rows)
+    fastest = [max(cpus, key=lambda each: each.hardware_max_khz or each.max_khz or 0, default=None) for cpus in clocked]
     yield "fastest cluster's highest clock", "GHz", [_over(1e6, each.max_khz if each else None) for each in fastest]
     yield "GPU clock", "MHz", [_over(1e6, health.gpu.clock_hz) for _, health in rows]
 
 
 def _over(unit: float, figure: int | None) -> float | None:
     return None if figure is None else figure / unit
-
-
-def _hardware(cluster: Any) -> int:
-    return int(cluster.hardware_max_khz or cluster.max_khz)
 
 
 def _plot(values: Sequence[float | None]) -> str:

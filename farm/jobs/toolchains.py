@@ -70,7 +70,8 @@ class Toolchains:
 
     def all(self) -> tuple[Toolchain, ...]:
         """Every toolchain; the configuration's first."""
-        return (*self._configured.values(), *map(_toolchain, self._added.values()))
+        added = (Toolchain(each.name, Path(each.python), each.bundle) for each in self._added.values())
+        return (*self._configured.values(), *added)
 
     def get(self, name: str) -> Toolchain:
         """The toolchain of that name.
@@ -188,10 +189,6 @@ class Toolchains:
         if name in self._configured:
             where = "it must stay" if name == DEFAULT_TOOLCHAIN else "remove it there and restart the daemon"
             raise toolchain_name_error(f"toolchain {name!r} stands in the configuration", hint=where)
-
-
-def _toolchain(record: ToolchainRecord) -> Toolchain:
-    return Toolchain(record.name, Path(record.python), record.bundle)
 
 
 toolchain_refused = partial(UserError, code=Code.TOOLCHAIN_REFUSED)

@@ -139,7 +139,7 @@ class LeaseSessions:
         session = LeaseSession(f"{self._prefix}-{self._counter}", peer, cut)
         active.session = session
         device = active.lease.device
-        if not active.internal and not _is_ready(view(device)):
+        if not active.internal and ((now := view(device)) is None or now.life is not Life.READY):
             session.waits = True
             try:
                 await self._until_ready(device, timeout_s, view)
@@ -267,7 +267,3 @@ async def _no_dial(_limit_s: float) -> PhoneStream:
 def digest(match_key: str) -> str:
     """What is kept of a match key, in memory and in the store: a reader of it cannot open anything."""
     return hashlib.sha256(match_key.encode(errors="backslashreplace")).hexdigest()
-
-
-def _is_ready(view: DeviceView | None) -> bool:
-    return view is not None and view.life is Life.READY
