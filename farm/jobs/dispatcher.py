@@ -108,7 +108,7 @@ class Dispatcher:
         survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, kept)
         live = self._store.jobs.live()
         for array, began in arrays_begun(self._store, live):
-            self._handle(m.ArrayBegan(array, began))
+            self._queue.array_began(array, began)
         for job, attempt, lease in survivors:  # before their jobs are added: one may be late, and is stopped at once
             self._leases.restore(lease)
             run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
@@ -116,7 +116,8 @@ class Dispatcher:
         ended = ended_before_start(self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
-            self._handle(m.JobAdded(job, {name: ended[name] for name in after if name in ended}))
+            known = {name: ended[name] for name in after if name in ended}
+            self._perform(self._queue.job_added(job, known, self._clock()))
         self._usable = {view.name: usable(view) for view in self._devices.views()}
         self._unsubscribe = self._devices.subscribe(self._device_changed)
 
@@ -180,7 +181,7 @@ class Dispatcher:
         if not self._stopping:
             ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
-                self._handle(m.JobAdded(job, ended))
+                self._perform(self._queue.job_added(job, ended, self._clock()))
         return SubmitResult(ids, planned.array, planned.warnings, planned.jobs)
 
     def check(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
@@ -212,7 +213,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._handle(m.JobCancelled(job_id, error_to_wire(error)))
+        self._perform(self._queue.job_cancelled(job_id, error_to_wire(error), self._clock()))
 
     def hold(self, job_id: str) -> None:
         """Keep a job that does not run from running.
@@ -221,7 +222,7 @@ class Dispatcher:
             NoSuchJobError: it has ended.
             JobRunsError: it runs.
         """
-        self._handle(m.JobHeld(job_id))
+        self._perform(self._queue.job_held(job_id, self._clock()))
 
     def resume(self, job_id: str) -> None:
         """Let a held job go on.
@@ -229,7 +230,7 @@ class Dispatcher:
         Raises:
             NoSuchJobError: it has ended.
         """
-        self._handle(m.JobResumed(job_id))
+        self._perform(self._queue.job_resumed(job_id, self._clock()))
 
     async def settled(self, job_id: str) -> None:
         """Wait until nothing of the job is being written or stopped."""
@@ -263,16 +264,12 @@ class Dispatcher:
 
     # --- the queue's instructions ---------------------------------------------------------------------------------
 
-    def _apply(self, event: m.QueueEvent) -> tuple[m.Instruction, ...]:
-        instructions = self._queue.apply(event, self._clock())
+    def _perform(self, instructions: tuple[m.Instruction, ...]) -> None:
         self._set_timer()
-        return instructions
+        for instruction in instructions:
+            self._perform_one(instruction)
 
-    def _handle(self, event: m.QueueEvent) -> None:
-        for instruction in self._apply(event):
-            self._perform(instruction)
-
-    def _perform(self, instruction: m.Instruction) -> None:
+    def _perform_one(self, instruction: m.Instruction) -> None:
         match instruction:
             case m.AskForPhone(job, avoid):
                 if not self._stopping:
@@ -287,8 +284,6 @@ class Dispatcher:
                     run.stop(state, error)
             case m.SaveJob(job, before):
                 self._tasks.spawn(self._save(job, before), f"save {job.id}")
-            case m.EndAttempt(job):
-                raise FarmError(f"the end of an attempt of {job.id} came out of nowhere")
 
     def _ask(self, job: Job, avoid: frozenset[str]) -> None:
         try:
@@ -297,7 +292,7 @@ class Dispatcher:
                 request = preferring(request, self._devices.views(), job.spec["devices"])
         except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
             log.exception("job %s cannot ask for a phone", job.id)
-            self._handle(m.JobImpossible(job.id, error_to_wire(error)))
+            self._perform(self._queue.job_impossible(job.id, error_to_wire(error), self._clock()))
             return
         self._asked[job.id] = self._leases.ask(request, partial(self._grant, job.id))
 
@@ -306,7 +301,7 @@ class Dispatcher:
             self._leases.release(lease.id, "its job does not wait any more")
             return
         self._granted[job_id] = lease
-        self._handle(m.PhoneGranted(job_id, lease.device))
+        self._perform(self._queue.phone_granted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
         if not self._stopping:
@@ -314,7 +309,7 @@ class Dispatcher:
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:
-        self._handle(m.JobSaved(became.id, became))
+        self._perform(self._queue.job_saved(became, self._clock()))
         self._wake(became.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
@@ -329,11 +324,11 @@ class Dispatcher:
             started = False
         if not started:
             self._leases.release(lease.id, "its attempt could not begin")
-            self._handle(m.AttemptNotStarted(job.id, LOST_START_PAUSE_S))
+            self._perform(self._queue.attempt_not_started(job.id, LOST_START_PAUSE_S, self._clock()))
             self._wake(job.id)
             return
         run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
-        self._handle(m.AttemptStarted(job.id))
+        self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
         if self._stopping:
             run.leave(self._kinds)
@@ -356,11 +351,10 @@ class Dispatcher:
         avoid = self._queue.avoided(job.id) | {device}
         elsewhere = another_phone(job, self._devices.views(), avoid)
         outcome = replace(how, device=device, elsewhere=elsewhere)
-        (end,) = self._apply(m.AttemptEnded(job.id, outcome))
-        assert isinstance(end, m.EndAttempt)
-        now = self._clock().at
-        ended = replace(run.attempt, state=how.state, ended_at=now, error=how.error)
-        return await self._writer.finish(ended, end.job, now, how.result)
+        now = self._clock()
+        becomes = self._queue.attempt_ended(job.id, outcome, now)
+        ended = replace(run.attempt, state=how.state, ended_at=now.at, error=how.error)
+        return await self._writer.finish(ended, becomes, now.at, how.result)
 
     # --- time and phones ------------------------------------------------------------------------------------------
 
@@ -371,7 +365,10 @@ class Dispatcher:
             self._timer = None
         if due_s is not None and not self._stopping:
             delay_s = max(0.0, due_s - self._clock().s)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._handle, m.TimePassed())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._perform(self._queue.time_passed(self._clock()))
 
     def _device_changed(self, view: DeviceView) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
@@ -382,12 +379,12 @@ class Dispatcher:
             for job in self._queue.jobs():
                 if job.device == view.name:
                     with suppress(NoSuchJobError):  # its end is being written
-                        self._handle(m.JobImpossible(job.id, error))
+                        self._perform(self._queue.job_impossible(job.id, error, self._clock()))
         if was and not self._usable.get(view.name):
             views = self._devices.views()
             for job in self._queue.choosy():
                 if not another_phone(job, views, self._queue.avoided(job.id)):
-                    self._handle(m.PhonesChanged(job.id))
+                    self._perform(self._queue.phones_changed(job.id))
             self._report_waits(view)
 
     def _report_waits(self, lost: DeviceView) -> None:

@@ -4,18 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 from farm.jobs.queue.model import (
     AskForPhone,
-    AttemptEnded,
-    AttemptStarted,
     ClockReading,
-    EndAttempt,
-    JobAdded,
-    JobSaved,
     Outcome,
-    PhoneGranted,
     SaveJob,
     StartAttempt,
     StopAttempt,
-    TimePassed,
     Withdraw,
 )
 from farm.jobs.queue.queue import JobQueue
@@ -47,36 +40,43 @@ class Desk:
         self.asked = {}
         self.stopped = {}
 
-    def tell(self, *events):
-        for event in events:
-            for instruction in self.queue.apply(event, moment(self.s)):
-                self.perform(instruction)
+    @property
+    def now(self):
+        return moment(self.s)
 
-    def perform(self, instruction):
-        match instruction:
-            case AskForPhone(job, avoid):
-                assert job.id not in self.asked
-                self.asked[job.id] = avoid
-            case Withdraw(job):
-                del self.asked[job]
-            case StartAttempt(job):
-                self.tell(AttemptStarted(job.id))
-            case StopAttempt(job, _, error):
-                self.stopped[job] = error
-            case SaveJob(job) | EndAttempt(job):
-                self.saved[job.id] = job
-                self.tell(JobSaved(job.id))
+    def perform(self, instructions):
+        for instruction in instructions:
+            match instruction:
+                case AskForPhone(job, avoid):
+                    assert job.id not in self.asked
+                    self.asked[job.id] = avoid
+                case Withdraw(job):
+                    del self.asked[job]
+                case StartAttempt(job):
+                    self.perform(self.queue.attempt_started(job.id, self.now))
+                case StopAttempt(job, _, error):
+                    self.stopped[job] = error
+                case SaveJob(job):
+                    self.save(job)
+
+    def save(self, job):
+        self.saved[job.id] = job
+        self.perform(self.queue.job_saved(job, self.now))
 
     def add(self, *jobs, ended=None):
-        self.tell(*(JobAdded(job, ended or {}) for job in jobs))
+        for job in jobs:
+            self.perform(self.queue.job_added(job, ended or {}, self.now))
+
+    def cancel(self, name):
+        self.perform(self.queue.job_cancelled(name, UNWANTED, self.now))
 
     def run(self, name="a", device="p1"):
         del self.asked[name]
-        self.tell(PhoneGranted(name, device))
+        self.perform(self.queue.phone_granted(name, device))
 
     def end(self, name="a", outcome=None):
-        self.tell(AttemptEnded(name, outcome or Outcome(AttemptState.DONE)))
+        self.save(self.queue.attempt_ended(name, outcome or Outcome(AttemptState.DONE), self.now))
 
     def wait(self, seconds):
         self.s += seconds
-        self.tell(TimePassed())
+        self.perform(self.queue.time_passed(self.now))

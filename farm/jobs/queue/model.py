@@ -1,7 +1,7 @@
-"""The values of the job queue: where a job may be, the events it takes, the instructions it answers, and its errors.
+"""The values of the job queue: where a job may be, the instructions the queue answers, and its errors.
 
-Events are past tense, instructions imperative. The performer of an instruction that writes answers with `JobSaved`,
-`AttemptStarted` or `AttemptNotStarted`; until then the queue decides nothing else about that job.
+The performer of an instruction that writes answers by the queue's `job_saved`, `attempt_started` or
+`attempt_not_started`; until then the queue decides nothing else about that job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClockReading:
 class Outcome:
     """How an attempt ended."""
 
-    state: AttemptState  # `running`: it goes on under the next daemon, and the queue gets no event
+    state: AttemptState  # `running`: it goes on under the next daemon, and the queue is not told
     error: Error | None = None  # of a failed one
     device: str = ""  # the phone it had
     elsewhere: bool = True  # whether another phone could do it
@@ -45,129 +45,9 @@ class Outcome:
     crashes: int = 0  # of an interrupted one: how many of the job's attempts the daemon has died under by now
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class JobAdded:
-    """A job that the store has: just submitted, or found at the start (a running one has a running attempt)."""
-
-    job: Job
-    ended: Mapping[str, JobState | None] = field(default_factory=dict)
-    """The names in `after` that have ended, and how; None: the store has no such name. The others are added too."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayBegan:
-    """At the start: phones that jobs of an array have begun with, and which job."""
-
-    array: str
-    devices: Mapping[str, str]  # device -> job
-
-
-@dataclass(frozen=True, slots=True)
-class JobCancelled:
-    """A user cancels the job."""
-
-    job: str
-    error: Error
-
-
-@dataclass(frozen=True, slots=True)
-class JobHeld:
-    """Its owner holds the job back."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobResumed:
-    """Its owner lets the job go on."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobImpossible:
-    """Nothing can ever run the job: its phone was forgotten."""
-
-    job: str
-    error: Error
-
-
-@dataclass(frozen=True, slots=True)
-class PhonesChanged:
-    """Only phones that failed the job are left: it may have them again."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class PhoneGranted:
-    """A lease for the job was granted."""
-
-    job: str
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptStarted:
-    """The attempt was committed and works; the job is running."""
-
-    job: str
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptNotStarted:
-    """The lease was lost before the attempt was committed; the job is as before."""
-
-    job: str
-    pause_s: float = 0.0  # before it asks again
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """The attempt is over; nothing of it is written yet."""
-
-    job: str
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class JobSaved:
-    """What `SaveJob` or `EndAttempt` asked for is committed, or a failure in its place."""
-
-    job: str
-    became: Job | None = None  # what was committed; None: as asked for
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """It is at least `next_check_s`."""
-
-
-QueueEvent = (
-    JobAdded
-    | ArrayBegan
-    | JobCancelled
-    | JobHeld
-    | JobResumed
-    | JobImpossible
-    | PhonesChanged
-    | PhoneGranted
-    | AttemptStarted
-    | AttemptNotStarted
-    | AttemptEnded
-    | JobSaved
-    | TimePassed
-)
-
-# --- instructions ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class AskForPhone:
-    """Ask leasing for a phone for the job, not one of `avoid`. Answer: PhoneGranted."""
+    """Ask leasing for a phone for the job, not one of `avoid`. Answer: `phone_granted`."""
 
     job: Job
     avoid: frozenset[str]
@@ -182,7 +62,7 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Commit attempt `number` under the granted lease, then run it. Answer: AttemptStarted or AttemptNotStarted."""
+    """Commit attempt `number` under the granted lease, then run it. Answer: `attempt_started` or `_not_started`."""
 
     job: Job  # as it is now: still queued
     number: int
@@ -190,7 +70,7 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """End the running attempt with this state and error, unless it has ended by itself. Answer: AttemptEnded."""
+    """End the running attempt with this state and error, unless it has ended by itself. Answer: `attempt_ended`."""
 
     job: str
     state: AttemptState  # failed or cancelled
@@ -198,21 +78,14 @@ class StopAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class EndAttempt:
-    """Commit the end of the attempt together with the job's next state, then give its phone back. Answer: JobSaved."""
-
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
 class SaveJob:
-    """Commit the job's next state. Answer: JobSaved."""
+    """Commit the job's next state. Answer: `job_saved`."""
 
     job: Job
     before: JobState
 
 
-Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | EndAttempt | SaveJob
+Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | SaveJob
 
 
 class Phase(StrEnum):

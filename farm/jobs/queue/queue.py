@@ -1,10 +1,10 @@
-"""The job queue as a state machine: events in, instructions out, nothing else.
+"""The job queue as a state machine: each method of what happened answers with instructions, and does nothing else.
 
 Rules of this file:
 - A job is what the store has committed. While its next state is being written (`SAVING`, `STARTING`) nothing else is
   decided about it; orders that arrive meanwhile are remembered and looked at when the write is answered.
 - Everything that a job at rest does next follows from `_next`: one look at its orders, its deadline and what it waits
-  for. Every event changes a fact and looks again; looking twice changes nothing.
+  for. Whatever happens changes a fact and looks again; looking twice changes nothing.
 - Hold concerns jobs that are not running: a running attempt is cancelled or waited for.
 - What a job waits for (`after`) is jobs and arrays. One of them that does not succeed cancels the job. Names are given
   out at submission, so nothing can wait for what comes later: there are no circles.
@@ -24,33 +24,19 @@ from farm.jobs.queue.model import (
     KEPT_STEPS,
     PHASES,
     TRANSITIONS,
-    ArrayBegan,
     AskForPhone,
-    AttemptEnded,
-    AttemptNotStarted,
-    AttemptStarted,
     ClockReading,
-    EndAttempt,
     Error,
     Instruction,
-    JobAdded,
     JobArray,
-    JobCancelled,
-    JobHeld,
-    JobImpossible,
-    JobResumed,
     JobRunsError,
-    JobSaved,
     NoSuchJobError,
+    Outcome,
     Phase,
-    PhoneGranted,
-    PhonesChanged,
     QueuedJob,
-    QueueEvent,
     SaveJob,
     StartAttempt,
     StopAttempt,
-    TimePassed,
     Withdraw,
     not_done,
     queue_error,
@@ -62,7 +48,12 @@ STANDS = {JobState.HELD: "is held", JobState.BLOCKED: "waits for others itself",
 
 
 class JobQueue:
-    """Every job that has not ended. `apply` is the only way to change anything."""
+    """Every job that has not ended. Each method of "what happened" returns what is to be done, in order.
+
+    Raises of those methods:
+        NoSuchJobError: an order about a job that has ended.
+        FarmError: what is said to have happened cannot be; nothing has changed.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, QueuedJob] = {}
@@ -136,54 +127,19 @@ class JobQueue:
         return f", of which {len(array.live)} have not ended" if array else ""
 
     def next_check_s(self) -> float | None:
-        """When `TimePassed` is due, in monotonic seconds; None when nothing waits for a time."""
+        """When `time_passed` is due, in monotonic seconds; None when nothing waits for a time."""
         while self._due and self._due[0][2] not in self._entries:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    # --- what happens ---------------------------------------------------------------------------------------------
+    # --- what happened --------------------------------------------------------------------------------------------
 
-    def apply(self, event: QueueEvent, now: ClockReading) -> tuple[Instruction, ...]:
-        """Take one event in; returns what is to be done, in order.
+    def job_added(self, job: Job, ended: Mapping[str, JobState | None], now: ClockReading) -> tuple[Instruction, ...]:
+        """The store has this job: just submitted, or found at the start (a running one has a running attempt).
 
-        Raises:
-            NoSuchJobError: an order about a job that has ended.
-            JobRunsError: a running job cannot be held.
-            FarmError: the event cannot be; nothing has changed.
+        `ended`: the names in `after` that have ended, and how; None: the store has no such name. The others are added
+        too.
         """
-        self._out = []
-        match event:
-            case JobAdded():
-                self._add(event, now)
-            case ArrayBegan():
-                self._arrays.setdefault(event.array, JobArray()).began.update(event.devices)
-            case JobCancelled():
-                self._end(event.job, JobState.CANCELLED, event.error, now)
-            case JobImpossible():
-                self._end(event.job, JobState.FAILED, event.error, now)
-            case JobHeld():
-                self._hold(event.job, now)
-            case JobResumed():
-                self._ordered(event.job).held = False
-                self._advance(self._entries[event.job], now)
-            case PhonesChanged():
-                self._forgive(event.job)
-            case PhoneGranted():
-                self._granted(self._entry(event.job), event.device)
-            case AttemptStarted():
-                self._started(self._entry(event.job), now)
-            case AttemptNotStarted():
-                self._not_started(self._entry(event.job), event.pause_s, now)
-            case AttemptEnded():
-                self._ended(self._entry(event.job), event, now)
-            case JobSaved():
-                self._saved(self._entry(event.job), event.became, now)
-            case TimePassed():
-                self._time_passed(now)
-        return tuple(self._out)
-
-    def _add(self, event: JobAdded, now: ClockReading) -> None:
-        job = event.job
         if job.id in self._entries or job.state in FINAL:
             raise queue_error(f"job {job.id} is added, but it is {job.state} and {self.phase(job.id) or 'unknown'}")
         running = job.state is JobState.RUNNING
@@ -203,8 +159,8 @@ class JobQueue:
         if entry.deadline_s is not None:
             self._push(entry.deadline_s, job.id)
         if not running and job.attempts == 0:  # one that has begun has had what it waited for
-            self._wait_for(entry, event.ended)
-        self._advance(entry, now)
+            self._wait_for(entry, ended)
+        return self._decide(entry, now)
 
     def _wait_for(self, entry: QueuedJob, ended: Mapping[str, JobState | None]) -> None:
         for name in entry.job.after:
@@ -214,77 +170,127 @@ class JobQueue:
             elif ended[name] is not JobState.DONE:
                 entry.fixed_end = entry.fixed_end or not_done(name, ended[name])
 
-    def _end(self, job_id: str, state: JobState, error: Error, now: ClockReading) -> None:
+    def array_began(self, array: str, devices: Mapping[str, str]) -> None:
+        """At the start: the phones that jobs of an array have begun with, and which job."""
+        self._arrays.setdefault(array, JobArray()).began.update(devices)
+
+    def job_cancelled(self, job_id: str, error: Error, now: ClockReading) -> tuple[Instruction, ...]:
+        """A user cancels the job."""
+        return self._end(job_id, JobState.CANCELLED, error, now)
+
+    def job_impossible(self, job_id: str, error: Error, now: ClockReading) -> tuple[Instruction, ...]:
+        """Nothing can ever run the job: its phone was forgotten."""
+        return self._end(job_id, JobState.FAILED, error, now)
+
+    def _end(self, job_id: str, state: JobState, error: Error, now: ClockReading) -> tuple[Instruction, ...]:
         entry = self._ordered(job_id)
         entry.fixed_end = entry.fixed_end or (state, error)
-        self._advance(entry, now)
+        return self._decide(entry, now)
 
-    def _hold(self, job_id: str, now: ClockReading) -> None:
+    def job_held(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
+        """Its owner holds the job back.
+
+        Raises:
+            JobRunsError: a running job cannot be held.
+        """
         entry = self._ordered(job_id)
         if entry.job.state is JobState.RUNNING or entry.phase is Phase.STARTING:
             raise JobRunsError(f"job {job_id} runs: it cannot be held", hint=f"farm job cancel {job_id}, or wait")
         entry.held = True
-        self._advance(entry, now)
+        return self._decide(entry, now)
 
-    def _forgive(self, job_id: str) -> None:
+    def job_resumed(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
+        """Its owner lets the job go on."""
+        entry = self._ordered(job_id)
+        entry.held = False
+        return self._decide(entry, now)
+
+    def phones_changed(self, job_id: str) -> tuple[Instruction, ...]:
+        """Only phones that failed the job are left: it may have them again."""
         entry = self._entries.get(job_id)
         if entry is not None and entry.phase is Phase.ASKED and entry.job.avoid:
             entry.job = replace(entry.job, avoid=frozenset())
             del self._choosy[job_id]
             self._ask_again(entry)
+        return self._taken()
 
-    def _granted(self, entry: QueuedJob, device: str) -> None:
+    def phone_granted(self, job_id: str, device: str) -> tuple[Instruction, ...]:
+        """A lease for the job was granted."""
+        entry = self._entry(job_id)
         self._go(entry, Phase.STARTING)
         job = entry.job
         self._out.append(StartAttempt(job, job.attempts + 1))
-        if not job.array or job.device:
-            return
-        array = self._arrays[job.array]
-        if array.began.setdefault(device, job.id) == job.id:
-            for sibling in array.live:
-                other = self._entries[sibling]
-                if other.phase is Phase.ASKED:
-                    self._ask_again(other)
+        if job.array and not job.device:
+            array = self._arrays[job.array]
+            if array.began.setdefault(device, job.id) == job.id:
+                for sibling in array.live:
+                    other = self._entries[sibling]
+                    if other.phase is Phase.ASKED:
+                        self._ask_again(other)
+        return self._taken()
 
-    def _started(self, entry: QueuedJob, now: ClockReading) -> None:
+    def attempt_started(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
+        """The attempt was committed and works; the job is running."""
+        entry = self._entry(job_id)
         self._go(entry, Phase.RUNNING)
         self._become(entry, replace(entry.job, state=JobState.RUNNING, attempts=entry.job.attempts + 1))
-        self._advance(entry, now)
+        return self._decide(entry, now)
 
-    def _not_started(self, entry: QueuedJob, pause_s: float, now: ClockReading) -> None:
+    def attempt_not_started(self, job_id: str, pause_s: float, now: ClockReading) -> tuple[Instruction, ...]:
+        """The lease was lost before the attempt was committed; the job is as before, and asks again in `pause_s`."""
+        entry = self._entry(job_id)
         self._go(entry, Phase.RESTING)
         entry.ready_s = now.s + pause_s
-        self._advance(entry, now)
+        return self._decide(entry, now)
 
-    def _ended(self, entry: QueuedJob, event: AttemptEnded, now: ClockReading) -> None:
-        job = after_attempt(entry.job, event.outcome, now)
+    def attempt_ended(self, job_id: str, outcome: Outcome, now: ClockReading) -> Job:
+        """The attempt is over, and nothing of it is written yet.
+
+        Returns the job's next state, to be committed together with the end of the attempt; then its phone is given
+        back. Answer: `job_saved`.
+        """
+        entry = self._entry(job_id)
+        job = after_attempt(entry.job, outcome, now)
         if entry.fixed_end is not None and job.state is not JobState.DONE:
             state, error = entry.fixed_end
             job = replace(job, state=state, error=error, not_before=None, ended_at=now.at)
         self._go(entry, Phase.SAVING)
         entry.saving = job
-        self._out.append(EndAttempt(job))
+        return job
 
-    def _saved(self, entry: QueuedJob, became: Job | None, now: ClockReading) -> None:
+    def job_saved(self, job: Job, now: ClockReading) -> tuple[Instruction, ...]:
+        """The job's next state is committed: what `SaveJob` or `attempt_ended` said, or a failure in its place."""
+        entry = self._entry(job.id)
         if entry.saving is None:
-            raise queue_error(f"nothing of job {entry.job.id} is being written: {entry.history()}")
+            raise queue_error(f"nothing of job {job.id} is being written: {entry.history()}")
         self._go(entry, Phase.RESTING)
-        self._become(entry, became or entry.saving)
+        self._become(entry, job)
         entry.saving = None
-        if entry.job.state in FINAL:
+        if job.state in FINAL:
             self._drop(entry, now)
-            return
-        if entry.job.not_before is not None:
-            entry.ready_s = now.s + max(0.0, (entry.job.not_before - now.at).total_seconds())
-        self._advance(entry, now)
+            return self._taken()
+        if job.not_before is not None:
+            entry.ready_s = now.s + max(0.0, (job.not_before - now.at).total_seconds())
+        return self._decide(entry, now)
 
-    def _time_passed(self, now: ClockReading) -> None:
+    def time_passed(self, now: ClockReading) -> tuple[Instruction, ...]:
+        """It is at least `next_check_s`."""
         while self._due and self._due[0][0] <= now.s:
             _, _, job_id = heapq.heappop(self._due)
             if job_id in self._entries:
                 self._advance(self._entries[job_id], now)
+        return self._taken()
 
     # --- decisions ------------------------------------------------------------------------------------------------
+
+    def _decide(self, entry: QueuedJob, now: ClockReading) -> tuple[Instruction, ...]:
+        """What is to be done now that something about a job is different, in order."""
+        self._advance(entry, now)
+        return self._taken()
+
+    def _taken(self) -> tuple[Instruction, ...]:
+        instructions, self._out = tuple(self._out), []
+        return instructions
 
     def _advance(self, entry: QueuedJob, now: ClockReading) -> None:
         """Do what is due for a job now. Does nothing while something of it is being written."""

@@ -6,20 +6,10 @@ import pytest
 
 from farm.common.errors import Code, Fault
 from farm.jobs.queue.model import (
-    AttemptEnded,
-    AttemptNotStarted,
-    AttemptStarted,
-    JobAdded,
-    JobCancelled,
-    JobHeld,
-    JobImpossible,
-    JobResumed,
     JobRunsError,
-    JobSaved,
     NoSuchJobError,
     Outcome,
     Phase,
-    PhoneGranted,
     StartAttempt,
     StopAttempt,
 )
@@ -43,33 +33,34 @@ def test_a_job_asks_runs_and_is_done():
 
 def test_nothing_is_decided_while_a_write_is_under_way():
     queue = JobQueue()
-    queue.apply(JobAdded(a_job()), moment(0))
-    assert queue.apply(PhoneGranted("a", "p1"), moment(0)) == (StartAttempt(a_job(), 1),)
-    assert queue.apply(JobCancelled("a", UNWANTED), moment(0)) == ()
-    assert queue.apply(AttemptStarted("a"), moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+    queue.job_added(a_job(), {}, moment(0))
+    assert queue.phone_granted("a", "p1") == (StartAttempt(a_job(), 1),)
+    assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
+    assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
     assert queue.job("a") == a_job(state=JobState.RUNNING, attempts=1)
     cancelled = Outcome(AttemptState.CANCELLED, UNWANTED)
-    (write,) = queue.apply(AttemptEnded("a", cancelled), moment(1))
-    assert write.job.state is JobState.CANCELLED
+    ended = queue.attempt_ended("a", cancelled, moment(1))
+    assert ended.state is JobState.CANCELLED
     with pytest.raises(NoSuchJobError):
-        queue.apply(JobCancelled("a", UNWANTED), moment(1))
-    assert queue.apply(JobSaved("a"), moment(1)) == ()
+        queue.job_cancelled("a", UNWANTED, moment(1))
+    assert queue.job_saved(ended, moment(1)) == ()
     assert "a" not in queue
 
 
 def test_held_until_resumed():
     desk = Desk()
     desk.add(a_job())
-    desk.tell(JobHeld("a"))
+    desk.perform(desk.queue.job_held("a", desk.now))
     assert not desk.asked
     assert desk.saved["a"].state is JobState.HELD
     assert "held" in desk.queue.why("a", moment(0))
-    desk.tell(JobHeld("a"), JobResumed("a"))
+    desk.perform(desk.queue.job_held("a", desk.now))
+    desk.perform(desk.queue.job_resumed("a", desk.now))
     assert list(desk.asked) == ["a"]
     desk.run()
     with pytest.raises(JobRunsError):
-        desk.tell(JobHeld("a"))
-    desk.tell(JobResumed("a"))
+        desk.perform(desk.queue.job_held("a", desk.now))
+    desk.perform(desk.queue.job_resumed("a", desk.now))
     assert desk.queue.phase("a") is Phase.RUNNING
 
 
@@ -83,10 +74,10 @@ def test_cancelled_at_each_stage():
             desk.run()
         if stage == "backing off":
             desk.end(outcome=failure(Fault.HOST))
-        desk.tell(JobCancelled("a", UNWANTED))
+        desk.cancel("a")
         if stage == "running":
             assert desk.stopped == {"a": UNWANTED}
-            desk.tell(JobCancelled("a", UNWANTED))
+            desk.cancel("a")
             desk.end(outcome=Outcome(AttemptState.CANCELLED, UNWANTED))
         assert desk.saved["a"].state is JobState.CANCELLED, stage
         assert desk.saved["a"].error == UNWANTED
@@ -99,7 +90,7 @@ def test_a_result_that_came_first_beats_the_cancellation():
     desk = Desk()
     desk.add(a_job())
     desk.run()
-    desk.tell(JobCancelled("a", UNWANTED))
+    desk.cancel("a")
     desk.end()
     assert desk.saved["a"].state is JobState.DONE
 
@@ -116,8 +107,8 @@ def test_a_lost_start_asks_again():
     desk = Desk()
     desk.add(a_job())
     del desk.asked["a"]
-    desk.queue.apply(PhoneGranted("a", "p1"), moment(0))
-    desk.tell(AttemptNotStarted("a", pause_s=2))
+    desk.queue.phone_granted("a", "p1")
+    desk.perform(desk.queue.attempt_not_started("a", 2, desk.now))
     assert not desk.asked
     desk.wait(2)
     assert list(desk.asked) == ["a"]
@@ -127,29 +118,29 @@ def test_a_lost_start_asks_again():
 def test_a_job_whose_phone_was_forgotten_fails():
     desk = Desk()
     desk.add(a_job(device="p1"))
-    desk.tell(JobImpossible("a", UNWANTED))
+    desk.perform(desk.queue.job_impossible("a", UNWANTED, desk.now))
     assert desk.saved["a"].state is JobState.FAILED
 
 
 def test_what_cannot_be_is_refused_with_its_story():
     queue = JobQueue()
-    queue.apply(JobAdded(a_job()), moment(0))
-    queue.apply(PhoneGranted("a", "p1"), moment(0))
+    queue.job_added(a_job(), {}, moment(0))
+    queue.phone_granted("a", "p1")
     with raises_code(Code.QUEUE, match="asked -> starting"):
-        queue.apply(PhoneGranted("a", "p2"), moment(0))
+        queue.phone_granted("a", "p2")
     with raises_code(Code.QUEUE, match="is added"):
-        queue.apply(JobAdded(a_job()), moment(0))
+        queue.job_added(a_job(), {}, moment(0))
     with raises_code(Code.QUEUE, match="is added"):
-        queue.apply(JobAdded(a_job("b", state=JobState.DONE)), moment(0))
+        queue.job_added(a_job("b", state=JobState.DONE), {}, moment(0))
     with raises_code(Code.QUEUE):
-        queue.apply(JobSaved("a"), moment(0))
+        queue.job_saved(a_job(), moment(0))
     with raises_code(Code.QUEUE, match="never was"):
-        queue.apply(AttemptStarted("b"), moment(0))
+        queue.attempt_started("b", moment(0))
 
 
 def test_counts_by_user():
     desk = Desk()
     desk.add(a_job(), a_job("b"), replace(a_job("c"), user="bob"))
     assert (desk.queue.count_of("alice"), desk.queue.count_of("bob"), desk.queue.count_of("eve")) == (2, 1, 0)
-    desk.tell(JobCancelled("a", UNWANTED))
+    desk.cancel("a")
     assert desk.queue.count_of("alice") == 1

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from farm.jobs.queue.model import ClockReading, JobAdded, Outcome, TimePassed
+from farm.jobs.queue.model import ClockReading, Outcome
 from farm.jobs.queue.queue import JobQueue
 from farm.jobs.queue.retry import BACK_OFF
 from farm.model.job import AttemptState, JobState
@@ -27,13 +27,13 @@ def test_a_deadline_ends_waiting_and_running_jobs():
 
 def test_a_jump_of_the_wall_clock_ends_no_job():
     queue = JobQueue()
-    queue.apply(JobAdded(a_job(deadline=START + timedelta(hours=1))), moment(0))
+    queue.job_added(a_job(deadline=START + timedelta(hours=1)), {}, moment(0))
     next_year = ClockReading(1.0, START + timedelta(days=365))
-    assert queue.apply(TimePassed(), next_year) == ()
+    assert queue.time_passed(next_year) == ()
     assert queue.next_check_s() == 3600
 
 
 def test_a_back_off_is_not_stretched_by_a_clock_that_was_set_back():
     queue = JobQueue()
-    queue.apply(JobAdded(a_job(not_before=START + timedelta(days=30))), moment(0))
+    queue.job_added(a_job(not_before=START + timedelta(days=30)), {}, moment(0))
     assert queue.next_check_s() == BACK_OFF.limit_s

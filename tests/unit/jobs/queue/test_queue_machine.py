@@ -10,27 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from farm.common.errors import Fault
 from farm.jobs.queue.model import (
     AskForPhone,
-    AttemptEnded,
-    AttemptNotStarted,
-    AttemptStarted,
     ClockReading,
-    EndAttempt,
-    JobAdded,
-    JobCancelled,
-    JobHeld,
-    JobImpossible,
-    JobResumed,
     JobRunsError,
-    JobSaved,
     NoSuchJobError,
     Outcome,
     Phase,
-    PhoneGranted,
-    PhonesChanged,
     SaveJob,
     StartAttempt,
     StopAttempt,
-    TimePassed,
     Withdraw,
 )
 from farm.jobs.queue.queue import JobQueue
@@ -45,6 +32,13 @@ OUTCOMES = (
     Outcome(AttemptState.YIELDED),
     Outcome(AttemptState.INTERRUPTED),
     *(Outcome(AttemptState.FAILED, {"fault": fault, "message": "it broke"}) for fault in Fault),
+)
+
+ORDERS = (
+    JobQueue.job_held,
+    JobQueue.job_resumed,
+    lambda queue, job, now: queue.job_cancelled(job, UNWANTED, now),
+    lambda queue, job, now: queue.job_impossible(job, UNWANTED, now),
 )
 
 
@@ -66,11 +60,15 @@ class QueueMachine(RuleBasedStateMachine):
         self.starts = {}  # job -> attempts begun
         self.ends = {}  # job -> how often it ended
 
-    def tell(self, event):
-        for instruction in self.queue.apply(event, ClockReading(self.s, START + timedelta(seconds=self.s))):
-            self.perform(instruction)
+    @property
+    def now(self):
+        return ClockReading(self.s, START + timedelta(seconds=self.s))
 
-    def perform(self, instruction):
+    def perform(self, instructions):
+        for instruction in instructions:
+            self.perform_one(instruction)
+
+    def perform_one(self, instruction):
         match instruction:
             case AskForPhone(job, avoid):
                 assert job.id not in self.asked
@@ -90,9 +88,11 @@ class QueueMachine(RuleBasedStateMachine):
                 assert job.id not in self.writing
                 assert not {job.id} & {*self.asked, *self.starting, *self.running}
                 self.writing[job.id] = job
-            case EndAttempt(job):
-                assert job.id not in self.writing
-                self.writing[job.id] = job
+
+    def attempt_ended(self, job, outcome):
+        becomes = self.queue.attempt_ended(job, outcome, self.now)
+        assert job not in self.writing
+        self.writing[job] = becomes
 
     def not_done(self, job):
         def done(name):
@@ -133,22 +133,22 @@ class QueueMachine(RuleBasedStateMachine):
             self.starts[job.id] = self.ends[job.id] = 0
             self.names.append(job.id)
             ended = {name: how for name in names if (how := self.known_end(name)) is not None}
-            self.tell(JobAdded(job, ended))
+            self.perform(self.queue.job_added(job, ended, self.now))
         if array:
             self.names.append(array)
 
     @precondition(lambda self: self.stored)
-    @rule(data=st.data(), order=st.sampled_from((JobCancelled, JobHeld, JobResumed, JobImpossible)))
+    @rule(data=st.data(), order=st.sampled_from(ORDERS))
     def order(self, data, order):
         job = data.draw(st.sampled_from(sorted(self.stored)))
         ending = job in self.writing and self.writing[job].state in FINAL
         over = self.stored[job].state in FINAL or ending
         try:
-            self.tell(order(job, UNWANTED) if order in (JobCancelled, JobImpossible) else order(job))
+            self.perform(order(self.queue, job, self.now))
         except NoSuchJobError:
             assert over
         except JobRunsError:
-            assert order is JobHeld
+            assert order is JobQueue.job_held
             assert {job} & {*self.starting, *self.running, *self.writing}
         else:
             assert not over
@@ -163,7 +163,7 @@ class QueueMachine(RuleBasedStateMachine):
         free = set(PHONES) - {*self.starting.values(), *self.running.values()} - self.asked[job]
         fit = sorted(free & {wanted} if wanted else free)
         if not fit:
-            self.tell(PhonesChanged(job))
+            self.perform(self.queue.phones_changed(job))
             return
         phone = data.draw(st.sampled_from(fit))
         del self.asked[job]
@@ -171,7 +171,7 @@ class QueueMachine(RuleBasedStateMachine):
         array = self.stored[job].array
         if array and not wanted:
             assert self.began.setdefault(array, {}).setdefault(phone, job) == job
-        self.tell(PhoneGranted(job, phone))
+        self.perform(self.queue.phone_granted(job, phone))
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data(), lost=st.booleans())
@@ -179,13 +179,13 @@ class QueueMachine(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(sorted(self.starting)))
         phone = self.starting.pop(job)
         if lost:
-            self.tell(AttemptNotStarted(job, 1.0))
+            self.perform(self.queue.attempt_not_started(job, 1.0, self.now))
             return
         before = self.stored[job]
         self.starts[job] += 1
         self.stored[job] = replace(before, state=JobState.RUNNING, attempts=before.attempts + 1)
         self.running[job] = phone
-        self.tell(AttemptStarted(job))
+        self.perform(self.queue.attempt_started(job, self.now))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), elsewhere=st.booleans())
@@ -194,24 +194,22 @@ class QueueMachine(RuleBasedStateMachine):
         phone = self.running.pop(job)
         told = self.stopping.pop(job, None)
         outcome = Outcome(told or outcome.state, UNWANTED if told else outcome.error, phone, elsewhere)
-        self.tell(AttemptEnded(job, outcome))
+        self.attempt_ended(job, outcome)
 
     @precondition(lambda self: self.writing)
     @rule(data=st.data(), refused=st.sampled_from((False,) * 9 + (True,)))
     def answer_write(self, data, refused):
         job = data.draw(st.sampled_from(sorted(self.writing)))
         becomes = self.writing.pop(job)
-        now = START + timedelta(seconds=self.s)
-        instead = failed_instead(becomes, UNWANTED, now) if refused else None
-        self.stored[job] = instead or becomes
+        self.stored[job] = failed_instead(becomes, UNWANTED, self.now.at) if refused else becomes
         if self.stored[job].state in FINAL:
             self.ends[job] += 1
-        self.tell(JobSaved(job, instead))
+        self.perform(self.queue.job_saved(self.stored[job], self.now))
 
     @rule(seconds=st.floats(0.01, 100))
     def wait(self, seconds):
         self.s += seconds
-        self.tell(TimePassed())
+        self.perform(self.queue.time_passed(self.now))
 
     # --- what always holds ----------------------------------------------------------------------------------------
 
@@ -246,10 +244,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def whoever_rests_waits_for_something(self):
-        now = ClockReading(self.s, START + timedelta(seconds=self.s))
         for job in self.queue.jobs():
             if self.queue.phase(job.id) is Phase.RESTING:
-                assert self.queue.why(job.id, now)
+                assert self.queue.why(job.id, self.now)
 
     @invariant()
     def nothing_outlives_its_deadline(self):
@@ -270,23 +267,23 @@ class QueueMachine(RuleBasedStateMachine):
                 break
             for job in list(self.writing):
                 self.stored[job] = self.writing.pop(job)
-                self.tell(JobSaved(job))
+                self.perform(self.queue.job_saved(self.stored[job], self.now))
             for job in list(self.starting):
                 self.running[job] = self.starting.pop(job)
-                self.tell(AttemptStarted(job))
+                self.perform(self.queue.attempt_started(job, self.now))
             for job in list(self.running):
                 del self.running[job]
                 self.stopping.pop(job, None)
-                self.tell(AttemptEnded(job, Outcome(AttemptState.DONE)))
+                self.attempt_ended(job, Outcome(AttemptState.DONE))
             for job in list(self.asked)[:1]:
                 del self.asked[job]
                 self.starting[job] = "a new phone"
-                self.tell(PhoneGranted(job, f"phone {self.s}"))
+                self.perform(self.queue.phone_granted(job, f"phone {self.s}"))
             for job in list(self.queue.jobs()):
                 if job.state is JobState.HELD and self.queue.phase(job.id) is Phase.RESTING:
-                    self.tell(JobResumed(job.id))
+                    self.perform(self.queue.job_resumed(job.id, self.now))
             self.s += 1
-            self.tell(TimePassed())
+            self.perform(self.queue.time_passed(self.now))
         assert not len(self.queue)
         assert self.queue.next_check_s() is None
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from farm.common.errors import Fault, error_to_wire
-from farm.jobs.queue.model import ArrayBegan, AttemptEnded, AttemptStarted, JobAdded, JobSaved, Outcome, PhoneGranted
+from farm.jobs.queue.model import Outcome
 from farm.jobs.queue.queue import JobQueue
 from farm.jobs.queue.retry import failed_instead
 from farm.model.job import AttemptState, JobState
@@ -74,15 +74,15 @@ def test_added_before_what_it_waits_for():
 
 def test_what_was_kept_instead_is_what_a_job_has_become():
     queue = JobQueue()
-    queue.apply(JobAdded(a_job()), moment(0))
-    queue.apply(JobAdded(a_job("b", state=JobState.BLOCKED, after=("a",))), moment(0))
-    queue.apply(PhoneGranted("a", "p1"), moment(0))
-    queue.apply(AttemptStarted("a"), moment(0))
-    (end,) = queue.apply(AttemptEnded("a", Outcome(AttemptState.DONE)), moment(1))
+    queue.job_added(a_job(), {}, moment(0))
+    queue.job_added(a_job("b", state=JobState.BLOCKED, after=("a",)), {}, moment(0))
+    queue.phone_granted("a", "p1")
+    queue.attempt_started("a", moment(0))
+    done = queue.attempt_ended("a", Outcome(AttemptState.DONE), moment(1))
     error = error_to_wire(ValueError("the store would not have it"))
-    failed = failed_instead(end.job, error, moment(1).at)
-    assert (end.job.state, failed.state, failed.error) == (JobState.DONE, JobState.FAILED, error)
-    (save,) = queue.apply(JobSaved("a", failed), moment(1))
+    failed = failed_instead(done, error, moment(1).at)
+    assert (done.state, failed.state, failed.error) == (JobState.DONE, JobState.FAILED, error)
+    (save,) = queue.job_saved(failed, moment(1))
     assert (save.job.id, save.job.state) == ("b", JobState.CANCELLED)
     assert "a" not in queue
 
@@ -101,6 +101,6 @@ def test_jobs_of_an_array_keep_off_each_others_phones():
 def test_an_array_found_at_the_start_remembers_its_phones():
     desk = Desk()
     desk.add(a_job("b", array="all", attempts=1))
-    desk.tell(ArrayBegan("all", {"p1": "a", "p2": "b"}))
+    desk.queue.array_began("all", {"p1": "a", "p2": "b"})
     desk.add(a_job("c", array="all"))
     assert desk.asked["c"] == {"p1", "p2"}

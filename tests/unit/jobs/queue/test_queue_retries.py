@@ -3,7 +3,7 @@
 import pytest
 
 from farm.common.errors import Code, Fault, HostError, error_to_wire
-from farm.jobs.queue.model import Outcome, PhonesChanged
+from farm.jobs.queue.model import Outcome
 from farm.jobs.queue.retry import (
     BACK_OFF,
     MOST_CRASHES,
@@ -47,7 +47,7 @@ def test_failed_phones_are_forgiven_when_no_others_are_left():
     desk.add(a_job())
     desk.run()
     desk.end(outcome=failure(Fault.PHONE))
-    desk.tell(PhonesChanged("a"))
+    desk.perform(desk.queue.phones_changed("a"))
     assert desk.asked == {"a": frozenset()}
 
 
