@@ -317,7 +317,7 @@ def prepare_runtime_folder(path: Path, gid: int | None) -> None:
 
     Args:
         path: the folder.
-        gid: the group to let in, see `group_to_let_in`.
+        gid: the group to admit; see `group_to_admit`.
 
     Raises:
         HostError: it cannot be made, is another user's (in /tmp any user can be first), or any user may write

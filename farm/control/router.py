@@ -1,7 +1,7 @@
 """The base of all control sockets: a ZeroMQ ROUTER that calls one coroutine per request.
 
 Limits: one JSON frame and one raw frame of 1 MiB (messages.py); calls at once, their memory, and unread answers by
-connection, by user and in all (call_limiter.py). A peer that sends anything else gets an error when its request's id
+connection, by user and in all (limits.py). A peer that sends anything else gets an error when its request's id
 can be read, and nothing otherwise; the socket stays open.
 """
 

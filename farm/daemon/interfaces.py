@@ -66,7 +66,7 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     """Register each verb with the part that answers it, then open the listeners.
 
     Raises:
-        ListenerError: the socket cannot be opened.
+        ControlSocketError: the socket cannot be opened.
     """
     config, persistence, workers = parts.config, parts.persistence, parts.workers
     accounts = Accounts(persistence.store.accounts)

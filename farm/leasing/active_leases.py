@@ -1,6 +1,6 @@
 """Delivered leases: what devices, sessions and operators do to them, until their end is written.
 
-From here on nothing depends on the allocator's decisions; it only gets an event when a device is free again.
+The allocator no longer decides about a delivered lease. It is only notified when the lease is extended or has ended.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Leasing:
     # --- for jobs -------------------------------------------------------------------------------------------------
 
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
-        """PendingRequest for a device; returns the request's id.
+        """Request a device; returns the request's id.
 
         `granted` is called once, later, when the lease is kept; never after `withdraw`. It must not block.
         """

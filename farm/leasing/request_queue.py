@@ -168,7 +168,7 @@ class RequestQueue:
         return found
 
     def waiting_request(self, request_id: str) -> WaitingRequest | None:
-        """A pending that waits; None when its lease is being written already."""
+        """The request, if it still waits; None once its lease is being written."""
         pending = self._requests.get(request_id)
         if pending is None or pending.grant is not None:
             return None

@@ -126,7 +126,7 @@ class LeaseSessions:
         cut: Callable[[str], None],
         view: Callable[[str], DeviceView | None],
     ) -> UpstreamSession:
-        """See `Leasing.open`; `view` gives the device as the allocator knows it, if it does."""
+        """See `TvmLeases.open`; `view` gives the device as the allocator knows it, if it does."""
         key_digest = digest(match_key)
         if (before := self._current(key_digest).session) is not None:
             with contextlib.suppress(TimeoutError):

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class TvmLeases:
-    """A part of `Leasing`, over its leases. Nothing here waits for a phone except `open`'s dial."""
+    """A part of `Leasing`, over its leases. `request` waits for a grant, `open` for a recovering phone; nothing else waits."""
 
     def __init__(self, leasing: Leasing, clock: Callable[[], float], wall: Callable[[], datetime]) -> None:
         self._leasing = leasing

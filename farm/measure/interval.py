@@ -164,7 +164,7 @@ def median_interval(
 
     Args:
         log_values: logarithms of samples, in the order they were taken.
-        residual: of the reference kernel (`drift.Corrected`), drawn together with the samples; its median is 0.
+        residual: of the reference kernel (`series.Corrected`), drawn together with the samples; its median is 0.
         beside: samples that share one value of `residual`; blocks are at least so long.
         confidence: between 0 and 1.
     """

@@ -257,7 +257,7 @@ async def _run(client: AdbClient, serial: str, command: str) -> None:
 
 
 NOTE_TIMEOUT_S = 15.0  # two listings; a second on a phone with ten thousand files
-TIDY_TIMEOUT_S = 60.0  # deleting gigabytes from flash takes its time
+REMOVE_TIMEOUT_S = 60.0  # deleting gigabytes from flash takes its time
 _EVIDENCE_CHARS = 2000
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -266,7 +266,7 @@ async def note_residue(client: AdbClient, serial: str) -> str:
     """Note what is on the phone; done again under the same lease it changes nothing.
 
     Returns:
-        The hash of the processes noted, for `tidy`; "" when the phone has no sha256sum.
+        The hash of the processes noted, for `remove_residue`; "" when the phone has no sha256sum.
 
     Raises:
         PhoneError: the script failed.
@@ -284,21 +284,21 @@ async def note_residue(client: AdbClient, serial: str) -> str:
 
 
 async def remove_residue(client: AdbClient, serial: str, noted: str = "") -> dict[str, int]:
-    """Kill and remove what was not there at the note; `noted`: what `note` returned; "": no process is spared.
+    """Kill and remove what was not there at the note; `noted`: what `note_residue` returned; "": no process is spared.
 
     Raises:
         StuckProcessError: something survives SIGKILL.
         PhoneError: the script is not there, or said something else.
         AdbError: phone or link failed.
     """
-    result = await client.shell(serial, f"sh {LEASE} clean {noted}", timeout_s=TIDY_TIMEOUT_S)
+    result = await client.shell(serial, f"sh {LEASE} clean {noted}", timeout_s=REMOVE_TIMEOUT_S)
     answer = result.text.strip()
     if answer.startswith("failed"):
         raise StuckProcessError.of(answer)
-    return parse_tidied(result.output)
+    return parse_removed(result.output)
 
 
-def parse_tidied(answer: str) -> dict[str, int]:
+def parse_removed(answer: str) -> dict[str, int]:
     """Read `cleaned killed=N removed=N left=N`: processes, files and folders, files that could not be removed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Jobs that measure (`bench`, `compare`): their workers may ask for the phone's condition, their results name it."""
+"""Jobs of kind `bench`: a model timed on a phone; the phone's conditions go into the certificate."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Yields:
             self._unclaimed.add(device)
 
     def next_check_s(self) -> float | None:
-        """When the next lease is to be looked at; None: not leased waits, or there is none."""
+        """When the next lease is to be checked. None: no request waits, or there is no lease to check."""
         if not self._state.queues.waiting:
             return None
         checks = [*self._check_s.values(), *([self._slot_check_s] if self._state.slots else [])]

@@ -67,7 +67,7 @@ class GateSessions:
         )
 
     def clear(self) -> None:
-        """Forget the messages of a gate that is lost."""
+        """Forget the sessions that a gate reported before its link was complete."""
         self._sessions.clear()
 
     def end_all(self, reason: str) -> None:
