@@ -112,7 +112,7 @@ def metrics_page(
             holders=leasing.active.holders,
             depth=lambda: leasing.requests.depth,
             longest_s=leasing.requests.longest_s,
-            servable=leasing.servable,
+            servable=leasing.overlooked,
             draining=lambda: bool(leasing.drained),
             decisions=leasing.requests.decisions,
             sessions=lambda: scheduling.tvm_server.sessions,

@@ -180,7 +180,7 @@ async def _open_leasing(
     leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
-    phones.fleet.probes.turn = leasing.turn
+    phones.fleet.probes.granted_request = leasing.granted_request
     phones.fleet.is_awaited = leasing.requests.allocator.awaits
     phones.fleet.recovery.holder = lambda name: (
         "" if (holder := leasing.active.holder(name)) is None else holder.holder_name
@@ -228,8 +228,8 @@ async def _open_tvm_server(
 
     async def stop() -> None:
         await apart.stop()
-        if apart.left:
-            log.info("%d sessions go on at the gate", apart.left)
+        if apart.detached:
+            log.info("%d sessions go on at the gate", apart.detached)
             phones.leave_adb()
 
     stack.push_async_callback(stop)

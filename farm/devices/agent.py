@@ -361,7 +361,7 @@ class Agent:
             bundle,
             server=self.server,
             deep=deep,
-            turn=self._context.pushes,
+            push_slot=self._context.pushes,
             progress=lambda progress: self._context.views.pushing(self, progress),
         )
         if deep and bundle.hash == self.state.bundle:  # else it was to be pushed anyway

@@ -17,7 +17,7 @@ from farm.devices.fleet import Fleet
 from farm.leasing.allocator.state import RETURNING
 from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError
 from farm.leasing.request_queue import RequestQueue
-from farm.leasing.sessions import TURN_S, ActiveLease, LeaseSessions
+from farm.leasing.sessions import FREE_WAIT_S, ActiveLease, LeaseSessions
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.model.device import DeviceView, Heat, Life
 from farm.model.requests import Lease
@@ -156,16 +156,16 @@ class ActiveLeases:
             raise no_lease(lease.id)
         return expires_at
 
-    async def lend(self, lease_id: str) -> str:
-        """See `Leasing.lend`."""
+    async def allow_bundle_override(self, lease_id: str) -> str:
+        """See `Leasing.allow_bundle_override`."""
         if (session := self.current(lease_id).session) is not None:
             try:
-                async with asyncio.timeout(TURN_S):
+                async with asyncio.timeout(FREE_WAIT_S):
                     await session.over.wait()
             except TimeoutError as error:
                 raise MatchKeyBusyError(f"session {session.id} is open under this lease") from error
         active = self.current(lease_id)
-        active.lent = True
+        active.bundle_overridden = True
         return active.lease.device
 
     def clock_jumped(self) -> None:
@@ -222,7 +222,7 @@ class ActiveLeases:
     def stop(self, reason: str) -> None:
         """End every lease but people's, and those whose session the gate carries on: they go on after the restart."""
         for active in (*self.leases.values(), *self._checks.values()):
-            if active.left:
+            if active.detached:
                 active.stop_timer()
                 self.sessions.drop_keys(active)
                 continue
@@ -272,7 +272,7 @@ class ActiveLeases:
             return
         del self.leases[lease.id], self.by_device[device]
         # Before the device is free: the next holder must not get it as it is.
-        if active.lent:
+        if active.bundle_overridden:
             self._devices.own_bundle(device)
         if active.dirty or active.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")

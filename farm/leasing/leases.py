@@ -28,7 +28,7 @@ from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.leases import LeaseTable
 
-LINES_LOOKED_AT = 100  # of users' like requests: for metrics, several times a minute
+QUEUES_CHECKED = 100  # of users' like requests: for metrics, several times a minute
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 STOPPING = "the farm is stopping"
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
@@ -189,14 +189,14 @@ class Leasing:
             active.dirty = active.dirty or dirty
             self.active.release(active, reason)
 
-    async def lend(self, lease_id: str) -> str:
+    async def allow_bundle_override(self, lease_id: str) -> str:
         """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
 
         Raises:
             NoSuchLeaseError: the lease has ended.
             MatchKeyBusyError: a session is open under it, and stays so.
         """
-        return await self.active.lend(lease_id)
+        return await self.active.allow_bundle_override(lease_id)
 
     def changed_phone(self, lease_id: str, *, changed: bool) -> bool:
         """Note whether the holder has the phone otherwise than it was; returns whether the lease is still current.
@@ -332,7 +332,7 @@ class Leasing:
         """Whether the device is leased."""
         return device in self._allocator.held
 
-    def turn(self, device: str) -> str:
+    def granted_request(self, device: str) -> str:
         """The request that the device was granted to, which no other lease has; "" when it is not leased."""
         active = self._allocator.held.get(device)
         return active.request_id if active is not None else ""
@@ -344,12 +344,12 @@ class Leasing:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def servable(self) -> int:
+    def overlooked(self) -> int:
         """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
 
         A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
         """
-        return self._allocator.overlooked(LINES_LOOKED_AT)
+        return self._allocator.overlooked(QUEUES_CHECKED)
 
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.

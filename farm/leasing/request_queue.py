@@ -145,7 +145,7 @@ class RequestQueue:
         if pending.grant is not None:
             self._cancel(pending.grant, "the requester left")
         else:
-            self._leave(pending)
+            self._uncount(pending)
             self.decide(self.allocator.request_withdrawn, request_id)
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
@@ -222,7 +222,7 @@ class RequestQueue:
 
     def _begin(self, grant: Grant) -> None:
         pending = self._requests[grant.request_id]
-        self._leave(pending)
+        self._uncount(pending)
         lease, granted_at = self.new_lease(grant.device, pending.request), self._wall()
         pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at)
         keep = partial(self._table.grant, record_of(lease, granted_at))
@@ -281,7 +281,7 @@ class RequestQueue:
         self.depth[pending.request.lease_class] += 1
         self.decide(self.allocator.request_added, pending.id, pending.request)
 
-    def _leave(self, pending: PendingRequest) -> None:
+    def _uncount(self, pending: PendingRequest) -> None:
         _take_one(self.waiting_by_key, asked_for(pending.request))
         _take_one(self.wanted, (pending.request.selector, pending.request.device))
         _take_one(self.depth, pending.request.lease_class)

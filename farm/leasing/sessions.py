@@ -32,7 +32,7 @@ from farm.store.leases import LeaseRecord
 
 MATCH_KEY_BYTES = 16  # 128 random bits
 # A client that closes a session and opens the next is sometimes quicker than the end of the first is here.
-TURN_S = 2.0
+FREE_WAIT_S = 2.0
 
 _FARM_ENDED = frozenset({SessionOutcome.CUT, SessionOutcome.IDLE, SessionOutcome.TIMED_OUT})
 
@@ -60,11 +60,11 @@ class ActiveLease:
     session: LeaseSession | None = None
     ends_with_session: bool = False
     ending: str = ""  # why it ends as soon as its session is over
-    lent: bool = False  # its holder may have another bundle on the phone than its own
+    bundle_overridden: bool = False  # its holder may have another bundle on the phone than its own
     changed: bool = False  # its holder has changed the phone, and will change it back
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
     phone_closed: bool = False  # its last session was ended by the phone's side
-    left: bool = False  # its session goes on while the farm stops: the next daemon takes both up
+    detached: bool = False  # its session goes on while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
     awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
     taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
@@ -130,7 +130,7 @@ class LeaseSessions:
         key_digest = digest(match_key)
         if (before := self._current(key_digest).session) is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(TURN_S, timeout_s)):
+                async with asyncio.timeout(min(FREE_WAIT_S, timeout_s)):
                     await before.over.wait()
         active = self._current(key_digest)
         if active.session is not None:
@@ -173,7 +173,7 @@ class LeaseSessions:
             lambda: self._opened(active, session),
             lambda end: self._ended(active, session, end),
             active.lease.fence,
-            lambda: _leave(active),
+            lambda: _detach(active),
         )
 
     def report_orphan(self, record: LeaseRecord, orphan: OrphanedSession) -> UpstreamSession:
@@ -189,7 +189,7 @@ class LeaseSessions:
             record.device, orphan.session, orphan.key, _no_dial, lambda: None, report_end, record.fence
         )
 
-    async def turn(self, match_key: str) -> bool:
+    async def wait_until_free(self, match_key: str) -> bool:
         """Whether this is a key for more than one session; returns when no session is open under its lease."""
         key_digest = digest(match_key)
         while (active := self._keys.get(key_digest)) is not None and not active.keys[key_digest]:
@@ -252,12 +252,12 @@ def _facts(end: SessionEnd) -> dict[str, object]:
     }
 
 
-def _leave(active: ActiveLease) -> bool:
+def _detach(active: ActiveLease) -> bool:
     """The farm stops: a stock client's lease and a person's go on with their session."""
-    active.left = (
+    active.detached = (
         not active.internal and not active.ending and (active.ends_with_session or active.lease.request.personal)
     )
-    return active.left
+    return active.detached
 
 
 async def _no_dial(_limit_s: float) -> PhoneStream:

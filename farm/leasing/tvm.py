@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class TvmLeases:
-    """A part of `Leasing`, over its leases. `request` waits for a grant, `open` for a recovering phone; nothing else waits."""
+    """A part of `Leasing`, over its leases.
+
+    `request` waits for a grant, `open` for a recovering phone; nothing else here waits.
+    """
 
     def __init__(self, leasing: Leasing, clock: Callable[[], float], wall: Callable[[], datetime]) -> None:
         self._leasing = leasing
@@ -47,7 +50,7 @@ class TvmLeases:
         Raises:
             UserError: `key` is no selector, or the key of a lease that has ended.
         """
-        if await self._active.sessions.turn(key):
+        if await self._active.sessions.wait_until_free(key):
             return key
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
             raise UnknownMatchKeyError("no current lease has this match key")

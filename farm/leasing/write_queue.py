@@ -78,19 +78,18 @@ class LeaseWriteQueue:
     def __init__(self, events: EventLog) -> None:
         self._loop = asyncio.get_running_loop()
         self._events = events
-        self._lines: dict[str, deque[LeaseWrite]] = {}  # by device
+        self._queues: dict[str, deque[LeaseWrite]] = {}  # by device
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: set[str] = set()  # devices whose last entry was refused
         self._retrier = WriteRetrier()
 
     def add(self, device: str, entry: LeaseWrite) -> None:
         """Write `entry` after what was added for this device before."""
-        line = self._lines.get(device)
-        if line is not None:
-            line.append(entry)
+        if (queue := self._queues.get(device)) is not None:
+            queue.append(entry)
             return
-        line = self._lines[device] = deque((entry,))
-        task = self._loop.create_task(self._write(device, line), name=f"leases of {device}")
+        queue = self._queues[device] = deque((entry,))
+        task = self._loop.create_task(self._write(device, queue), name=f"leases of {device}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -129,14 +128,14 @@ class LeaseWriteQueue:
             log.error("leases of %d devices could not be written; the next start ends them", len(unwritten))
         await asyncio.gather(*unwritten, return_exceptions=True)
 
-    async def _write(self, device: str, line: deque[LeaseWrite]) -> None:
-        while line:
+    async def _write(self, device: str, queue: deque[LeaseWrite]) -> None:
+        while queue:
             try:
-                await self._settle(device, line[0])
+                await self._settle(device, queue[0])
             except Exception:
                 log.exception("what follows a written lease of %s failed", device)
-            line.popleft()
-        del self._lines[device]
+            queue.popleft()
+        del self._queues[device]
 
     async def _settle(self, device: str, entry: LeaseWrite) -> None:
         """Write an entry, unless it was taken back by then, and call its owner back."""

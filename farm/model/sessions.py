@@ -97,7 +97,7 @@ class UpstreamSession:
     ended: Callable[[SessionEnd], None]
     fence: int = 0  # of its lease
     # Asked when the daemon stops: whether the session goes on without it. If so, `ended` is not called.
-    leave: Callable[[], bool] = lambda: False
+    detach: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)

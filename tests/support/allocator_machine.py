@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
 from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.allocator.waiting import WHOLE_REQUEST, Meaning
+from farm.leasing.allocator.waiting import WHOLE_REQUEST, RequestTerms
 from farm.model.device import Closed, Life, UsbPlace
 from farm.model.requests import LeaseClass
 from tests.support.allocator import Asks, phone
@@ -270,13 +270,13 @@ class Beside(RuleBasedStateMachine):
     def the_index_adds_up(self):
         index = self.allocator._state.index
         demand = Counter()
-        for meaning, group in index._groups.items():
+        for terms, group in index._groups.items():
             assert group.waiting or group.recent
-            assert group.devices == {name for name, view in self.model.views.items() if meaning.suits(view)}
-            assert group.waiting == sum(Meaning.of(each) == meaning for each in self.model.waiting.values())
+            assert group.devices == {name for name, view in self.model.views.items() if terms.suits(view)}
+            assert group.waiting == sum(RequestTerms.of(each) == terms for each in self.model.waiting.values())
             assert all(group in index._groups_of[name] for name in group.devices)
-            turns = [queue.turn for queue in group.queues.values()]
-            assert turns == sorted(turns)
+            orders = [queue.served_order for queue in group.queues.values()]
+            assert orders == sorted(orders)
             for name in group.devices:
                 demand[name] += (group.waiting + group.recent) * (WHOLE_REQUEST // len(group.devices))
         assert index._demand == {name: demand[name] for name in self.model.views}

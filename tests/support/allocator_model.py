@@ -391,10 +391,10 @@ class Model:
         number, since_s = queues[queue_of(request)]
         if since_s <= self.now_s - self.policy.starved_s:
             return (0, number, self.arrival[name])
-        line_begins = min(self.arrival[i] for i, each in waiting.items() if queue_of(each) == queue_of(request))
+        queue_begins = min(self.arrival[i] for i, each in waiting.items() if queue_of(each) == queue_of(request))
         claim = (request.user, request.priority)
         oldest = min(self.arrival[i] for i, each in waiting.items() if (each.user, each.priority) == claim)
-        return (1, -request.priority, turn[request.user], oldest, line_begins, self.arrival[name])
+        return (1, -request.priority, turn[request.user], oldest, queue_begins, self.arrival[name])
 
     def _possible(self, name: str, chosen: list[str], free: list[str]) -> bool:
         requests = [self.waiting[each] for each in (*chosen, name)]

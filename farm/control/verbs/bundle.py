@@ -52,7 +52,7 @@ class BundleVerbs(VerbGroup):
         self._rollouts = rollouts
         self._changed = changed
         self._verified = SharedCall(self._verify)
-        self._turn = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
+        self._verify_lock = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
     @verb("bundle.add", Role.OPERATOR)
     async def add(self, call: ControlCall, folder: str, name: str, toolchain: str = "default") -> Mapping[str, Any]:
@@ -115,7 +115,7 @@ class BundleVerbs(VerbGroup):
         return {**bundle_row(bundle), **self._rollouts.state(bundle)}
 
     async def _verify(self, hash_: str) -> Sequence[str]:
-        async with self._turn:
+        async with self._verify_lock:
             damages = await asyncio.to_thread(self._library.verify, hash_)
         return [f"{damage.file}: {damage.problem}" for damage in damages]
 

@@ -61,7 +61,7 @@ async def provision(
     *,
     server: RunningServer | None = None,
     deep: bool = False,
-    turn: AbstractAsyncContextManager[object] | None = None,
+    push_slot: AbstractAsyncContextManager[object] | None = None,
     progress: Callable[[PushProgress], None] | None = None,
 ) -> Probe:
     """Make the device scripts and `bundle` whole on the phone; returns what was there before, the server as it is now.
@@ -72,7 +72,7 @@ async def provision(
         bundle: what shall be there.
         server: the server we believe runs there, to be judged in the same round trip.
         deep: compare every file by hash although all looks whole.
-        turn: entered around the push, if there is one: a limit of pushes at a time.
+        push_slot: entered around the push, if there is one: a limit of pushes at a time.
         progress: called while files are sent.
 
     Raises:
@@ -91,7 +91,7 @@ async def provision(
         files += _bundle_files(bundle)
         room += _make_room(bundle)
     await _run(client, serial, room)
-    async with turn or nullcontext():
+    async with push_slot or nullcontext():
         pushed = await _push(client, serial, bundle, files, progress)
     await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
     server_now = found.server if whole else ServerStatus(False, "the bundle was replaced under it")

@@ -52,7 +52,7 @@ class CompareExecutor(Executor):
             parts.read_conditions,
             quiet_lease(parts.quiescing, context),
             bundles={a.hash: a, b.hash: b},
-            lending=parts.fleet.bundle_overrides,
+            overrides=parts.fleet.bundle_overrides,
         )
         return await measured(work, context, WORKER, task.to_wire(), host)
 
@@ -75,7 +75,7 @@ class BundleHost(MeasuringHost):
     """What the worker of such a comparison may ask for besides."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
-    lending: BundleOverride
+    overrides: BundleOverride
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """`bundle.use`: the phone's RPC server starts from another bundle; answered when its check is passed."""
@@ -84,9 +84,9 @@ class BundleHost(MeasuringHost):
         bundle = self.bundles.get(text_field(fields, "bundle"))
         if bundle is None:
             raise no_verb("bundle.use of that bundle")
-        device = await self.parts.leasing.lend(self.context.lease.id)
-        # No await between the two: the phone must not be lent any more when the lease has ended.
-        await self.lending.use(device, bundle)
+        device = await self.parts.leasing.allow_bundle_override(self.context.lease.id)
+        # No await between the two: the lease that allows the override must not have ended.
+        await self.overrides.use(device, bundle)
         return {}
 
 

@@ -32,7 +32,7 @@ from farm.leasing.allocator import explain as allocator_explain
 from farm.leasing.allocator.model import AllocatorPolicy, Cleaning, DeviceReason, Grant, Holding
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState
-from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest, UserQueue
+from farm.leasing.allocator.waiting import Group, QueuedRequest, RequestTerms, UserQueue
 from farm.leasing.allocator.yields import CoolingClaims, Yields
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView
@@ -98,7 +98,7 @@ class Allocator:
 
     def matching(self, selector: Selector, device: str = "") -> frozenset[str]:
         """Names of the devices that a request with this selector means, leasable or not."""
-        return self._state.index.matching(Meaning(selector, device))
+        return self._state.index.matching(RequestTerms(selector, device))
 
     def waiting(self, limit: int | None = None) -> tuple[tuple[str, LeaseRequest], ...]:
         """Waiting requests as they would be served, were every device equal and shares to stay as they are.
@@ -290,7 +290,7 @@ class Allocator:
         grants: list[Grant] = []
         while free and groups and (served := self._serve_together(free, groups)):
             grants += served
-            if not any(group.meaning.quiet_hub for group in groups):
+            if not any(group.terms.quiet_hub for group in groups):
                 break
             free = free - {grant.device for grant in served}
             groups = {group for group in groups if group.waiting}
@@ -324,11 +324,11 @@ class Allocator:
         None too when that might be one that needs a quiet hub: first the others have their devices.
         """
         state = self._state
-        for queue in state.in_order(state.servable(groups), free):
+        for queue in state.in_order(state.with_free_slot(groups), free):
             if queue in hopeless:
                 continue
             suiting = state.suiting(queue.group, free)
-            if suiting and chosen and queue.group.meaning.quiet_hub:
+            if suiting and chosen and queue.group.terms.quiet_hub:
                 return None
             for waiting in state.worth_trying(queue, suiting):
                 devices = state.allowed(waiting, suiting)

@@ -12,7 +12,7 @@ from math import inf
 from farm.leasing.allocator.model import DeviceReason, Holding
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState, KeptCool
-from farm.leasing.allocator.waiting import Group, Meaning, QueuedRequest
+from farm.leasing.allocator.waiting import Group, QueuedRequest, RequestTerms
 from farm.leasing.allocator.yields import goes_before
 from farm.model.device import DeviceView, Heat, Service
 from farm.model.requests import LeaseClass, LeaseRequest
@@ -44,7 +44,7 @@ def in_order(state: AllocatorState) -> Iterator[QueuedRequest]:
     starving = [queue.first for queue in state.queues.starving(state.now_s)]
     yield from starving
     seen = set(starving)
-    for _, _, _, requests in state.queues.claims(state.now_s, state.ledger.turns):
+    for _, _, _, requests in state.queues.by_user(state.now_s, state.ledger.weighted_use):
         yield from (waiting for waiting in requests if waiting not in seen)
 
 
@@ -52,10 +52,10 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
     """Per device, why `request` has not got it; the devices it could ever get first."""
     now_s = max(now_s, state.now_s)
     waiting = state.queues.waiting.get(request_id)
-    meaning = Meaning.of(request)
+    terms = RequestTerms.of(request)
     ahead: dict[Group, _Ahead] = {}
     # Needed for leased devices; where none is, a team's 100,000 jobs need not be looked at.
-    queued = not state.held.keys().isdisjoint(state.index.matching(meaning))
+    queued = not state.held.keys().isdisjoint(state.index.matching(terms))
     for other, cause in _ahead_of(state, request, waiting, now_s) if queued else ():
         if state.ledger.may_hold_more(other.request.user):
             there = ahead.setdefault(other.queue.group, _Ahead())
@@ -64,7 +64,7 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
                 there.users.add(other.request.user)
     reasons = []
     for view in state.index.views.values():
-        if meaning.suits(view):
+        if terms.suits(view):
             facts = _facts(state, request, view, now_s, waiting)
             if view.name in state.held:
                 facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
@@ -78,7 +78,7 @@ def obstacles(state: AllocatorState, request: LeaseRequest, now_s: float) -> tup
     """Per device that suits `request`, what keeps it; other requests are left out."""
     now_s = max(now_s, state.now_s)
     reasons = []
-    for name in sorted(state.index.matching(Meaning.of(request))):
+    for name in sorted(state.index.matching(RequestTerms.of(request))):
         view = state.index.views[name]
         facts = _facts(state, request, view, now_s)
         reasons.append(DeviceReason(name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
@@ -144,11 +144,11 @@ def _ahead_of(
             return
         seen.add(queue.first)
         yield queue.first, Cause.STARVED
-    turn = state.ledger.turn(request.user, now_s)
-    for priority, user, their_turn, others in state.queues.claims(now_s, state.ledger.turns):
-        rank = (-priority, their_turn)
+    use = state.ledger.weighted_use_of(request.user, now_s)
+    for priority, user, their_use, others in state.queues.by_user(now_s, state.ledger.weighted_use):
+        rank = (-priority, their_use)
         own = priority == request.priority and user == request.user
-        if not own and rank > (-request.priority, turn):
+        if not own and rank > (-request.priority, use):
             return
         cause = Cause.OWN if own else Cause.SHARE if priority == request.priority else Cause.PRIORITY
         for other in others:
@@ -225,7 +225,7 @@ def _facts(
         f"its hub is kept quiet for {state.held[other].request.user or 'another user'}, who has {other}"
         for other in state.quiet_beside(view.name, request.user)
     )
-    if kept := state.kept_from(view.name, Meaning.of(request), None if waiting is None else waiting.queue):
+    if kept := state.kept_from(view.name, RequestTerms.of(request), None if waiting is None else waiting.queue):
         facts.append(_kept_cool(state, view.name, kept, now_s))
     elif waiting is not None and (own := state.kept.get(view.name)) and own.queue is waiting.queue:
         facts.append(f"kept cool for it, {_span(own.until_s - now_s)} more at most")
@@ -251,7 +251,7 @@ def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None
 
 
 def _kept_cool(state: AllocatorState, device: str, kept: KeptCool, now_s: float) -> str:
-    lease_class = kept.queue.group.meaning.lease_class
+    lease_class = kept.queue.group.terms.lease_class
     opens_in_s = state.opens_at_s(device, lease_class) - now_s if device in state.closed[lease_class] else inf
     if 0 < opens_in_s < kept.until_s - now_s:
         return f"kept cool for {kept.owner}, about {_span(opens_in_s)}"
@@ -290,7 +290,7 @@ def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now
     for other in beside:
         quiet_s = _given_back_s(state, state.held[other], waiting, now_s)
         at_s = None if at_s is None or quiet_s is None else max(at_s, quiet_s)
-    if at_s is not None and (kept := state.kept_from(device, waiting.queue.group.meaning, waiting.queue)):
+    if at_s is not None and (kept := state.kept_from(device, waiting.queue.group.terms, waiting.queue)):
         at_s = max(at_s, kept.until_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s

@@ -40,7 +40,7 @@ class UsageLedger:
 
         Args:
             half_life_s: how long until use counts half.
-            held_counts_s: what each running lease counts in advance when turns are compared.
+            held_counts_s: what each running lease counts in advance when the use of users is compared.
         """
         self._rate = math.log(2) / half_life_s
         self._held_counts_s = held_counts_s
@@ -114,7 +114,7 @@ class UsageLedger:
         account = self._accounts.get(user)
         return max(0.0, account.level / scale + account.running / self._rate) if account is not None else 0.0
 
-    def turns(self, users: Mapping[str, object], now_s: float) -> dict[str, float]:
+    def weighted_use(self, users: Mapping[str, object], now_s: float) -> dict[str, float]:
         """How much each user has had for their weight; who has least is served first. Comparable at one time only."""
         scale = self._scale(now_s)
         running, held_counts = scale / self._rate, scale * self._held_counts_s
@@ -126,10 +126,10 @@ class UsageLedger:
             for user in users
         }
 
-    def turn(self, user: str, now_s: float, *, without: int = 0) -> float:
-        """As `turns` for one user, were they to give back `without` devices now."""
-        (turn,) = self.turns({user: None}, now_s).values()
-        return turn - without * self._held_counts_s * self._scale(now_s) / self.share(user).weight
+    def weighted_use_of(self, user: str, now_s: float, *, without: int = 0) -> float:
+        """As `weighted_use` for one user, were they to give back `without` devices now."""
+        (use,) = self.weighted_use({user: None}, now_s).values()
+        return use - without * self._held_counts_s * self._scale(now_s) / self.share(user).weight
 
     def _account(self, user: str) -> _Account:
         account = self._accounts.get(user)

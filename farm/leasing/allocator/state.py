@@ -11,7 +11,7 @@ from math import inf
 from farm.leasing.allocator.model import AllocatorPolicy, Cleaning, Holding
 from farm.leasing.allocator.reservations import Reservations
 from farm.leasing.allocator.shares import UsageLedger
-from farm.leasing.allocator.waiting import DeviceIndex, Group, Meaning, QueuedRequest, UserQueue, UserQueues
+from farm.leasing.allocator.waiting import DeviceIndex, Group, QueuedRequest, RequestTerms, UserQueue, UserQueues
 from farm.model.device import DeviceView, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
@@ -29,7 +29,7 @@ class KeptCool:
     @property
     def owner(self) -> str:
         """For people: "bob's bench"."""
-        return f"{self.queue.user or 'another user'}'s {self.queue.group.meaning.lease_class.value}"
+        return f"{self.queue.user or 'another user'}'s {self.queue.group.terms.lease_class.value}"
 
 
 class AllocatorState:
@@ -68,7 +68,7 @@ class AllocatorState:
         """
         if request_id in self.queues.waiting or request_id in self._holders:
             raise ValueError(f"request {request_id} came twice")
-        group = self.index.add(Meaning.of(request))
+        group = self.index.add(RequestTerms.of(request))
         return self.queues.add(request_id, request, group, self.reservations.counts_s(request.longest_s), self.now_s)
 
     def request_removed(self, request_id: str) -> None:
@@ -195,11 +195,11 @@ class AllocatorState:
         """Whether a lease or request is for a quiet hub."""
         return bool(self.quiet or self.index.quiet_waiting)
 
-    def servable(self, groups: set[Group], *, slots: int = 0) -> set[Group]:
+    def with_free_slot(self, groups: set[Group], *, slots: int = 0) -> set[Group]:
         """Those of `groups` that need no worker slot, or for which there is one, were `slots` more to come free."""
         if self._workers - slots < self.policy.workers:
             return groups
-        return {group for group in groups if not group.meaning.worker}
+        return {group for group in groups if not group.terms.worker}
 
     def overlooked(self, most: int) -> int:
         """How many requests of the `most` queues that wait longest could have an idle device; 0 unless there is a bug.
@@ -214,7 +214,7 @@ class AllocatorState:
         )
 
     def _could_have(self, queue: UserQueue, idle: set[str]) -> bool:
-        if not self.ledger.may_hold_more(queue.user) or not self.servable({queue.group}):
+        if not self.ledger.may_hold_more(queue.user) or not self.with_free_slot({queue.group}):
             return False
         suiting = self.suiting(queue.group, idle)
         return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(queue, suiting))
@@ -222,9 +222,9 @@ class AllocatorState:
     def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
         """Those of `devices` that suit the group, are open to its class, and on a quiet hub if it needs one."""
         suiting = group.devices & devices
-        if closed := self.closed[group.meaning.lease_class]:
+        if closed := self.closed[group.terms.lease_class]:
             suiting -= closed
-        if group.meaning.quiet_hub:
+        if group.terms.quiet_hub:
             suiting = {device for device in suiting if not self.leased_beside(device)}
         return suiting
 
@@ -241,14 +241,14 @@ class AllocatorState:
         """Whether the queue goes before all that do not."""
         return self.queues.starves(queue, self.now_s)
 
-    def kept_from(self, device: str, meaning: Meaning, queue: UserQueue | None) -> KeptCool | None:
+    def kept_from(self, device: str, terms: RequestTerms, queue: UserQueue | None) -> KeptCool | None:
         """The claim on a device that keeps it from `queue`; None as `queue`: from a request that would begin one."""
         kept = self.kept.get(device)
         if kept is None or kept.queue is queue or not self.starves(kept.queue):
             return None
-        if meaning.personal and meaning.lease_class is not LeaseClass.TUNE:
+        if terms.personal and terms.lease_class is not LeaseClass.TUNE:
             return None
-        longer = queue is not None and queue.turn < kept.queue.turn and self.starves(queue)
+        longer = queue is not None and queue.served_order < kept.queue.served_order and self.starves(queue)
         return None if longer else kept
 
     def soon(self, device: str) -> bool:
@@ -284,22 +284,22 @@ class AllocatorState:
         def may(user: str) -> bool:
             return (open_to is None or user in open_to) and may_hold_more(user, without=user == holder)
 
-        def turns(users: Mapping[str, object], now_s: float) -> Mapping[str, float]:
-            found = self.ledger.turns(users, now_s)
+        def as_ended(users: Mapping[str, object], now_s: float) -> Mapping[str, float]:
+            found = self.ledger.weighted_use(users, now_s)
             if holder in found:
-                found[holder] = self.ledger.turn(holder, now_s, without=1)
+                found[holder] = self.ledger.weighted_use_of(holder, now_s, without=1)
             return found
 
-        return self.queues.in_order(groups, self.now_s, self.ledger.turns if holder is None else turns, may)
+        return self.queues.in_order(groups, self.now_s, self.ledger.weighted_use if holder is None else as_ended, may)
 
     def allowed(self, waiting: QueuedRequest, devices: set[str]) -> set[str]:
         """Those of `devices` that no reservation, quiet hub or claim keeps from this request."""
         if self.kept or self.quiet:
-            queue, meaning = waiting.queue, waiting.queue.group.meaning
+            queue, terms = waiting.queue, waiting.queue.group.terms
             devices = {
                 device
                 for device in devices
-                if not self.kept_from(device, meaning, queue) and not self.quiet_beside(device, queue.user)
+                if not self.kept_from(device, terms, queue) and not self.quiet_beside(device, queue.user)
             }
         return self.unreserved(waiting, devices)
 

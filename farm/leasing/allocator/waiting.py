@@ -33,8 +33,8 @@ WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices t
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """What decides which devices suit a request, independent of user and priority."""
+class RequestTerms:
+    """What requests of one group have in common: the devices that suit them, and the conditions of their service."""
 
     selector: Selector
     device: str = ""
@@ -46,7 +46,7 @@ class Meaning:
     personal: bool = False  # suits the same devices, and also while they are kept cool for others
 
     @classmethod
-    def of(cls, request: LeaseRequest) -> Meaning:
+    def of(cls, request: LeaseRequest) -> RequestTerms:
         """The part of `request` that says which devices suit it."""
         return cls(
             request.selector,
@@ -73,7 +73,7 @@ class Meaning:
 class Group:
     """Requests that mean the same devices."""
 
-    meaning: Meaning
+    terms: RequestTerms
     devices: set[str] = field(default_factory=set)
     recent: int = 0  # how many of the remembered requests were of this group
     waiting: int = 0
@@ -87,7 +87,7 @@ class DeviceIndex:
     def __init__(self) -> None:
         self.views: dict[str, DeviceView] = {}
         self.quiet_waiting = 0  # requests that need a quiet hub
-        self._groups: dict[Meaning, Group] = {}
+        self._groups: dict[RequestTerms, Group] = {}
         self._groups_of: dict[str, set[Group]] = {}  # by device
         self._recent: deque[Group] = deque()
         self._demand: dict[str, int] = {}
@@ -98,12 +98,12 @@ class DeviceIndex:
         """Whether any device has this alias."""
         return alias in self._alias_count
 
-    def matching(self, meaning: Meaning) -> frozenset[str]:
+    def matching(self, terms: RequestTerms) -> frozenset[str]:
         """Names of the devices meant, leasable or not."""
-        group = self._groups.get(meaning)
+        group = self._groups.get(terms)
         if group is not None:
             return frozenset(group.devices)
-        return frozenset(name for name, view in self.views.items() if meaning.suits(view))
+        return frozenset(name for name, view in self.views.items() if terms.suits(view))
 
     def waiting_groups(self, devices: set[str]) -> set[Group]:
         """Groups with waiting requests that any of the devices suits."""
@@ -114,16 +114,16 @@ class DeviceIndex:
             return set()
         return {group for group in self._groups.values() if group.waiting and not group.devices.isdisjoint(devices)}
 
-    def add(self, meaning: Meaning) -> Group:
+    def add(self, terms: RequestTerms) -> Group:
         """A request waits from now on. Returns its group."""
-        group = self._groups.get(meaning)
+        group = self._groups.get(terms)
         if group is None:
-            devices = {name for name, view in self.views.items() if meaning.suits(view)}
-            group = self._groups[meaning] = Group(meaning, devices)
+            devices = {name for name, view in self.views.items() if terms.suits(view)}
+            group = self._groups[terms] = Group(terms, devices)
             for name in devices:
                 self._groups_of[name].add(group)
         group.waiting += 1
-        self.quiet_waiting += meaning.quiet_hub
+        self.quiet_waiting += terms.quiet_hub
         if group.devices:  # an unknown key says nothing about the devices there are, and must cost nothing
             group.recent += 1
             self._recent.append(group)
@@ -135,7 +135,7 @@ class DeviceIndex:
     def remove(self, group: Group) -> None:
         """A request of the group waits no more."""
         group.waiting -= 1
-        self.quiet_waiting -= group.meaning.quiet_hub
+        self.quiet_waiting -= group.terms.quiet_hub
         self._weigh(group, -1)
         self._drop_if_unused(group)
 
@@ -156,8 +156,8 @@ class DeviceIndex:
         self._count_aliases(before, view)
         groups = self._groups_of.setdefault(view.name, set())
         self._demand.setdefault(view.name, 0)
-        for meaning, group in self._groups.items():
-            suits = meaning.suits(view)
+        for terms, group in self._groups.items():
+            suits = terms.suits(view)
             if suits != (group in groups):
                 self._change(group, view.name, suits=suits)
 
@@ -202,7 +202,7 @@ class DeviceIndex:
             return
         for name in group.devices:
             self._groups_of[name].discard(group)
-        del self._groups[group.meaning]
+        del self._groups[group.terms]
 
     def _count_aliases(self, before: DeviceView | None, after: DeviceView | None) -> None:
         if before is not None:
@@ -230,7 +230,7 @@ class UserQueue:
     user: str
     priority: int
     group: Group
-    turn: int  # grows with every queue that begins or is served: sorts as `since_s`, without ties
+    served_order: int  # grows with every queue that begins or is served: sorts as `since_s`, without ties
     since_s: float  # when it was last served, or began
     lasts_s: float  # none of its requests was ever taken to last shorter
     requests: OrderedDict[str, QueuedRequest] = field(default_factory=OrderedDict)
@@ -257,9 +257,9 @@ class UserQueues:
         self._starved_s = starved_s
         self._waiting: dict[str, QueuedRequest] = {}
         self._tiers: dict[int, dict[str, _UserRequests]] = {}  # by priority, then user
-        self._by_turn: OrderedDict[UserQueue, None] = OrderedDict()
+        self._by_served_order: OrderedDict[UserQueue, None] = OrderedDict()
         self._arrivals = 0
-        self._turns = 0
+        self._served_order = 0
 
     @property
     def waiting(self) -> Mapping[str, QueuedRequest]:
@@ -269,30 +269,30 @@ class UserQueues:
     @property
     def longest_first(self) -> Iterable[UserQueue]:
         """All of them, by how long they have got nothing."""
-        return self._by_turn
+        return self._by_served_order
 
     def add(self, request_id: str, request: LeaseRequest, group: Group, lasts_s: float, now_s: float) -> QueuedRequest:
         """Add a request at the end of its queue; its lease is taken to last `lasts_s`."""
         self._arrivals += 1
-        claim = self._tiers.setdefault(request.priority, {}).setdefault(request.user, _UserRequests())
-        queue = claim.queues.get(group)
+        own = self._tiers.setdefault(request.priority, {}).setdefault(request.user, _UserRequests())
+        queue = own.queues.get(group)
         if queue is None:
-            self._turns += 1
-            queue = UserQueue(request.user, request.priority, group, self._turns, now_s, lasts_s)
-            claim.queues[group] = queue
+            self._served_order += 1
+            queue = UserQueue(request.user, request.priority, group, self._served_order, now_s, lasts_s)
+            own.queues[group] = queue
             group.queues[request.priority, request.user] = queue
-            self._by_turn[queue] = None
+            self._by_served_order[queue] = None
         queue.lasts_s = min(queue.lasts_s, lasts_s)
         waiting = QueuedRequest(request_id, request, queue, self._arrivals, lasts_s)
-        queue.requests[request_id] = claim.requests[request_id] = self._waiting[request_id] = waiting
+        queue.requests[request_id] = own.requests[request_id] = self._waiting[request_id] = waiting
         return waiting
 
     def served(self, waiting: QueuedRequest, now_s: float) -> None:
         """A request got its device: its queue starts to wait anew."""
         queue = waiting.queue
-        self._turns += 1
-        queue.turn, queue.since_s = self._turns, now_s
-        self._by_turn.move_to_end(queue)
+        self._served_order += 1
+        queue.served_order, queue.since_s = self._served_order, now_s
+        self._by_served_order.move_to_end(queue)
         queue.group.queues.move_to_end((queue.priority, queue.user))
         self.remove(waiting)
 
@@ -300,12 +300,12 @@ class UserQueues:
         """Remove a request."""
         queue = waiting.queue
         tier = self._tiers[queue.priority]
-        claim = tier[queue.user]
-        del self._waiting[waiting.id], queue.requests[waiting.id], claim.requests[waiting.id]
+        own = tier[queue.user]
+        del self._waiting[waiting.id], queue.requests[waiting.id], own.requests[waiting.id]
         if queue.requests:
             return
-        del claim.queues[queue.group], self._by_turn[queue], queue.group.queues[queue.priority, queue.user]
-        if not claim.queues:
+        del own.queues[queue.group], self._by_served_order[queue], queue.group.queues[queue.priority, queue.user]
+        if not own.queues:
             del tier[queue.user]
             if not tier:
                 del self._tiers[queue.priority]
@@ -316,23 +316,23 @@ class UserQueues:
 
     def starving(self, now_s: float) -> Iterator[UserQueue]:
         """Starved queues, the longest first."""
-        return takewhile(lambda queue: self.starves(queue, now_s), self._by_turn)
+        return takewhile(lambda queue: self.starves(queue, now_s), self._by_served_order)
 
-    def claims(
-        self, now_s: float, turns: Callable[[Mapping[str, object], float], Mapping[str, float]]
+    def by_user(
+        self, now_s: float, weighted_use: Callable[[Mapping[str, object], float], Mapping[str, float]]
     ) -> Iterator[tuple[int, str, float, Iterable[QueuedRequest]]]:
         """Priority, user, how much they have had, and their requests by arrival; in the order of rules 2 to 4."""
         for priority in sorted(self._tiers, reverse=True):
-            claims = self._tiers[priority]
-            turn = turns(claims, now_s)
-            for user in sorted(claims, key=lambda user: (turn[user], _oldest(claims[user]))):
-                yield priority, user, turn[user], claims[user].requests.values()
+            users = self._tiers[priority]
+            use = weighted_use(users, now_s)
+            for user in sorted(users, key=lambda user: (use[user], _oldest(users[user]))):
+                yield priority, user, use[user], users[user].requests.values()
 
     def in_order(
         self,
         groups: set[Group],
         now_s: float,
-        turns: Callable[[Mapping[str, object], float], Mapping[str, float]],
+        weighted_use: Callable[[Mapping[str, object], float], Mapping[str, float]],
         may: Callable[[str], bool],
     ) -> Iterator[UserQueue]:
         """Queues of `groups` in the order of the rules; a starved one comes twice. Call again after any change.
@@ -340,7 +340,7 @@ class UserQueues:
         Args:
             groups: whose queues.
             now_s: the time.
-            turns: how much each of some users has had (`UsageLedger.turns`).
+            weighted_use: how much each of some users has had (`UsageLedger.weighted_use`).
             may: whether a user may have a device at all.
         """
         for queue in self._starved(groups, now_s):
@@ -348,16 +348,16 @@ class UserQueues:
                 yield queue
         for priority in sorted(self._tiers, reverse=True):
             tier = self._tiers[priority].items()
-            claims = {user: claim for user, claim in tier if not groups.isdisjoint(claim.queues) and may(user)}
-            turn = turns(claims, now_s)
-            for user in sorted(claims, key=lambda user: (turn[user], _oldest(claims[user]))):
-                claim = claims[user]
-                queues = [claim.queues[group] for group in claim.queues.keys() & groups]
+            users = {user: own for user, own in tier if not groups.isdisjoint(own.queues) and may(user)}
+            use = weighted_use(users, now_s)
+            for user in sorted(users, key=lambda user: (use[user], _oldest(users[user]))):
+                own = users[user]
+                queues = [own.queues[group] for group in own.queues.keys() & groups]
                 queues.sort(key=lambda queue: queue.first.arrival)
                 yield from queues
 
     def _starved(self, groups: Iterable[Group], now_s: float) -> Iterator[UserQueue]:
-        oldest = next(iter(self._by_turn), None)
+        oldest = next(iter(self._by_served_order), None)
         if oldest is None or not self.starves(oldest, now_s):
             return
         fronts = []
@@ -365,7 +365,7 @@ class UserQueues:
             rest = iter(group.queues.values())
             queue = next(rest, None)
             if queue is not None and self.starves(queue, now_s):
-                fronts.append((queue.turn, queue, rest))
+                fronts.append((queue.served_order, queue, rest))
         heapify(fronts)
         while fronts and self.starves((front := fronts[0])[1], now_s):
             yield front[1]
@@ -373,8 +373,8 @@ class UserQueues:
             if following is None:
                 heappop(fronts)
             else:
-                heapreplace(fronts, (following.turn, following, front[2]))
+                heapreplace(fronts, (following.served_order, following, front[2]))
 
 
-def _oldest(claim: _UserRequests) -> int:
-    return next(iter(claim.requests.values())).arrival
+def _oldest(own: _UserRequests) -> int:
+    return next(iter(own.requests.values())).arrival

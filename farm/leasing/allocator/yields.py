@@ -50,7 +50,8 @@ def goes_before(state: AllocatorState, waiting: QueuedRequest, holding: Holding)
         return request.lease_class is not LeaseClass.TUNE
     ledger, now_s = state.ledger, state.now_s
     own = min(1, ledger.held(holding.request.user))  # a kept worker slot may be all that its keeper has
-    return ledger.turn(request.user, now_s) < ledger.turn(holding.request.user, now_s, without=own)
+    holders_use = ledger.weighted_use_of(holding.request.user, now_s, without=own)
+    return ledger.weighted_use_of(request.user, now_s) < holders_use
 
 
 class Yields:
@@ -136,7 +137,7 @@ class Yields:
     def _lacking_only_a_slot(self) -> Iterator[QueuedRequest]:
         """In service order; without those who were promised a phone, and its worker slot with it."""
         state = self._state
-        groups = {group for group in state.waiting_groups(state.free) if group.meaning.worker}
+        groups = {group for group in state.waiting_groups(state.free) if group.terms.worker}
         for queue in state.in_order(groups, state.free):
             suiting = state.suiting(queue.group, state.free)
             for waiting in queue.requests.values():
@@ -168,7 +169,7 @@ class Yields:
 
     def _ask_for_new_request(self, new_request: QueuedRequest) -> None:
         state = self._state
-        if not state.ledger.may_hold_more(new_request.request.user) or self._claims(new_request):
+        if not state.ledger.may_hold_more(new_request.request.user) or self._promise_unclaimed(new_request):
             return
         ripe_s = state.now_s - state.policy.min_slice_s
         reach = state.allowed(new_request, state.suiting(new_request.queue.group, self._check_s.keys()))
@@ -188,7 +189,7 @@ class Yields:
         """Ask the holder of `device` to yield to the first entitled request that is promised nothing yet."""
         holding = self._state.held[device]
         for waiting in self._next_served(device, holding):
-            if waiting.id in self._promised or self._claims(waiting):
+            if waiting.id in self._promised or self._promise_unclaimed(waiting):
                 continue
             if self._goes_before(waiting, holding):
                 self._promise(device, waiting)
@@ -204,8 +205,8 @@ class Yields:
         coming = {device} if view is not None and view.leasable else set()
         groups = state.waiting_groups(coming)
         if state.slots_full and holding.request.worker:
-            groups |= {group for group in state.waiting_groups(state.free) if group.meaning.worker}
-        groups = state.servable(groups, slots=holding.request.worker)
+            groups |= {group for group in state.waiting_groups(state.free) if group.terms.worker}
+        groups = state.with_free_slot(groups, slots=holding.request.worker)
         within = state.free | coming
         for queue in state.in_order(groups, within, ending=device):
             suiting = state.suiting(queue.group, within)
@@ -220,16 +221,16 @@ class Yields:
 
     def _lacks_only_a_slot(self, waiting: QueuedRequest) -> bool:
         group = waiting.queue.group
-        return group.meaning.worker and self._state.slots_full and bool(self._state.suiting(group, self._state.free))
+        return group.terms.worker and self._state.slots_full and bool(self._state.suiting(group, self._state.free))
 
     def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
         return self._entitlement(device, self._state.held[device])
 
     def _entitlement(self, name: str, holding: Holding) -> tuple[int, float, float, str]:
-        turn = self._state.ledger.turn(holding.request.user, self._state.now_s)
-        return holding.request.priority, -turn, holding.since_s, name
+        use = self._state.ledger.weighted_use_of(holding.request.user, self._state.now_s)
+        return holding.request.priority, -use, holding.since_s, name
 
-    def _claims(self, waiting: QueuedRequest) -> bool:
+    def _promise_unclaimed(self, waiting: QueuedRequest) -> bool:
         """Promise the request a device that was asked for and is promised to no request; whether there was one."""
         if self._unclaimed.isdisjoint(waiting.queue.group.devices):
             return False
@@ -288,11 +289,11 @@ class CoolingClaims:
         state = self._state
         claiming = {kept.queue for kept in state.kept.values()}
         starving = [queue for group in self._groups() for queue in self._starving(group) if queue not in claiming]
-        for queue in sorted(starving, key=lambda queue: queue.turn):
+        for queue in sorted(starving, key=lambda queue: queue.served_order):
             if not state.ledger.may_hold_more(queue.user) or not self._may_claim(queue):
                 continue
             soon = [device for device in queue.group.devices if self._may_have(queue, device)]
-            lease_class = queue.group.meaning.lease_class
+            lease_class = queue.group.terms.lease_class
             if all(device in state.closed[lease_class] for device in soon):
                 warm = [device for device in soon if device in state.warm[lease_class] and device not in state.kept]
                 if warm:
@@ -306,7 +307,7 @@ class CoolingClaims:
                 continue
             might_have = state.free.union(filter(state.soon, state.held)) - state.closed[lease_class]
             for group in state.index.waiting_groups(warm):
-                if group.meaning.lease_class is lease_class and (
+                if group.terms.lease_class is lease_class and (
                     state.reservations or group.devices.isdisjoint(might_have)
                 ):
                     yield group

@@ -95,7 +95,7 @@ class GateTvmServer(TvmServer):
         self._keeper: asyncio.Task[None] | None = None
         self._disconnected = asyncio.Event()
         self._last_phone_byte_at = self._last_message_at = 0.0
-        self.left = 0  # sessions that go on after `stop`
+        self.detached = 0  # sessions that go on after `stop`
 
     @property
     def host(self) -> str:
@@ -158,7 +158,7 @@ class GateTvmServer(TvmServer):
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self.tracker.close()
         own = isinstance(self._gate, GateChild)
-        self.left = await self._sessions.leave(STOP_S if self._linked else 0.0, may_go_on=not own)
+        self.detached = await self._sessions.detach(STOP_S if self._linked else 0.0, may_go_on=not own)
         if self._link is not None:
             self._link.close(flush=True)
             self._link, self._linked = None, False

@@ -79,7 +79,7 @@ class GateSessions:
                 session.upstream.ended(SessionEnd(SessionOutcome.CUT, detail=reason))
         self._sessions.clear()
 
-    async def leave(self, limit_s: float, *, may_go_on: bool = True) -> int:
+    async def detach(self, limit_s: float, *, may_go_on: bool = True) -> int:
         """Stop opening; sessions whose lease may go on without this daemon do: how many. The others are cut.
 
         Not `may_go_on`: all are cut.
@@ -88,11 +88,11 @@ class GateSessions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        left = 0
+        detached = 0
         for n, session in tuple(self._sessions.items()):
             upstream = session.upstream
-            if session.orphan is not None or (may_go_on and upstream is not None and upstream.leave()):
-                left += 1
+            if session.orphan is not None or (may_go_on and upstream is not None and upstream.detach()):
+                detached += 1
                 del self._sessions[n]
             elif upstream is not None:
                 self._cut(n, STOPPING)
@@ -101,7 +101,7 @@ class GateSessions:
                 while len(self):
                     self.changed.clear()
                     await self.changed.wait()
-        return left
+        return detached
 
     # --- messages of the gate -------------------------------------------------------------------------------------
 

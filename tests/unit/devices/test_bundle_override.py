@@ -34,7 +34,7 @@ class Phone:
     def __init__(self) -> None:
         self._life = Lifecycle(READY)
         self.listening: list[Callable[[Any], None]] = []
-        self.lending = BundleOverride(self.find, self.subscribe)  # type: ignore[arg-type]
+        self.overrides = BundleOverride(self.find, self.subscribe)  # type: ignore[arg-type]
 
     @property
     def state(self) -> LifecycleState:
@@ -64,7 +64,7 @@ async def phone() -> Phone:
 
 
 async def asked(phone: Phone) -> asyncio.Task[None]:
-    waiting = asyncio.create_task(phone.lending.use("unit", B))
+    waiting = asyncio.create_task(phone.overrides.use("unit", B))
     await asyncio.sleep(0)
     assert phone.state.bundle_override == B.hash
     return waiting
@@ -79,7 +79,7 @@ async def test_it_is_there_when_the_check_is_passed(phone: Phone) -> None:
     phone.on_event(m.CheckPassed(phone.state.generation))
     await waiting
     assert phone.listening == []
-    await phone.lending.use("unit", B)  # it is there already
+    await phone.overrides.use("unit", B)  # it is there already
 
 
 async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
@@ -92,7 +92,7 @@ async def test_why_it_was_not_taken_is_said(phone: Phone) -> None:
 
 async def test_who_waits_does_not_outlast_the_loan(phone: Phone) -> None:
     waiting = await asked(phone)
-    phone.lending.give_back("unit")
+    phone.overrides.give_back("unit")
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="it was given back meanwhile"):
         await waiting
 
@@ -107,10 +107,10 @@ async def test_another_bundle_ends_the_wait_for_this_one(phone: Phone) -> None:
 async def test_a_phone_that_is_gone_takes_none(phone: Phone) -> None:
     phone.on_event(m.Unlisted())
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="not listed by adb"):
-        await phone.lending.use("unit", B)
+        await phone.overrides.use("unit", B)
     with pytest.raises(NoSuchDeviceError):
-        await phone.lending.use("other", B)
-    phone.lending.give_back("forgotten")
+        await phone.overrides.use("other", B)
+    phone.overrides.give_back("forgotten")
 
 
 OLD, NEW = "1" * 64, "2" * 64

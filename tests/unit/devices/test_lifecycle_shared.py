@@ -1,4 +1,4 @@
-"""The life cycle of a phone that people borrow: tidied after them, and lent with another bundle than its own."""
+"""The life cycle of a phone that people borrow: tidied after them, and used with another bundle than its own."""
 
 from __future__ import annotations
 

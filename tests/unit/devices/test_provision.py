@@ -19,7 +19,7 @@ from tests.support.errors import raises_code
 from tests.unit.adb.fake_server import FakeServer, fake_server
 
 
-class Turn:
+class PushSlot:
     """Records what was said to the server while it was held."""
 
     def __init__(self, server: FakeServer) -> None:
@@ -50,18 +50,18 @@ def bundle_in(folder: Path) -> Bundle:
 
 async def test_only_the_push_takes_a_turn(server: FakeServer, tmp_path: Path) -> None:
     bundle, client = bundle_in(tmp_path / "files"), AdbClient(server.socket)
-    turn = Turn(server)
+    slot = PushSlot(server)
     sent: list[PushProgress] = []
-    await provision(client, server.serial, bundle, turn=turn, progress=sent.append)
+    await provision(client, server.serial, bundle, push_slot=slot, progress=sent.append)
     assert sent[-1].sent_bytes > 300_000
-    [(begun, ended)] = turn.spans
+    [(begun, ended)] = slot.spans
     transfers = [number for number, words in enumerate(server.spoken) if words == "sync:"]
     assert transfers
     assert all(begun <= number < ended for number in transfers)
     sent.clear()
-    await provision(client, server.serial, bundle, turn=turn, progress=sent.append)
+    await provision(client, server.serial, bundle, push_slot=slot, progress=sent.append)
     assert not sent
-    assert len(turn.spans) == 1
+    assert len(slot.spans) == 1
 
 
 async def test_a_bundle_that_is_gone_from_the_host_says_so(server: FakeServer, tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_unknown_keys_leave_nothing_behind():
     assert not state.index._groups
     assert not state.queues._waiting
     assert not state.queues._tiers
-    assert not state.queues._by_turn
+    assert not state.queues._by_served_order
     assert not state.ledger._accounts
 
 

@@ -99,18 +99,18 @@ def test_one_users_flood_that_starves_does_not_displace_others():
     st.lists(st.tuples(st.sampled_from("pqr"), st.integers(0, 3)), min_size=1, max_size=12), st.integers(0, 2**32 - 1)
 )
 @settings(max_examples=60, deadline=None)
-def test_the_bound_of_starvation(lines, seed):
-    """Each line that starves when a request of it is due gets one phone, the longest first, before all others."""
+def test_the_bound_of_starvation(queues, seed):
+    """Each queue that starves when a request of it is due gets one phone, the longest first, before all others."""
     lab = Lab("p", "q", "r", starved_s=50.0)
     for name in "pqr":
         lab.want(f"holder-{name}", name, user="holder")
-    users = [f"user-{number}" for number in range(len(lines))]
-    for user, (key, priority) in zip(users, lines, strict=True):
+    users = [f"user-{number}" for number in range(len(queues))]
+    for user, (key, priority) in zip(users, queues, strict=True):
         lab.want(user, key, priority, user=user)
     lab.now_s += 50.0
     randomly = random.Random(seed)
-    order = {name: [user for user, (key, _) in zip(users, lines, strict=True) if key == name] for name in "pqr"}
-    for number in range(3 * len(lines)):
+    order = {name: [user for user, (key, _) in zip(users, queues, strict=True) if key == name] for name in "pqr"}
+    for number in range(3 * len(queues)):
         lab.want(f"pressing-{number}", "android", 9, user=f"presser-{number}")
         device = randomly.choice("pqr")
         served = lab.end(device)

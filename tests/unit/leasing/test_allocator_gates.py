@@ -45,7 +45,7 @@ def test_when_several_come_free_as_many_as_possible_are_served_across_classes():
 
 
 def test_users_of_one_class_cannot_starve_another_class_of_the_same_user():
-    """Each class is a line of its own: the head of one does not block what another could have."""
+    """Each class has a queue of its own: the head of one does not block what another could have."""
     lab = Lab(warm("a", BENCH))
     lab.want("b1", lease_class=BENCH)
     assert lab.want("i1", lease_class=INTERACTIVE) == "a"

@@ -139,7 +139,7 @@ class Hubs(Beside):
 
 
 class Warm(Beside):
-    """Warm phones that users of all classes want, and lines that soon starve: those have one kept cool."""
+    """Warm phones that users of all classes want, and queues that soon starve: those have one kept cool."""
 
     WARM: ClassVar[Mapping[LeaseClass, Closed]] = {LeaseClass.BENCH: Closed("it is too warm", 50.0)}
     POLICY = replace(POLICY, starved_s=20.0)

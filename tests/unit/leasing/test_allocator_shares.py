@@ -52,9 +52,9 @@ def test_turns_are_by_weight_and_count_what_is_held():
     ledger.set_shares(UserConfig(1.0), {"heavy": UserConfig(2.0)})
     ledger.load({"heavy": 100.0, "light": 100.0, "other": 10.0}, 0.0)
     ledger.take("other", 0.0)
-    turns = ledger.turns(dict.fromkeys(("heavy", "light", "other", "new")), 0.0)
+    turns = ledger.weighted_use(dict.fromkeys(("heavy", "light", "other", "new")), 0.0)
     assert turns == pytest.approx({"heavy": 50.0, "light": 100.0, "other": 40.0, "new": 0.0})
-    assert ledger.turn("other", 0.0, without=1) == pytest.approx(10.0)
+    assert ledger.weighted_use_of("other", 0.0, without=1) == pytest.approx(10.0)
 
 
 def test_the_scale_starts_anew_without_anybody_noticing():
@@ -104,7 +104,7 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
     ledger = lab.allocator._state.ledger
     assert ledger.usage_s("short", lab.now_s) == pytest.approx(110.0, rel=0.01)
     assert ledger.usage_s("long", lab.now_s) == pytest.approx(50.0, rel=0.01)
-    turns = ledger.turns({"short": None, "long": None}, lab.now_s)
+    turns = ledger.weighted_use({"short": None, "long": None}, lab.now_s)
     assert turns["long"] < turns["short"]
 
 

@@ -18,7 +18,7 @@ async def test_the_phone_leaves_ready_before_anybody_else_gets_it(how):
     lab = Lab("a")
     lab.devices.recover = False
     lease = await lab.lease()
-    assert await lab.leasing.lend(lease.id) == "a"
+    assert await lab.leasing.allow_bundle_override(lease.id) == "a"
     lab.devices.become("a", Life.PROVISIONING)
     lab.devices.become("a", Life.READY)
     lab.ask()
@@ -43,20 +43,20 @@ async def test_a_lease_that_lent_nothing_changes_nothing():
     await settle()
     assert lab.devices.broken == []
     with pytest.raises(NoSuchLeaseError):
-        await lab.leasing.lend(lease.id)
+        await lab.leasing.allow_bundle_override(lease.id)
 
 
 async def test_a_bundle_is_lent_when_the_session_before_has_ended(monkeypatch):
-    monkeypatch.setattr("farm.leasing.active_leases.TURN_S", 0.01)
+    monkeypatch.setattr("farm.leasing.active_leases.FREE_WAIT_S", 0.01)
     lab = Lab("a")
     lease = await lab.lease()
     leg = await lab.leasing.tvm.open(lab.leasing.new_match_key(lease.id, single_use=True), PEER, 1.0, lambda _: None)
     leg.opened()
     with pytest.raises(MatchKeyBusyError):
-        await lab.leasing.lend(lease.id)
-    monkeypatch.setattr("farm.leasing.active_leases.TURN_S", 10.0)
-    lending = asyncio.create_task(lab.leasing.lend(lease.id))
+        await lab.leasing.allow_bundle_override(lease.id)
+    monkeypatch.setattr("farm.leasing.active_leases.FREE_WAIT_S", 10.0)
+    allowed = asyncio.create_task(lab.leasing.allow_bundle_override(lease.id))
     await settle()
-    assert not lending.done()
+    assert not allowed.done()
     leg.ended(SessionEnd(SessionOutcome.CLOSED))
-    assert await lending == "a"
+    assert await allowed == "a"

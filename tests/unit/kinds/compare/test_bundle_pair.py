@@ -48,8 +48,8 @@ def test_others_are_refused_and_named(b, identity, said):
 class Calls(list):
     """Leasing and the fleet, as far as they are asked."""
 
-    async def lend(self, lease_id):
-        self.append(("lend", lease_id))
+    async def allow_bundle_override(self, lease_id):
+        self.append(("allow_bundle_override", lease_id))
         return "unit"
 
     async def use(self, name, bundle):
@@ -67,7 +67,7 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
         AttemptContext, WorkerServices(calls, None, None, None), None, None, {A.hash: A, B.hash: B}, calls
     )
     assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
-    assert calls == [("lend", "lease-1"), ("use", "unit", "new")]
+    assert calls == [("allow_bundle_override", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):
         with pytest.raises(ProtocolError):
             await host.serve("bundle.use", fields)
