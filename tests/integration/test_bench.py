@@ -355,9 +355,9 @@ async def test_what_is_wrong_with_a_run_is_said_before_the_phone_is_touched(lab)
 
 async def test_inputs_of_ones_own_are_used_and_must_fit(lab):
     assert (await lab.run(inputs=lab.uploaded(input=np.zeros((1, 3, 32, 32)))))["samples_s"]
-    with pytest.raises(ModelError, match="input 'input' has shape 1x3x31x32, the model wants 1x3x32x32"):
+    with raises_code(Code.BAD_INPUTS, match="input 'input' has shape 1x3x31x32, the model wants 1x3x32x32"):
         await lab.run(inputs=lab.uploaded(input=np.zeros((1, 3, 31, 32))))
-    with pytest.raises(ModelError, match=r"no \.npz file"):
+    with raises_code(Code.BAD_INPUTS, match=r"no \.npz file"):
         await lab.run(inputs=lab.artifacts.add(b"no zip"))
 
 

@@ -156,7 +156,7 @@ async def test_nothing_waits_long_for_a_large_prune(store, keeping, monkeypatch)
 
     async def counted(statement, *args, **options):
         value = await write(statement, *args, **options)
-        most.append(len(getattr(value, "gone", ())))
+        most.append(len(getattr(value, "removed", ())))
         return value
 
     monkeypatch.setattr(type(store.database), "write", lambda _, *args, **options: counted(*args, **options))
