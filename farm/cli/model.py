@@ -109,10 +109,11 @@ def _show_package(file: Path, *, json: bool) -> None:
     package = read_package(file)
     made = package.manifest
     kind = {"kind": "package", "tuned": package.tuned, "with_model": package.model is not None}
-    tensors = {"inputs": made.inputs, "outputs": made.outputs}
+    inputs, outputs = ([each.to_wire() for each in some] for some in (made.inputs, made.outputs))
+    tensors = {"inputs": inputs, "outputs": outputs}
     lines = [
         f"{made.name}: a package, of {made.source_format}, sha256 {made.source_sha256[:16]}",
-        *(f"{what}: {', '.join(_tensor(asdict(each)) for each in some)}" for what, some in tensors.items()),
+        *(f"{what}: {', '.join(map(_tensor, some))}" for what, some in tensors.items()),
         f"target: {made.target_name or 'of its own'}, runs on {made.device}: {made.target}",
         f"machine: {made.abi}, {made.platform}",
         f"precision: {made.precision}",
@@ -121,7 +122,7 @@ def _show_package(file: Path, *, json: bool) -> None:
         f"made: {made.created:%Y-%m-%d %H:%M} UTC by farm {made.farm}, TVM {made.tvm}, linker {made.linker}",
         f"numbers checked against: {made.reference_by}",
     ]
-    emit({**kind, **asdict(made)}, lines, json=json)
+    emit({**kind, **asdict(made), **tensors}, lines, json=json)
 
 
 def _tensor(fields: dict[str, Any]) -> str:

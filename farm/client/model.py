@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
-from farm.common.errors import FarmError, UserError, error_from_wire
+from farm.common.errors import Code, FarmError, UserError, error_from_wire
 from farm.common.events import Event
 from farm.kinds import KINDS
 from farm.model.job import FINAL, AttemptState, JobState
@@ -222,19 +222,6 @@ def _error(wire: Mapping[str, object] | None) -> FarmError | None:
     return error_from_wire(wire) if wire else None
 
 
-class NotEndedError(UserError):
-    """The job has not ended yet."""
-
-    code = "not_ended"
-
-
-class JobCancelledError(UserError):
-    """The job was cancelled."""
-
-    code = "job_cancelled"
-    exit_code = FarmError.exit_code
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One job with its attempts and, once it is done, its result. Failed jobs have an `error` instead."""
@@ -290,7 +277,7 @@ class Outcome:
     def error(self) -> FarmError | None:
         """Why it did not succeed; None when it did, or has not ended yet."""
         if self.job.state is JobState.CANCELLED:
-            return self.job.error or JobCancelledError(f"job {self.job.id} was cancelled")
+            return self.job.error or UserError(f"job {self.job.id} was cancelled", Code.JOB_CANCELLED)
         return self.job.error if self.job.state is JobState.FAILED else None
 
     def raise_for_error(self) -> Self:
@@ -298,12 +285,13 @@ class Outcome:
 
         Raises:
             FarmError: what ended it, of the class for its fault.
-            NotEndedError: it has not ended yet.
+            UserError: it has not ended yet.
         """
         if self.ok:
             return self
         if not self.job.ended:
-            raise NotEndedError(f"job {self.job.id} is {self.job.state}", hint=self.job.waits or "wait for it")
+            message = f"job {self.job.id} is {self.job.state}"
+            raise UserError(message, Code.NOT_ENDED, hint=self.job.waits or "wait for it")
         raise self.error or FarmError(f"job {self.job.id} failed", hint=f"farm logs {self.job.id}")
 
 

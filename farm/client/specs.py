@@ -70,7 +70,7 @@ def spec_of_files(
 
     Raises:
         BadSpecError: an option is wrong.
-        PackageError: a package is damaged, or of another version.
+        UserError: a package is damaged, or of another version.
     """
     fields = {**given, **hashes}
     for name, source in sources.items():
@@ -206,9 +206,8 @@ def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
     into them and the number of labels, when the package `onnx` is installed; the worker finds the rest.
 
     Raises:
-        PackageError: a package is damaged, or was made with other options.
+        UserError: a package is damaged, or was made with other options; the kind takes no packages.
         ModelError: it is no model, a dimension stays open, or an array or the labels do not fit the model.
-        UserError: the kind takes no packages.
     """
     by_arrays = "inputs" in fields_of(type(spec))
     for field, build in zip(("model", "model_b"), spec.builds(), strict=False):
@@ -222,7 +221,7 @@ def packaged_device(path: Path) -> str:
     """The device that a package is for; "" when the file is no package.
 
     Raises:
-        PackageError: it is damaged, or of another version.
+        UserError: it is damaged, or of another version.
     """
     from farm.compiler.package import is_package, read_manifest
 

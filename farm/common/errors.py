@@ -61,6 +61,7 @@ class Code(StrEnum):
     BAD_BUNDLE = "bad_bundle", Fault.USER, "The folder cannot be a bundle."
     BAD_INPUTS = "bad_inputs", Fault.USER, "The inputs do not fit the model."
     BAD_LABELS = "bad_labels", Fault.USER, "The labels do not fit the model's outputs."
+    BAD_PACKAGE = "bad_package", Fault.USER, "The file is no package, or is damaged."
     BAD_PRECISION = "bad_precision", Fault.USER, "There is no such precision."
     BAD_SELECTOR = "bad_selector", Fault.USER, "The selector does not follow the grammar."
     BAD_SHAPE = "bad_shape", Fault.USER, "The shapes or types cannot be read, or do not fit the model."
@@ -85,6 +86,7 @@ class Code(StrEnum):
     ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."
     INSTALL = "install", Fault.PHONE, "The bundle's folder could not be put in place."
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
+    JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LEASE_NOT_READY = "lease_not_ready", Fault.USER, "Nobody has such a lease now."
     LINK = "link", Fault.HOST, "The linker refused the object files."
@@ -92,6 +94,7 @@ class Code(StrEnum):
     NOT_A_FILE = "not_a_file", Fault.USER, "What is on the phone is no file that a pull could bring."
     NOT_CHECKING = "not_checking", Fault.PHONE, "The device is not being checked."
     NOT_ELF = "not_elf", Fault.USER, "The file is not an ELF file at all."
+    NOT_ENDED = "not_ended", Fault.USER, "The job has not ended yet."
     NOT_POISONED = "not_poisoned", Fault.USER, "Nothing is remembered of that artifact."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
@@ -111,6 +114,7 @@ class Code(StrEnum):
     NO_TARGET = "no_target", Fault.USER, "There is no such target."
     NO_TVM = "no_tvm", Fault.HOST, "There is no TVM here."
     OUT_OF_MEMORY = "out_of_memory", Fault.PHONE, "The phone is out of memory."
+    PACKAGE_UNFIT = "package_unfit", Fault.USER, "The package is for other phones, or was made with other options."
     PACKAGE_VERSION = "package_version", Fault.USER, "The package is of another version of the format, or of TVM."
     PHONE_CLOCK = "phone_clock", Fault.PHONE, "The phone's clock told a time that is none."
     PHONE_FORGOTTEN = "phone_forgotten", Fault.PHONE, "The job's phone is no part of the farm any more."
@@ -128,6 +132,7 @@ class Code(StrEnum):
     SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
     SERVER_START = "server_start", Fault.PHONE, "The RPC server did not start."
     SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
+    SIGN_IN = "sign_in", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
     STALE = "stale", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
     STATE_FOLDER_IN_USE = "state_folder_in_use", Fault.HOST, "Another daemon uses this state folder."
     STOPPING = "stopping", Fault.HOST, "The farm daemon is stopping."

@@ -20,21 +20,19 @@ from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
 from farm.compiler.files import replaced
 from farm.compiler.inputs import Fill, ModelWithInputs, all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import import_model, read
-from farm.compiler.model import Array, ImportedModel, TensorSpec
+from farm.compiler.model import Array, ImportedModel, Reference, TensorSpec
 from farm.compiler.package import (
     FORMAT,
     MODEL,
     REFERENCE,
-    Expected,
     Package,
-    PackageError,
     PackageManifest,
-    Tensor,
     check_asked,
     check_fits,
     check_tvm,
     cpu_features,
     is_package,
+    package_error,
     read_package,
     reference_npz,
     write_package,
@@ -42,7 +40,7 @@ from farm.compiler.package import (
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
 from farm.compiler.record_files import read_records
 from farm.compiler.records import FILES, pruned
-from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, judge, reference_for, within_memory
+from farm.compiler.reference import MiscompiledError, WrongNumbersError, judge, reference_for, within_memory
 from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
 
 
@@ -145,7 +143,7 @@ def build(
 
     Raises:
         ModelError: the model or its inputs cannot be used, or TVM fails.
-        PackageError: the package is damaged, or does not fit what is wanted.
+        UserError: the package is damaged, or does not fit what is wanted.
         TargetError: TVM does not take the target; TargetRefusedError: it would do it wrongly.
         HostError: the host cannot link for the target.
     """
@@ -186,10 +184,7 @@ def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report:
         inputs = _inputs(package, given, wanted)
         reference = _of_model_inside(package, inputs, cache, report)
     else:
-        own = package.expected()
-        inputs = dict(zip((spec.name for spec in package.inputs), own.inputs, strict=True))
-        by, note = manifest.reference_by, manifest.reference_note
-        reference = Reference(own.outputs, own.host_outputs, manifest.reference_independent, by, note)
+        inputs, reference = package.expected()
     key = manifest.sha256[LIBRARY_MEMBER]
     return Build(
         name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(manifest.target, manifest.precision),
@@ -205,11 +200,11 @@ def _of_model_inside(
     if package.model is None:
         return None
     report("computing the reference")
-    shapes = {tensor.name: tensor.shape for tensor in package.manifest.inputs}
-    dtypes = {tensor.name: tensor.dtype for tensor in package.manifest.inputs}
+    shapes = {each.name: [size for size in each.shape if isinstance(size, int)] for each in package.inputs}
+    dtypes = {each.name: str(each.dtype) for each in package.inputs}
     model = import_model(read(package.model, package.name), shapes, dtypes)
     if (names := [spec.name for spec in model.inputs]) != list(shapes):
-        raise PackageError(
+        raise package_error(
             f"{package.name}: its manifest names the inputs {list(shapes)}, and the model inside has {names}",
             hint="make it again",
         )
@@ -232,11 +227,10 @@ def make_package(
     compiled = compile_library(model, recipe, cache)
     inputs = filled(model, {}, "random")
     reference = reference_for(model, inputs, cache)
-    expected = Expected(tuple(inputs.values()), reference.outputs, reference.host_outputs)
     abi, platform = abi_of(recipe.target)
     members = {
         LIBRARY_MEMBER: compiled.library.read_bytes(),
-        REFERENCE: reference_npz(expected),
+        REFERENCE: reference_npz(tuple(inputs.values()), reference),
     }
     if source is not None:
         members[MODEL] = source
@@ -249,8 +243,8 @@ def make_package(
         source_format=model.format,
         source_sha256=model.sha256,
         key=model.key,
-        inputs=tuple(_tensor(spec) for spec in model.inputs),
-        outputs=tuple(_tensor(spec) for spec in model.outputs),
+        inputs=model.inputs,
+        outputs=model.outputs,
         target_name=target_name,
         target=dict(recipe.target) if isinstance(recipe.target, Mapping) else str(recipe.target),
         device=device_of(recipe.target),
@@ -267,7 +261,3 @@ def make_package(
         created=datetime.now(UTC).replace(microsecond=0),
     )
     return write_package(manifest, members)
-
-
-def _tensor(spec: TensorSpec) -> Tensor:
-    return Tensor(spec.name, tuple(int(size) for size in spec.shape), str(spec.dtype))

@@ -83,6 +83,17 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """What the outputs should be."""
+
+    outputs: tuple[Array, ...]
+    host_outputs: tuple[Array, ...]  # what TVM computed on the host that made this
+    independent: bool  # False: nothing but TVM can run this model there, and `outputs` are the host's
+    by: str  # what computed `outputs`
+    note: str = ""  # why it is not independent
+
+
+@dataclass(frozen=True, slots=True)
 class ImportedModel:
     """A model in TVM's hands, every shape fixed."""
 

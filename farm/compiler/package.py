@@ -14,19 +14,19 @@ import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, with_config
 
 from farm.bundle.model import Abi, Platform
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import SHA256_FORM, field_error
 from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.inputs import write_arrays
-from farm.compiler.model import Array, TensorSpec, numpy_dtype, typed
+from farm.compiler.model import Array, Reference, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
 
@@ -40,30 +40,25 @@ MAX_MANIFEST_BYTES = 1 << 20
 Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 
 
-class PackageError(UserError):
-    """The file is no package, or is damaged."""
-
-    code = "bad_package"
+package_error = partial(UserError, code=Code.BAD_PACKAGE)
 
 
-class PackageUnfitError(PackageError):
-    """The package is for another kind of phone, or was made with other options."""
-
-    code = "package_unfit"
-
-
-class PackageForeignError(PackageUnfitError):
+class PackageForeignError(UserError):
     """The package is for another CPU or platform."""
 
+    code = Code.PACKAGE_UNFIT
 
-@with_config(ConfigDict(extra="forbid"))
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One input or output."""
 
-    name: str
-    shape: tuple[Annotated[int, Field(ge=0)], ...]
-    dtype: str
+def _tensor(value: object) -> TensorSpec:
+    """`TensorSpec.to_wire` read back. A TypeError names a type that numpy does not know."""
+    match value:
+        case {"name": str(name), "shape": [*sizes], "dtype": str(dtype), **others} if not others:
+            if all(isinstance(size, str) or (type(size) is int and size >= 0) for size in sizes):
+                return TensorSpec(name, tuple(sizes), numpy_dtype(dtype))
+    raise ValueError("it is no tensor {name, shape, dtype}")
+
+
+Tensors = tuple[Annotated[TensorSpec, PlainValidator(_tensor), PlainSerializer(TensorSpec.to_wire)], ...]
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -76,8 +71,8 @@ class PackageManifest:
     source_format: str  # of the model file: onnx, torch, tflite, relax, keras
     source_sha256: Sha256  # of the model file
     key: Sha256  # ImportedModel.key
-    inputs: tuple[Tensor, ...]  # parameters of the library's `main`, in order
-    outputs: tuple[Tensor, ...]
+    inputs: Tensors  # parameters of the library's `main`, in order
+    outputs: Tensors
     target_name: str  # the farm's: cpu, adreno, rpi4 ...; "" for a tag or dict that a user gave
     target: str | dict[str, Any]  # what TVM was given
     device: str  # TVM's device that runs it: cpu, opencl, vulkan
@@ -96,15 +91,6 @@ class PackageManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Inputs and what comes of them. Not their seed is kept: numpy's random streams may change with its version."""
-
-    inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
-    host_outputs: tuple[Array, ...]  # what TVM on the host computed that made the package
-
-
-@dataclass(frozen=True, slots=True)
 class Package:
     """A package that was read and checked."""
 
@@ -119,12 +105,12 @@ class Package:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """In the order of the library's parameters."""
-        return tuple(_spec(tensor) for tensor in self.manifest.inputs)
+        return self.manifest.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """In the order of the library's results."""
-        return tuple(_spec(tensor) for tensor in self.manifest.outputs)
+        return self.manifest.outputs
 
     @property
     def library(self) -> bytes:
@@ -141,11 +127,11 @@ class Package:
         """Whether it was compiled with tuning records; they are inside (farm.compiler.record_files reads them)."""
         return WORKLOADS in self.members
 
-    def expected(self) -> Expected:
-        """Inputs of the package's own, and what the outputs should be for them.
+    def expected(self) -> tuple[dict[str, Array], Reference]:
+        """Inputs of the package's own, by name, and what the outputs should be for them.
 
         Raises:
-            PackageError: they are damaged.
+            UserError: they are damaged.
         """
         series = {"input": self.manifest.inputs, "output": self.manifest.outputs, "host": self.manifest.outputs}
         try:
@@ -153,14 +139,16 @@ class Package:
                 named = {f"{prefix}_{i}" for prefix, tensors in series.items() for i in range(len(tensors))}
                 if others := set(file.files) - named:
                     raise ValueError(f"{MANIFEST} does not name: {', '.join(sorted(others))}")
-                found = [
-                    tuple(typed(file[f"{prefix}_{i}"], numpy_dtype(tensor.dtype)) for i, tensor in enumerate(tensors))
+                inputs, outputs, host_outputs = [
+                    tuple(typed(file[f"{prefix}_{i}"], tensor.dtype) for i, tensor in enumerate(tensors))
                     for prefix, tensors in series.items()
                 ]
         except Exception as error:
             what = f"{self.name}: the package's expected outputs cannot be read"
-            raise PackageError(what, hint="make it again", evidence=str(error)) from error
-        return Expected(*found)
+            raise package_error(what, hint="make it again", evidence=str(error)) from error
+        made = self.manifest
+        reference = Reference(outputs, host_outputs, made.reference_independent, made.reference_by, made.reference_note)
+        return dict(zip((each.name for each in made.inputs), inputs, strict=True)), reference
 
 
 def is_package(source: bytes | Path) -> bool:
@@ -171,9 +159,9 @@ def is_package(source: bytes | Path) -> bool:
     return source[257:262] == b"ustar" and source[:100].rstrip(b"\0") == MANIFEST.encode()
 
 
-def reference_npz(expected: Expected) -> bytes:
-    """The member REFERENCE."""
-    series = {"input": expected.inputs, "output": expected.outputs, "host": expected.host_outputs}
+def reference_npz(inputs: Sequence[Array], reference: Reference) -> bytes:
+    """The member REFERENCE. The inputs' seed would not do: numpy's random streams may change with its version."""
+    series = {"input": inputs, "output": reference.outputs, "host": reference.host_outputs}
     arrays = {f"{prefix}_{i}": array for prefix, some in series.items() for i, array in enumerate(some)}
     with io.BytesIO() as file:
         write_arrays(file, arrays)
@@ -192,13 +180,13 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
     """Read and check a package; `name` is for messages.
 
     Raises:
-        PackageError: it is none, has members that it should not have, lacks some, or a hash is wrong.
-        PackageError: its format is another than this farm's.
+        UserError: it is none, has members that it should not have, lacks some, or a hash is wrong.
+        UserError: its format is another than this farm's.
     """
     if isinstance(source, Path):
         return read_package(_bytes(source), source.name)
     if not is_package(source):
-        raise PackageError(f"{name} is no package", hint=f"`farm compile` makes one (MODEL{SUFFIX})")
+        raise package_error(f"{name} is no package", hint=f"`farm compile` makes one (MODEL{SUFFIX})")
     found = _members(source, name)
     manifest = _manifest(found.pop(MANIFEST), name)
     _check_members(manifest, found, name)
@@ -209,29 +197,28 @@ def read_manifest(path: Path) -> PackageManifest:
     """The manifest of a package on disk, without reading the rest.
 
     Raises:
-        PackageError: its manifest is damaged.
-        PackageError: as `read_package`.
+        UserError: its manifest is damaged, or of another format.
     """
     try:
         with path.open("rb") as file:
             beginning = file.read(tarfile.BLOCKSIZE + MAX_MANIFEST_BYTES)
     except OSError as error:
-        raise PackageError(f"cannot read {path}: {error.strerror}") from error
+        raise package_error(f"cannot read {path}: {error.strerror}") from error
     for member, content in _each(beginning, path.name):
         if member == MANIFEST:
             return _manifest(content, path.name)
         break
-    raise PackageError(f"{path.name} is damaged, or cut short", hint="copy or make it again")
+    raise package_error(f"{path.name} is damaged, or cut short", hint="copy or make it again")
 
 
 def check_tvm(manifest: PackageManifest, version: str) -> None:
     """Refuse a package that another TVM compiled than the one that is to run it: its calls would go wrong unseen.
 
     Raises:
-        PackageError: it is another.
+        UserError: it is another.
     """
     if manifest.tvm != version:
-        raise PackageError(
+        raise UserError(
             f"{manifest.name} was compiled by TVM {manifest.tvm}, and this toolchain has TVM {version}",
             Code.PACKAGE_VERSION,
             hint=f"compile it again here, or use a phone whose bundle is of TVM {manifest.tvm}",
@@ -248,7 +235,7 @@ def check_fits(manifest: PackageManifest, abi: Abi, platform: Platform, device: 
 
     Raises:
         PackageForeignError: its CPU or platform is another one's.
-        PackageUnfitError: it is for another of TVM's devices.
+        UserError: it is for another of TVM's devices.
     """
     if (manifest.abi, manifest.platform) != (abi, platform):
         raise PackageForeignError(
@@ -256,8 +243,10 @@ def check_fits(manifest: PackageManifest, abi: Abi, platform: Platform, device: 
             hint=f"compile it for this phone: farm compile {manifest.name} --on SELECTOR",
         )
     if manifest.device != device:
-        raise PackageUnfitError(
-            f"{manifest.name} was compiled for {manifest.device}, not for {device}", hint=f"--target {manifest.device}"
+        raise UserError(
+            f"{manifest.name} was compiled for {manifest.device}, not for {device}",
+            Code.PACKAGE_UNFIT,
+            hint=f"--target {manifest.device}",
         )
     lacking = sorted(cpu_features(manifest.target) - set(features))
     if lacking:
@@ -278,7 +267,7 @@ def check_asked(
     """Refuse options that differ from those a package was made with. float32 stands for no option.
 
     Raises:
-        PackageUnfitError: one differs.
+        UserError: one differs.
     """
     inputs = {tensor.name: tensor for tensor in manifest.inputs}
     made: list[tuple[str, object, object]] = []
@@ -286,14 +275,15 @@ def check_asked(
         made.append(("--precision", precision, manifest.precision))
     made += [(f"--shape {name}", tuple(shape), inputs[name].shape if name in inputs else None)
              for name, shape in shapes.items()]  # fmt: skip
-    made += [(f"--dtype {name}", dtype, inputs[name].dtype if name in inputs else None)
+    made += [(f"--dtype {name}", dtype, str(inputs[name].dtype) if name in inputs else None)
              for name, dtype in dtypes.items()]  # fmt: skip
     if records:
         made.append(("--records", "others", "its own, or none"))
     for option, asked, has in made:
         if asked != has:
-            raise PackageUnfitError(
+            raise UserError(
                 f"{manifest.name} is compiled already: {option} is {has}, not {asked}",
+                Code.PACKAGE_UNFIT,
                 hint="leave the option out, or give the model file in place of the package",
             )
 
@@ -310,16 +300,16 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise PackageError(f"cannot read {path}: {error.strerror}") from error
+        raise package_error(f"cannot read {path}: {error.strerror}") from error
 
 
 def _members(data: bytes, name: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for member, content in _each(data, name):
         if member not in _MEMBERS | {MANIFEST} or member in found:
-            raise PackageError(f"{name} has the member {member[:80]!r}, which no package has, and is not read")
+            raise package_error(f"{name} has the member {member[:80]!r}, which no package has, and is not read")
         if member == MANIFEST and len(content) > MAX_MANIFEST_BYTES:
-            raise PackageError(f"{name}: its {MANIFEST} has {len(content):,} bytes and is not read")
+            raise package_error(f"{name}: its {MANIFEST} has {len(content):,} bytes and is not read")
         found[member] = content
     return found
 
@@ -328,7 +318,7 @@ def _each(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
     try:
         yield from tar_members(data)
     except TarError as error:
-        raise PackageError(f"{name} is no whole package: {error}", hint="copy or make it again") from error
+        raise package_error(f"{name} is no whole package: {error}", hint="copy or make it again") from error
 
 
 def _manifest(content: bytes, name: str) -> PackageManifest:
@@ -336,26 +326,25 @@ def _manifest(content: bytes, name: str) -> PackageManifest:
         fields = json.loads(content)
         check = _check({key: value for key, value in fields.items() if key != "check"})
     except (ValueError, RecursionError, AttributeError) as error:  # too deep, a number of 4301 digits, no object ...
-        raise PackageError(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
+        raise package_error(f"{name}: its {MANIFEST} is damaged", hint="copy or make it again") from error
     version = fields.get("format")
     if version != FORMAT:
-        raise PackageError(
+        raise UserError(
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
             Code.PACKAGE_VERSION,
             hint="make it again with this farm, or use the farm that made it",
         )
     if fields.pop("check", None) != check:
-        raise PackageError(f"{name}: its {MANIFEST} is not what it was (SHA-256 differs)", hint="copy or make it again")
+        raise package_error(
+            f"{name}: its {MANIFEST} is not what it was (SHA-256 differs)", hint="copy or make it again"
+        )
     try:
-        manifest = _adapter().validate_python(fields)
-        for tensor in (*manifest.inputs, *manifest.outputs):
-            _spec(tensor)
-        return manifest
+        return _adapter().validate_python(fields)
     except ValidationError as error:
         where, what, _hint = field_error(error.errors())
-        raise PackageError(f"{name}: its {MANIFEST} is damaged: {where!r} {what}") from error
+        raise package_error(f"{name}: its {MANIFEST} is damaged: {where!r} {what}") from error
     except TypeError as error:
-        raise PackageError(f"{name}: its {MANIFEST} names a type that numpy does not know: {error}") from error
+        raise package_error(f"{name}: its {MANIFEST} names a type that numpy does not know: {error}") from error
 
 
 def _check(fields: Mapping[str, Any]) -> str:
@@ -365,17 +354,13 @@ def _check(fields: Mapping[str, Any]) -> str:
 def _check_members(manifest: PackageManifest, found: Mapping[str, bytes], name: str) -> None:
     for member in sorted(_NEEDED | manifest.sha256.keys()):
         if member not in found:
-            raise PackageError(f"{name} lacks its member {member}", hint="copy or make it again")
+            raise package_error(f"{name} lacks its member {member}", hint="copy or make it again")
     for member, content in found.items():
         if hashlib.sha256(content).hexdigest() != manifest.sha256.get(member):
-            raise PackageError(
+            raise package_error(
                 f"{name}: its member {member} is not what it was when the package was made (SHA-256 differs)",
                 hint="copy or make it again",
             )
-
-
-def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tensor.name, tensor.shape, numpy_dtype(tensor.dtype))
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from farm.common.errors import Code, ModelError, PhoneError
 from farm.compiler.compile import Recipe, compile_model
 from farm.compiler.files import replaced
 from farm.compiler.inputs import write_arrays
-from farm.compiler.model import Array, Evaluated, ImportedModel, TensorSpec, typed
+from farm.compiler.model import Array, Evaluated, ImportedModel, Reference, TensorSpec, typed
 from farm.compiler.relax_passes import FLOAT32
 
 HOST_TARGET = {"kind": "llvm"}
@@ -46,17 +46,6 @@ class MiscompiledError(ModelError):
     """TVM itself compiles a model wrongly: another phone computes the same wrong numbers."""
 
     code = "miscompiled"
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What the outputs should be."""
-
-    outputs: tuple[Array, ...]
-    host_outputs: tuple[Array, ...]
-    independent: bool  # False: nothing but TVM can run this model here, and `outputs` are the host's
-    by: str  # what computed `outputs`
-    note: str = ""  # why it is not independent
 
 
 @dataclass(frozen=True, slots=True)

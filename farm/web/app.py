@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.types import Scope
 
 from farm import __version__
-from farm.common.errors import FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
+from farm.common.errors import Code, FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
 from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.audit import FORGED, OK, WRONG_TOKEN
@@ -24,7 +24,6 @@ from farm.web.guard import UNSAFE_METHODS, Guard
 from farm.web.page import (
     COOKIE,
     SIGN_IN,
-    SignInNeededError,
     VerbApi,
     Web,
     address_of,
@@ -188,7 +187,7 @@ async def sign_out(request: Request) -> Response:
 
 def status_of(error: FarmError) -> int:
     """The HTTP status of an error."""
-    if isinstance(error, SignInNeededError):
+    if error.code == Code.SIGN_IN:
         return 401
     if isinstance(error, NotAllowedError):
         return 403
@@ -205,7 +204,7 @@ def _page(request: Request, status: int, message: str, hint: str) -> HTMLRespons
 
 async def _farm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FarmError)
-    if isinstance(error, SignInNeededError) and request.method not in UNSAFE_METHODS:
+    if error.code == Code.SIGN_IN and request.method not in UNSAFE_METHODS:
         query = f"?{request.url.query}" if request.url.query else ""
         return render(request, "sign_in.html", status=401, to=own_path(request.url.path + query), wrong="")
     return _page(request, status_of(error), error.message, error.hint)

@@ -110,12 +110,6 @@ class VerbApi(Protocol):
         """Write down what was done without a verb."""
 
 
-class SignInNeededError(NotAllowedError):
-    """This needs a signed-in user."""
-
-    code = "sign_in"
-
-
 @dataclass(frozen=True, slots=True)
 class Web:
     """What the pages of one daemon share."""
@@ -263,7 +257,7 @@ async def guard_requests(request: Request) -> None:
     """Before every route: reading needs a session where `[web] read` says so, an action one with its csrf.
 
     Raises:
-        SignInNeededError: not signed in.
+        NotAllowedError: not signed in.
         UserError: the form is not of this session.
     """
     path = request.url.path
@@ -275,7 +269,8 @@ async def guard_requests(request: Request) -> None:
     if session is None:
         if request.method in UNSAFE_METHODS:
             await audit_refusal(request, NotAllowedError.code)
-        raise SignInNeededError(hint="sign in with a token: farm auth new NAME --role user --web prints one")
+        hint = "sign in with a token: farm auth new NAME --role user --web prints one"
+        raise NotAllowedError(code=Code.SIGN_IN, hint=hint)
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
     if not secrets.compare_digest(given.encode(), session.csrf.encode()):
         await audit_refusal(request, Code.FORM_EXPIRED)

@@ -20,7 +20,7 @@ from farm.compiler.compile import (
     lowered,
 )
 from farm.compiler.load import load
-from farm.compiler.package import PackageError, read_package, write_package
+from farm.compiler.package import read_package, write_package
 from farm.compiler.record_files import BadRecordsError
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.targets import ForeignRecordsError, TargetRefusedError, generators, host_target
@@ -103,7 +103,7 @@ def test_a_package_whose_manifest_lacks_inputs_is_refused_not_the_phone(small, t
     made = read_package(make_package(small, Recipe(HOST), tmp_path, source=tiny_onnx()))
     package = write_package(replace(made.manifest, inputs=(), sha256={}), made.members)
     for fill, said in (("random", "expected outputs cannot be read"), ("zeros", r"names the inputs \[\]")):
-        with pytest.raises(PackageError, match=said):
+        with raises_code(Code.BAD_PACKAGE, match=said):
             build(package, "x.farm.tar", BuildRequest(recipe=Recipe(HOST), shapes={}, dtypes={}, fill=fill), tmp_path)
 
 

@@ -16,8 +16,8 @@ from farm.compiler import inputs as inputs_module
 from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import load, read
-from farm.compiler.model import TensorSpec
-from farm.compiler.reference import MiscompiledError, Reference, WrongNumbersError, compare, judge, reference_for
+from farm.compiler.model import Reference, TensorSpec
+from farm.compiler.reference import MiscompiledError, WrongNumbersError, compare, judge, reference_for
 from farm.compiler.targets import TargetError, abi_of
 from farm.worker.outputs import check_labels, largest, read_labels, save_arrays
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE

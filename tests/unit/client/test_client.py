@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from farm import AsyncClient, Client, LeaseSpec, ShellSpec
-from farm.client.model import NotEndedError
 from farm.client.specs import packed_arrays
-from farm.common.errors import DaemonUnreachableError, NoPhoneError, PhoneError, ProtocolError, UserError
+from farm.common.errors import Code, DaemonUnreachableError, NoPhoneError, PhoneError, ProtocolError, UserError
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.kinds.bench.outcome import BenchOutcome
 from farm.model.job import JobState
+from tests.support.errors import raises_code
 from tests.support.tiny_model import tiny_onnx
 
 BENCHED = {
@@ -184,10 +184,10 @@ def test_jobs_are_paged_and_changed(daemon, client):
     assert [job.id for job in client.jobs(before="job-0002")] == ["job-0001"]
     assert client.hold("job-0001")[0].state is JobState.HELD
     assert client.resume("job-0001")[0].state is JobState.QUEUED
-    with pytest.raises(NotEndedError, match="queued"):
+    with raises_code(Code.NOT_ENDED, match="queued"):
         client.job("job-0001").raise_for_error()
     assert [job.state for job in client.cancel(["job-0001", "job-0002"])] == [JobState.CANCELLED] * 2
-    with pytest.raises(UserError, match="was cancelled"):
+    with raises_code(Code.JOB_CANCELLED, match="was cancelled"):
         client.job("job-0001").raise_for_error()
     assert [job.id for job in client.jobs(state=("cancelled",))] == ["job-0002", "job-0001"]
 

@@ -5,7 +5,7 @@ import pytest
 
 from farm import Client
 from farm.common.errors import FarmError, ModelError, UserError
-from farm.compiler.package import PackageError, PackageUnfitError, write_package
+from farm.compiler.package import write_package
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
@@ -34,8 +34,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "options", "error", "said"),
     [
-        ("bench_spec", "damaged.farm.tar", {}, PackageError, "SHA-256 differs"),
-        ("bench_spec", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, PackageUnfitError, "--shape x is"),
+        ("bench_spec", "damaged.farm.tar", {}, UserError, "SHA-256 differs"),
+        ("bench_spec", "whole.farm.tar", {"shapes": {"x": (2, 4)}}, UserError, "--shape x is"),
         ("bench_spec", "passwd", {}, ModelError, "passwd is of no known model format"),
         ("run_spec", "net.tflite", {}, ModelError, "net.tflite is not a TensorFlow Lite model"),
         ("tune_spec", "empty", {}, ModelError, "empty is empty"),

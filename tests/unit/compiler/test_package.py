@@ -12,15 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.bundle.model import Abi, Platform
-from farm.common.errors import Code
+from farm.common.errors import Code, UserError
+from farm.compiler.model import Reference
 from farm.compiler.package import (
     LIBRARY,
     MANIFEST,
     MODEL,
     REFERENCE,
-    Expected,
-    PackageError,
-    PackageUnfitError,
     check_asked,
     check_fits,
     check_tvm,
@@ -40,8 +38,8 @@ def members(**more):
     import ml_dtypes
 
     wanted = OUTPUT.view(ml_dtypes.bfloat16)
-    expected = Expected((np.ones((1, 4), np.float32),), (wanted,), (wanted,))
-    return {LIBRARY: b"\x7fELF library", REFERENCE: reference_npz(expected), **more}
+    reference = Reference((wanted,), (wanted,), independent=True, by="onnx.reference")
+    return {LIBRARY: b"\x7fELF library", REFERENCE: reference_npz([np.ones((1, 4), np.float32)], reference), **more}
 
 
 def packed(**more):
@@ -78,9 +76,10 @@ def test_what_was_written_is_read(tmp_path):
     assert package.manifest == replace(MADE, sha256=hashes)
     assert (package.library, package.model, package.tuned) == (b"\x7fELF library", b"the model file", False)
     assert package.inputs[0].dtype == np.float32
-    own = package.expected()
-    assert own.inputs[0].tolist() == [[1.0] * 4]
+    inputs, own = package.expected()
+    assert {name: array.tolist() for name, array in inputs.items()} == {"x": [[1.0] * 4]}
     assert own.outputs[0].astype(float).tolist() == own.host_outputs[0].astype(float).tolist() == [[1.0, 2.0]]
+    assert (own.independent, own.by, own.note) == (True, "onnx.reference", "")
     path = tmp_path / "net.farm.tar"
     path.write_bytes(data)
     assert read_manifest(path) == package.manifest == read_package(path).manifest
@@ -90,7 +89,7 @@ def test_what_was_written_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "extra.txt", LIBRARY])
 def test_a_member_that_no_package_has_is_refused_and_nothing_is_written(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PackageError, match="which no package has"):
+    with raises_code(Code.BAD_PACKAGE, match="which no package has"):
         read_package(tar(*entries_of(packed()), (tarfile.TarInfo(name), b"x")))
     assert list(tmp_path.iterdir()) == []
 
@@ -99,17 +98,17 @@ def test_links_and_folders_are_refused():
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE):
         about = tarfile.TarInfo(MODEL)
         about.type, about.linkname = kind, "/etc/passwd"
-        with pytest.raises(PackageError, match="is no plain file"):
+        with raises_code(Code.BAD_PACKAGE, match="is no plain file"):
             read_package(tar(*entries_of(packed()), (about, b"")))
 
 
 def test_missing_and_changed_members_are_named():
     manifest, library, reference = entries_of(packed())
-    with pytest.raises(PackageError, match=r"lacks its member model\.so"):
+    with raises_code(Code.BAD_PACKAGE, match=r"lacks its member model\.so"):
         read_package(tar(manifest, reference), "net.farm.tar")
-    with pytest.raises(PackageError, match=r"model\.so is not what it was"):
+    with raises_code(Code.BAD_PACKAGE, match=r"model\.so is not what it was"):
         read_package(tar(manifest, (library[0], b"\x7fELF other lib"), reference), "net.farm.tar")
-    with pytest.raises(PackageError, match="model is not what it was"):  # not in the manifest
+    with raises_code(Code.BAD_PACKAGE, match="model is not what it was"):  # not in the manifest
         read_package(tar(manifest, library, reference, (tarfile.TarInfo(MODEL), b"m")), "net.farm.tar")
 
 
@@ -122,9 +121,9 @@ def test_another_version_is_refused_with_both_named():
 
 
 def test_a_damaged_manifest_is_told_with_its_field():
-    with pytest.raises(PackageError, match="'abi' "):
+    with raises_code(Code.BAD_PACKAGE, match="'abi' "):
         read_package(with_manifest(lambda said: said.update(abi="sparc")))
-    with pytest.raises(PackageError, match="'surprise' "):
+    with raises_code(Code.BAD_PACKAGE, match="'surprise' "):
         read_package(with_manifest(lambda said: said.update(surprise=1)))
 
 
@@ -137,7 +136,7 @@ def test_a_package_fits_only_what_can_run_its_code():
         (2, "opencl", "compiled for cpu, not for opencl"),
         (3, {"neon"}, "CPUs with dotprod, which this one is not known to have"),
     ):
-        with pytest.raises(PackageUnfitError, match=said):
+        with raises_code(Code.PACKAGE_UNFIT, match=said):
             check_fits(MADE, *(other if i == at else value for i, value in enumerate(fits)))
 
 
@@ -151,7 +150,7 @@ def test_options_that_differ_from_the_packages_are_refused():
         ("float32", {}, {"x": "int8"}, False, "--dtype x is float32"),
         ("float32", {}, {}, True, "--records"),
     ):
-        with pytest.raises(PackageUnfitError, match=said):
+        with raises_code(Code.PACKAGE_UNFIT, match=said):
             check_asked(MADE, precision, shapes, dtypes, records=records)
 
 
@@ -161,7 +160,7 @@ GOOD = packed()
 def refused_or_whole(data):
     try:
         package = read_package(data)
-    except PackageError as error:
+    except UserError as error:
         return bool(error.message)
     return package == read_package(GOOD)
 
@@ -183,7 +182,7 @@ def test_a_sparse_member_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(tarfile.TarFile, "extractfile", lambda *_: pytest.fail("it is being made"))
     for name in (LIBRARY, MANIFEST):
         data = tar((tarfile.TarInfo(MANIFEST), b""))[:512] + sparse(name, 3 << 30) + bytes(1024)
-        with pytest.raises(PackageError, match="is no plain file"):
+        with raises_code(Code.BAD_PACKAGE, match="is no plain file"):
             read_package(data)
 
 
@@ -191,7 +190,7 @@ def test_a_member_is_no_larger_than_the_archive():
     about = tarfile.TarInfo(LIBRARY)
     about.size = 3 << 30
     data = tar((tarfile.TarInfo(MANIFEST), b""))[:512] + about.tobuf(format=tarfile.USTAR_FORMAT) + bytes(1024)
-    with pytest.raises(PackageError, match="is cut short"):
+    with raises_code(Code.BAD_PACKAGE, match="is cut short"):
         read_package(data)
 
 
@@ -213,19 +212,19 @@ def test_a_manifest_that_json_cannot_read_is_damaged(content, tmp_path):
     path = tmp_path / "net.farm.tar"
     path.write_bytes(data)
     for source in (read_package, read_manifest):
-        with pytest.raises(PackageError, match=r"its package\.json is damaged"):
+        with raises_code(Code.BAD_PACKAGE, match=r"its package\.json is damaged"):
             source(path)
 
 
 def test_a_manifest_that_names_fewer_inputs_than_the_reference_has_is_refused_before_a_phone_is_blamed():
     package = read_package(with_manifest(lambda said: said.update(inputs=[])))
-    with pytest.raises(PackageError, match="expected outputs cannot be read") as caught:
+    with raises_code(Code.BAD_PACKAGE, match="expected outputs cannot be read") as caught:
         package.expected()
     assert caught.value.evidence == "package.json does not name: input_0"
 
 
 def test_a_type_that_numpy_does_not_know_is_told():
-    with pytest.raises(PackageError, match=r"a type that numpy does not know: .*'wild'"):
+    with raises_code(Code.BAD_PACKAGE, match=r"a type that numpy does not know: .*'wild'"):
         read_package(with_manifest(lambda said: said["inputs"][0].update(dtype="wild")))
 
 
@@ -247,7 +246,7 @@ def test_any_bytes_are_a_package_or_an_error(manifest, change, second):
         data = begin[:1024] + checksummed(begin[:512], change) + begin[512:]
     else:
         data = checksummed(begin[:512], change) + begin[512:]
-    with pytest.raises(PackageError):
+    with pytest.raises(UserError):
         read_package(data)
 
 
@@ -264,6 +263,6 @@ def test_any_field_is_a_manifest_or_an_error(value, field):
     data = with_manifest(lambda said: said.update({field: value}))
     try:
         package = read_package(data)
-    except PackageError:
+    except UserError:
         return
     assert package.manifest.name
