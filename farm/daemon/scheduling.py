@@ -27,7 +27,7 @@ from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
-from farm.kinds.execution import CrashClassifier, ExecutorParts, PhoneWork, QuiesceParts, WorkerServices
+from farm.kinds.execution import ExecutorParts, PhoneWork, QuiesceParts
 from farm.kinds.lease.executor import LeaseExecutor
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
@@ -114,13 +114,13 @@ async def open_scheduling(
         return tvm_host, tvm_server.port
 
     poison = PoisonLedger(store.poison, events)
-    host = WorkerServices(leasing, gate, poison, CrashClassifier(leasing, phones.fleet))
     parts = ExecutorParts(
-        work=PhoneWork(host, workers.supervisor, workers.toolchains.of_view),
+        work=PhoneWork(workers.supervisor, workers.toolchains.of_view),
         leasing=leasing,
         fleet=phones.fleet,
         client=phones.client,
         gate=gate,
+        poison=poison,
         events=events,
         quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
         read_conditions=phones.read_conditions,

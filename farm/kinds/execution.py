@@ -40,21 +40,11 @@ _THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerServices:
-    """What it takes to answer workers."""
-
-    leasing: Leasing
-    gate: Callable[[], tuple[str, int]]  # where workers on this host reach the TVM server
-    poison: PoisonLedger
-    kills: CrashClassifier
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseHost:
     """What one attempt's worker may ask for: sessions under its lease, and reports."""
 
     context: AttemptContext
-    parts: WorkerServices
+    parts: ExecutorParts
     # What this attempt has asked about, with the kills that it reported: it may report nothing else.
     kills_seen: dict[str, int] = field(default_factory=dict, kw_only=True)
 
@@ -92,7 +82,7 @@ class LeaseHost:
             case "poison.suspect":
                 artifact, what = text_field(fields, "artifact"), text_field(fields, "what")
                 lease = self.context.lease
-                killed = await self.parts.kills.killed(lease.id, lease.device)
+                killed = await process_killed(self.parts.leasing, self.parts.fleet, lease.id, lease.device)
                 if killed:
                     await self._report_kills(artifact, lease.device, what, 1)
                 return {"killed": killed}
@@ -128,9 +118,8 @@ class LeaseHost:
 class PhoneWork:
     """Runs attempts' workers on the phones they have leased."""
 
-    def __init__(self, parts: WorkerServices, workers: Supervisor, toolchain_of: Callable[[DeviceView], str]) -> None:
+    def __init__(self, workers: Supervisor, toolchain_of: Callable[[DeviceView], str]) -> None:
         """`toolchain_of`: the one that a phone's bundle is paired with."""
-        self.parts = parts
         self._workers = workers
         self._toolchain_of = toolchain_of
 
@@ -139,20 +128,20 @@ class PhoneWork:
         context: AttemptContext,
         worker: str,
         payload: Mapping[str, Any],
-        host: AttemptHost | None = None,
+        host: AttemptHost,
         *,
         limit_s: float | None = None,
     ) -> dict[str, Any]:
         """The report of a worker (the module whose `main` runs), with what is known of its phone.
 
-        `host`: who answers the worker, if it may ask for more than others. `limit_s`: of the worker; None: its job's.
+        `host`: answers the worker. `limit_s`: of the worker; None: its job's.
 
         Raises:
             FarmError: what the worker reported, or what became of it.
         """
         toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
         task = Task(context.attempt.id, context.attempt.fence, worker, payload, timeout_s)
-        report = await self._workers.run(toolchain, task, host or LeaseHost(context, self.parts))
+        report = await self._workers.run(toolchain, task, host)
         return {**report, **self._about(context.view, toolchain)}
 
     def target(self, context: AttemptContext, text: str) -> Any:
@@ -209,40 +198,37 @@ def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
     return facts
 
 
-class CrashClassifier:
-    """Tells a killed process from a lost phone."""
+async def process_killed(
+    leases: Leasing, devices: Fleet, lease_id: str, device: str, *, wait_s: float = LOOK_S
+) -> bool:
+    """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept.
 
-    def __init__(self, leases: Leasing, devices: Fleet, wait_s: float = LOOK_S) -> None:
-        self._leases = leases
-        self._devices = devices
-        self._wait_s = wait_s
+    That tells a killed process from a lost phone.
+    """
+    changed, lost = asyncio.Event(), False
 
-    async def killed(self, lease_id: str, device: str) -> bool:
-        """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept."""
-        changed, lost = asyncio.Event(), False
+    def check(view: DeviceView) -> None:
+        nonlocal lost
+        if view.name == device:
+            lost = lost or view.life not in _THERE
+            changed.set()
 
-        def check(view: DeviceView) -> None:
-            nonlocal lost
-            if view.name == device:
-                lost = lost or view.life not in _THERE
-                changed.set()
+    def life() -> Life:
+        return next((view.life for view in devices.views() if view.name == device), Life.GONE)
 
-        def life() -> Life:
-            return next((view.life for view in self._devices.views() if view.name == device), Life.GONE)
-
-        unsubscribe = self._devices.subscribe(check)
-        try:
-            async with asyncio.timeout(self._wait_s):
-                if not await self._leases.ended_by_phone(lease_id):
-                    return False
-                while not lost and (now := life()) is not Life.READY and now in _THERE:
-                    changed.clear()
-                    await changed.wait()
-                return not lost and life() is Life.READY
-        except TimeoutError:
-            return False
-        finally:
-            unsubscribe()
+    unsubscribe = devices.subscribe(check)
+    try:
+        async with asyncio.timeout(wait_s):
+            if not await leases.ended_by_phone(lease_id):
+                return False
+            while not lost and (now := life()) is not Life.READY and now in _THERE:
+                changed.clear()
+                await changed.wait()
+            return not lost and life() is Life.READY
+    except TimeoutError:
+        return False
+    finally:
+        unsubscribe()
 
 
 # Reads a phone by its serial: fields of farm.measure.conditions.PhoneCondition, None for an unknown one.
@@ -254,7 +240,6 @@ ReadConditions = Callable[[str], Awaitable[dict[str, Any]]]
 class MeasuringHost(LeaseHost):
     """What the worker of a measurement may ask for besides."""
 
-    check: ReadConditions
     quiet: DeviceQuiescer
 
     async def open_session(self, lease: str) -> SessionOffer:
@@ -267,7 +252,7 @@ class MeasuringHost(LeaseHost):
         if verb != "conditions":
             return await LeaseHost.serve(self, verb, fields)
         try:
-            return await self.check(self.context.view.serial)
+            return await self.parts.read_conditions(self.context.view.serial)
         except FarmError as error:
             self.context.log(f"the phone's condition is not known: {error.message}", "warning")
             return {}
@@ -388,6 +373,7 @@ class ExecutorParts:
     fleet: Fleet
     client: AdbClient  # of the real adb server
     gate: Callable[[], tuple[str, int]]  # where TVM sessions are opened
+    poison: PoisonLedger
     events: EventLog
     quiescing: QuiesceParts
     read_conditions: ReadConditions

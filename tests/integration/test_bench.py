@@ -30,7 +30,7 @@ from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain
 from farm.kinds import KINDS
-from farm.kinds.execution import PhoneWork, WorkerServices
+from farm.kinds.execution import PhoneWork
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity, Soc
 from farm.model.job import Attempt, Job
@@ -66,6 +66,9 @@ class OneKey:
     def abort(self, lease_id, reason):
         self.aborted.append((lease_id, reason))
 
+    async def ended_by_phone(self, lease_id):
+        return False
+
 
 class Lab:
     """The door, the workers and a phone; a zygote imports TVM, so that all tests share one."""
@@ -83,7 +86,7 @@ class Lab:
     def begin(self):
         """As before any attempt: of the last test's nothing is remembered."""
         self.keys = OneKey()
-        self.steps, self.suspected = [], []
+        self.steps = []
         self.heard = asyncio.Event()
         self.latest = ""  # job
         self.nominals = {}
@@ -116,26 +119,18 @@ class Lab:
             lambda text, level="info", *, source="farm": self.logs.keep(attempt, text, level, source),
             save_facts, lambda: False,
         )  # fmt: skip
-        parts = WorkerServices(
-            self.keys,
-            lambda: ("127.0.0.1", port or self.port),
-            poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
-            kills=SimpleNamespace(killed=self.killed),
-        )
-        work = PhoneWork(parts, self.supervisor, lambda view: "default")
         daemon = SimpleNamespace(
-            work=work,
+            work=PhoneWork(self.supervisor, lambda view: "default"),
+            leasing=self.keys,
+            fleet=SimpleNamespace(subscribe=lambda callback: lambda: None),
+            gate=lambda: ("127.0.0.1", port or self.port),
+            poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
             read_conditions=self.look,
             nominals=lambda device, epoch: self.nominals,
             quiescing=AS_THEY_ARE,
         )
         executor = KINDS.kinds[kind].executor(daemon)
         return await executor.run(running)
-
-    async def killed(self, lease_id, device):
-        """The phone was looked at."""
-        self.suspected.append(device)
-        return False
 
     async def look(self, serial):
         """The phone's condition."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from farm.bundle.model import Bundle, Platform
 from farm.common.errors import Code, UserError
-from farm.devices.admin import BundleOverride
 from farm.jobs.attempt import no_verb, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.specs import BundleUse
@@ -38,22 +37,14 @@ class CompareExecutor(Executor):
         assert isinstance(spec, CompareSpec)
         if spec.bundle is None or spec.bundle_b is None:
             task = self._task(context, spec)
-            quiet = quiet_lease(parts.quiescing, context)
-            host = MeasuringHost(context, work.parts, parts.read_conditions, quiet)
+            host = MeasuringHost(context, parts, quiet_lease(parts.quiescing, context))
             return await measured(work, context, WORKER, task.to_wire(), host)
         a, b = [await asyncio.to_thread(parts.bundle, name) for name in (spec.bundle, spec.bundle_b)]
         view = context.view
         check_pair(a, b, view.identity, view.name)
         context = replace(context, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
         task = replace(self._task(context, spec), bundles=uses(a, b))
-        host = BundleHost(
-            context,
-            work.parts,
-            parts.read_conditions,
-            quiet_lease(parts.quiescing, context),
-            bundles={a.hash: a, b.hash: b},
-            overrides=parts.fleet.bundle_overrides,
-        )
+        host = BundleHost(context, parts, quiet_lease(parts.quiescing, context), {a.hash: a, b.hash: b})
         return await measured(work, context, WORKER, task.to_wire(), host)
 
     def _task(self, context: AttemptContext, spec: CompareSpec) -> CompareTask:
@@ -75,7 +66,6 @@ class BundleHost(MeasuringHost):
     """What the worker of such a comparison may ask for besides."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
-    overrides: BundleOverride
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """`bundle.use`: the phone's RPC server starts from another bundle; answered when its check is passed."""
@@ -86,7 +76,7 @@ class BundleHost(MeasuringHost):
             raise no_verb("bundle.use of that bundle")
         device = await self.parts.leasing.allow_bundle_override(self.context.lease.id)
         # No await between the two: the lease that allows the override must not have ended.
-        await self.overrides.use(device, bundle)
+        await self.parts.fleet.bundle_overrides.use(device, bundle)
         return {}
 
 

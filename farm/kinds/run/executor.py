@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.specs import ModelTask
-from farm.kinds.execution import ExecutorParts
+from farm.kinds.execution import ExecutorParts, LeaseHost
 from farm.kinds.run.spec import RunSpec
 
 WORKER = "farm.kinds.run.worker"
@@ -30,5 +30,6 @@ class RunExecutor(Executor):
         """
         spec, work = context.spec, self.parts.work
         assert isinstance(spec, RunSpec)
+        host = LeaseHost(context, self.parts)
         task = ModelTask(spec=spec, target=work.target(context, spec.target), cache=work.cache(context))
-        return {**await work.run(context, WORKER, task.to_wire()), "target": spec.target}
+        return {**await work.run(context, WORKER, task.to_wire(), host), "target": spec.target}

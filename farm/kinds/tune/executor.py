@@ -10,14 +10,13 @@ from typing import Any
 
 from farm.common.errors import FarmError, Fault, ProtocolError
 from farm.common.field_errors import SHA256_FORM
-from farm.control.artifacts import ArtifactFolder
 from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
-from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, QuiesceParts, epoch_of
+from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
 from farm.leasing.model import NoSuchLeaseError
-from farm.store.artifacts import BadSetError, RecordSets, check_set
+from farm.store.artifacts import BadSetError, check_set
 
 WORKER = "farm.kinds.tune.worker"
 SALVAGE = "farm.kinds.tune.salvage"
@@ -31,8 +30,6 @@ MAX_NAME_CHARS = 255  # of a model
 class KeepingHost(LeaseHost):
     """What a worker may ask for that keeps records."""
 
-    keeper: RecordSets
-    artifacts: ArtifactFolder
     kept: list[int] = field(default_factory=list, kw_only=True)  # versions that this attempt has kept
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -40,9 +37,9 @@ class KeepingHost(LeaseHost):
         if verb != "records.keep":
             return await LeaseHost.serve(self, verb, fields)
         found = _records(fields)
-        await asyncio.to_thread(self.artifacts.path, found["artifact"])
+        await asyncio.to_thread(self.parts.artifacts.path, found["artifact"])
         job = self.context.job
-        self.kept.append(await self.keeper.keep(**found, user=job.user, job=job.id))
+        self.kept.append(await self.parts.record_sets.keep(**found, user=job.user, job=job.id))
         return {"version": self.kept[-1]}
 
 
@@ -51,7 +48,6 @@ class PoolHost(KeepingHost):
     """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
-    quieting: QuiesceParts
     quiet: dict[str, DeviceQuiescer] = field(default_factory=dict, kw_only=True)  # by lease
 
     async def open_session(self, lease: str) -> SessionOffer:
@@ -64,7 +60,7 @@ class PoolHost(KeepingHost):
         """
         device = self.pool.check(lease)
         if lease not in self.quiet:
-            self.quiet[lease] = DeviceQuiescer(self.quieting, self.context, lease, device)
+            self.quiet[lease] = DeviceQuiescer(self.parts.quiescing, self.context, lease, device)
         await self.quiet[lease].begin()
         try:
             return self.offer(lease)
@@ -118,10 +114,10 @@ class TuneExecutor(Executor):
             UserError: the model cannot be used, or the phone has no such target.
             HostError: the worker died.
         """
-        spec, pool, parts = context.spec, context.pool, self.parts
+        spec, pool = context.spec, context.pool
         assert isinstance(spec, TuneSpec)
         assert pool is not None
-        host = PoolHost(context, parts.work.parts, parts.record_sets, parts.artifacts, pool, parts.quiescing)
+        host = PoolHost(context, self.parts, pool)
         try:
             task = await self._task(context, spec)
             report = await self.parts.work.run(context, WORKER, task.to_wire(), host)
@@ -144,8 +140,7 @@ class TuneExecutor(Executor):
 
     async def salvage(self, context: AttemptContext) -> None:
         """Keep what the attempts of a job measured that ends while it waits for the next one."""
-        parts = self.parts
-        await self._salvage(context, KeepingHost(context, parts.work.parts, parts.record_sets, parts.artifacts))
+        await self._salvage(context, KeepingHost(context, self.parts))
 
     async def _salvage(self, context: AttemptContext, host: KeepingHost) -> None:
         spec = context.spec

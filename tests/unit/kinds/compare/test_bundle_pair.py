@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,6 @@ from farm.common.errors import Code, ProtocolError
 from farm.jobs.specs import BadSpecError, spec_from_wire
 from farm.kinds import KINDS
 from farm.kinds.compare.executor import BundleHost, check_pair
-from farm.kinds.execution import WorkerServices
 from farm.model.identity import DeviceIdentity
 from tests.support.errors import raises_code
 
@@ -63,9 +63,8 @@ async def test_a_worker_may_have_only_its_two_bundles_on_the_phone():
         class lease:
             id = "lease-1"
 
-    host = BundleHost(
-        AttemptContext, WorkerServices(calls, None, None, None), None, None, {A.hash: A, B.hash: B}, calls
-    )
+    parts = SimpleNamespace(leasing=calls, fleet=SimpleNamespace(bundle_overrides=calls))
+    host = BundleHost(AttemptContext, parts, None, {A.hash: A, B.hash: B})
     assert await host.serve("bundle.use", {"bundle": B.hash}) == {}
     assert calls == [("allow_bundle_override", "lease-1"), ("use", "unit", "new")]
     for fields in ({"bundle": "3" * 64}, {"bundle": "new"}, {}):

@@ -1,7 +1,6 @@
 """What a tune attempt's worker may ask for, and how long it may search."""
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -11,12 +10,14 @@ from farm.common.errors import HostError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
 from farm.jobs.attempt import YieldedError
 from farm.jobs.pool import NotInPoolError
-from farm.kinds.execution import QuiesceParts, WorkerServices
+from farm.kinds.execution import QuiesceParts
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.kinds.tune.spec import TuneSpec
 from farm.leasing.model import NoSuchLeaseError
+from farm.model.device import Life
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
 from tests.support.quiet import AS_THEY_ARE
+from tests.unit.jobs.fakes import phone
 
 
 class Pool:
@@ -46,6 +47,10 @@ class Pool:
 
 class Keys:
     aborted = ()
+    broken = ()  # leases whose session the phone's side ended
+
+    async def ended_by_phone(self, lease):
+        return lease in self.broken
 
     def new_match_key(self, lease, *, single_use):
         assert single_use
@@ -55,6 +60,14 @@ class Keys:
 
     def abort(self, lease, reason):
         self.aborted = lease, reason
+
+
+class Phones:
+    def views(self):
+        return (phone("pixel", Life.READY),)
+
+    def subscribe(self, callback):
+        return lambda: None
 
 
 class Keeper:
@@ -75,11 +88,11 @@ def host():
         job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"),
         spec=SimpleNamespace(kind="tune"),
     )  # fmt: skip
-    poison = SimpleNamespace(refused=lambda artifacts, user: frozenset(artifacts))
-    return PoolHost(
-        running, WorkerServices(Keys(), lambda: ("host", 1), poison, kills=None),
-        pool=Pool(), keeper=Keeper(), artifacts=Artifacts(), quieting=AS_THEY_ARE,
+    parts = SimpleNamespace(
+        leasing=Keys(), fleet=Phones(), gate=lambda: ("host", 1), poison=Ledger(), record_sets=Keeper(),
+        artifacts=Artifacts(), quiescing=AS_THEY_ARE,
     )  # fmt: skip
+    return PoolHost(running, parts, Pool())
 
 
 async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
@@ -106,7 +119,7 @@ async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left
             self.changed.append((lease_id, changed))
             return True
 
-    host = replace(host, quieting=QuiesceParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE)))
+    host.parts.quiescing = QuiesceParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE))
     await host.open_session("L1")
     await host.open_session("L1")
     assert Phones.begun == [("pixel", Level.GENTLE, "L1")]
@@ -142,8 +155,6 @@ class Ledger:
 
 
 async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_most(host):
-    host = replace(host, parts=replace(host.parts, poison=Ledger()))
-
     async def tell(artifact, kills=1, device="pixel"):
         fields = {"artifact": artifact, "device": device, "what": "SIGSEGV", "kills": kills}
         return await host.serve("poison.report", fields)
@@ -165,11 +176,7 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 
 @pytest.mark.parametrize("guilty", [True, False])
 async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
-    class CrashClassifier:
-        async def killed(self, lease, device):
-            return guilty and (lease, device) == ("L0", "pixel")
-
-    host = replace(host, parts=replace(host.parts, poison=Ledger(), kills=CrashClassifier()))
+    host.parts.leasing.broken = ("L0",) * guilty
     await host.serve("poison.look", {"artifacts": [A]})
     assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
     assert host.parts.poison.told == [(A, "pixel", 1)] * guilty
@@ -185,7 +192,7 @@ RECORDS = {"model": B, "name": "net", "target": {"kind": "llvm"}, "artifact": A,
 
 async def test_records_are_kept_as_the_jobs(host):
     assert await host.serve("records.keep", RECORDS) == {"version": 3}
-    assert host.keeper.kept == {**RECORDS, "user": "ann", "job": "j1"}
+    assert host.parts.record_sets.kept == {**RECORDS, "user": "ann", "job": "j1"}
 
 
 @pytest.mark.parametrize(
@@ -222,8 +229,6 @@ async def test_records_that_are_not_in_the_store_are_not_kept(host):
 
 class Work:
     """Runs the worker that keeps what is left, and no other."""
-
-    parts = None
 
     def cache(self, running):
         return "/cache/default"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from farm.kinds.execution import CrashClassifier
+from farm.kinds.execution import process_killed
 from farm.model.device import Life
 from tests.unit.jobs.fakes import phone
 
@@ -38,7 +38,7 @@ class Leasing:
 
 
 async def judged(fleet, *lives, ended=True, wait_s=5.0):
-    asked = asyncio.ensure_future(CrashClassifier(Leasing(ended), fleet, wait_s).killed("L1", "pixel"))
+    asked = asyncio.ensure_future(process_killed(Leasing(ended), fleet, "L1", "pixel", wait_s=wait_s))
     for life in lives:
         await asyncio.sleep(0)
         fleet.becomes(life)
