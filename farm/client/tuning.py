@@ -103,4 +103,4 @@ def _judge(target: object | None, cache: Path, same_limit: float | None) -> Spee
     if target is None:
         return None
     kernel = reference_kernel(target, cache)
-    return SpeedJudge(lambda session: load_kernel(session, kernel).seconds, limit=same_limit)
+    return SpeedJudge(lambda session: load_kernel(session, kernel), limit=same_limit)

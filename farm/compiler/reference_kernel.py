@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -42,27 +43,6 @@ class ReferenceKernel:
     library: Path
     key: str
     kind: str  # "cpu" or "opencl"
-
-
-class LoadedKernel:
-    """The kernel on a phone, ready to be timed."""
-
-    def __init__(self, module: Any, device: Any, kernel: ReferenceKernel) -> None:
-        """`device`: the phone's, of the kernel's kind."""
-        self.key = kernel.key
-        random = np.random.default_rng(REVISION)
-        values = [random.uniform(-1, 1, (SIZE, SIZE)).astype("float32") for _ in range(3)]
-        self._arguments = [tvm.runtime.tensor(value, device) for value in values]
-        self._module, self._device = module, device
-        self._time = self._timer(1)
-        self._time = self._timer(min(MOST_RUNS, math.ceil(READING_S / self.seconds())))
-
-    def seconds(self) -> float:
-        """One reading: the time of one run. One round trip to the phone, and about 5 ms there."""
-        return float(median(self._time(*self._arguments).results))
-
-    def _timer(self, number: int) -> Any:
-        return self._module.time_evaluator(FUNCTION, self._device, number=number, repeat=READINGS)
 
 
 def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
@@ -99,11 +79,29 @@ def _is_whole(library: Path, noted: Path) -> bool:
         return False
 
 
-def load_kernel(session: Any, kernel: ReferenceKernel) -> LoadedKernel:
-    """Upload the kernel into an open `tvm.rpc` session and time it once. What TVM raises passes through."""
+def load_kernel(session: Any, kernel: ReferenceKernel) -> Callable[[], float]:
+    """Upload the kernel into an open `tvm.rpc` session and time it once. What TVM raises passes through.
+
+    Returns the function that takes one reading: the seconds of one run. One round trip to the phone, and about 5 ms
+    there.
+    """
     name = f"{kernel.library.stem}.so"
     session.upload(bytearray(kernel.library.read_bytes()), name)  # by path, TVM never closes the file
-    return LoadedKernel(session.load_module(name), session.device(kernel.kind, 0), kernel)
+    module, device = session.load_module(name), session.device(kernel.kind, 0)
+    arguments = kernel_arguments(device)
+
+    def reader(number: int) -> Callable[[], float]:
+        timer = module.time_evaluator(FUNCTION, device, number=number, repeat=READINGS)
+        return lambda: float(median(timer(*arguments).results))
+
+    return reader(min(MOST_RUNS, math.ceil(READING_S / reader(1)())))
+
+
+def kernel_arguments(device: Any) -> list[Any]:
+    """The two matrices that it multiplies and one for the product, always the same, on a device."""
+    random = np.random.default_rng(REVISION)
+    values = [random.uniform(-1, 1, (SIZE, SIZE)).astype("float32") for _ in range(3)]
+    return [tvm.runtime.tensor(value, device) for value in values]
 
 
 def _baseline(target: object) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _check(tree: ast.Module, name: str) -> None:
     programs = [each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef)]
     if not programs:
         raise _refused(name, None, "it has no module or function", "TVMScript begins with @I.ir_module or @R.function")
-    checker = _Checker(name, _bound(tree, name))
+    checker = _checker(tree, name)
     for program in programs:
         checker.statement(program)
 
@@ -201,16 +201,7 @@ def _check_top(statement: ast.stmt, name: str) -> None:
     raise _refused(name, statement, f"`{ast.unparse(statement).splitlines()[0][:60]}` is no TVMScript")
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """The names that a script binds, by what may be done with them."""
-
-    values: frozenset[str]
-    functions: frozenset[str]  # of the script: may be called
-    modules: frozenset[str]  # the class, and `cls` where it stands for it: have functions
-
-
-def _bound(tree: ast.Module, name: str) -> _Bound:
+def _checker(tree: ast.Module, name: str) -> _Checker:
     values: set[str] = set()
     functions: set[str] = set()
     classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -237,14 +228,18 @@ def _bound(tree: ast.Module, name: str) -> _Bound:
     twice = (functions & (classes | aliases)) | (values & (functions | classes | aliases)) | (classes & aliases)
     if twice:
         raise _refused(name, None, f"`{min(twice)}` is bound to more than one kind of thing")
-    return _Bound(frozenset(values - {_METADATA}), frozenset(functions), frozenset(classes | aliases))
+    return _Checker(name, frozenset(values - {_METADATA}), frozenset(functions), frozenset(classes | aliases))
 
 
+@dataclass(frozen=True, slots=True)
 class _Checker:
     """Walks statements and expressions; what is on no list is refused."""
 
-    def __init__(self, name: str, bound: _Bound) -> None:
-        self._name, self._bound = name, bound
+    name: str  # of the script's file
+    # The names that the script binds, by what may be done with them.
+    values: frozenset[str]
+    functions: frozenset[str]  # of the script: may be called
+    modules: frozenset[str]  # the class, and `cls` where it stands for it: have functions
 
     def statement(self, node: ast.stmt) -> None:
         if not isinstance(node, _STATEMENTS):
@@ -331,21 +326,20 @@ class _Checker:
             raise self._refused(node, "arguments that name functions of the host, or are not named, are refused")
 
     def _value(self, node: ast.expr, name: str) -> None:
-        bound = self._bound
-        if name in bound.values or name in bound.functions or name in bound.modules or name in _BUILTINS:
+        if name in self.values or name in self.functions or name in self.modules or name in _BUILTINS:
             return
         known = name in (*_ROOTS, "tvm", _METADATA, _TYPE_VARIABLE)
         raise self._refused(node, f"`{name}` alone is no TVMScript" if known else f"`{name}` is not defined in it")
 
     def _callee(self, node: ast.expr) -> None:
         match node:
-            case ast.Name(id=name) if name in _BUILTINS or name in self._bound.functions:
+            case ast.Name(id=name) if name in _BUILTINS or name in self.functions:
                 return
             case ast.Attribute(value=ast.Name(id=owner), attr=method) if (
-                owner in self._bound.values and method in _BUFFER_METHODS
+                owner in self.values and method in _BUFFER_METHODS
             ):
                 return
-            case ast.Attribute() if self._root(node) in {*_ROOTS, *self._bound.modules}:
+            case ast.Attribute() if self._root(node) in {*_ROOTS, *self.modules}:
                 self._attribute(node)
                 return
         raise self._refused(node, f"`{ast.unparse(node)[:60]}` is called, and is no function of TVMScript's")
@@ -359,9 +353,9 @@ class _Checker:
             return
         match node:
             case ast.Attribute(value=ast.Name(id=owner), attr=attr):
-                if owner in self._bound.modules and attr in self._bound.functions:
+                if owner in self.modules and attr in self.functions:
                     return
-                if owner in self._bound.values and attr in _BUFFER_FIELDS:
+                if owner in self.values and attr in _BUFFER_FIELDS:
                     return
         raise self._refused(node, f"`{ast.unparse(node)[:60]}`: values have no `.{node.attr}` in TVMScript")
 
@@ -394,7 +388,7 @@ class _Checker:
         return node.id if isinstance(node, ast.Name) else ""
 
     def _refused(self, node: ast.AST, why: str, hint: str = "") -> ModelError:
-        return _refused(self._name, node, why, hint)
+        return _refused(self.name, node, why, hint)
 
 
 def _is_language(module: str) -> bool:

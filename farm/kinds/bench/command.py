@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,18 +23,11 @@ if TYPE_CHECKING:
     from farm.kinds.bench.outcome import BenchOutcome
 
 
-class Require(StrEnum):
-    """The least that a verdict must be."""
-
-    TRUSTED = "trusted"
-    SUSPECT = "suspect"
-    ANY = "any"
-
-
-_ENOUGH = {
-    Require.TRUSTED: ("trusted",),
-    Require.SUSPECT: ("trusted", "suspect"),
-    Require.ANY: ("trusted", "suspect", "rejected"),
+Require = Literal["trusted", "suspect", "any"]  # the least that a verdict must be
+_ENOUGH: dict[Require, tuple[str, ...]] = {
+    "trusted": ("trusted",),
+    "suspect": ("trusted", "suspect"),
+    "any": ("trusted", "suspect", "rejected"),
 }
 
 
@@ -50,7 +42,7 @@ def bench(
     plot: Annotated[bool, typer.Option("--plot", help="Draw the course of the samples and how they spread.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Add mean, median, max, min and std by the clock.")] = False,
     why: work.Why = False,
-    require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = Require.ANY,
+    require: Annotated[Require, typer.Option(help="Exit with 1 when a verdict is worse.")] = "any",
     wait: work.Wait = None,
     detach: work.Detach = False,
     json: JsonFlag = False,

@@ -6,13 +6,13 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farm.compiler.reference_kernel import LoadedKernel, load_kernel, reference_kernel
+from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.jobs.specs import ModelTask, task_from_wire
 from farm.kinds.bench.spec import BenchSpec
 from farm.measure.assess import Assessment, assess, best, measure_again
@@ -41,8 +41,8 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
         ran = first_run(built, session, daemon.progress)
         numerics = built.judged(ran.outputs)
         with on_phone("loading the reference kernel"):
-            loaded = load_kernel(session.raw, kernel)
-        timed = _timed(task, ran, loaded, nominal_of(kernel.key, task.nominals), daemon)
+            read_kernel = load_kernel(session.raw, kernel)
+        timed = _timed(task, ran, read_kernel, nominal_of(kernel.key, task.nominals), daemon)
         if task.spec.profile:
             daemon.progress("timing each operator")
             session.suspect = ""  # their library is another one
@@ -54,7 +54,11 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
 
 
 def _timed(
-    task: ModelTask[BenchSpec], ran: FirstRun, kernel: LoadedKernel, nominal: NominalSpeed, daemon: WorkerChannel
+    task: ModelTask[BenchSpec],
+    ran: FirstRun,
+    read_kernel: Callable[[], float],
+    nominal: NominalSpeed,
+    daemon: WorkerChannel,
 ) -> dict[str, Any]:
     timer, plan = timer_of(ran.machine, ran.device), plan_of(task)
     remeasure = 0 if task.spec.repeat else task.spec.remeasure
@@ -65,7 +69,7 @@ def _timed(
         daemon.progress(step)
         started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
         on_assessed = partial(_report_standing, daemon, step, task.spec.half_width)
-        taken, _ = measure(timer, kernel.seconds, plan, nominal_s=nominal.seconds, on_assessed=on_assessed)
+        taken, _ = measure(timer, read_kernel, plan, nominal_s=nominal.seconds, on_assessed=on_assessed)
         seconds = time.monotonic() - started_s
         now = daemon.conditions()
         conditions = Conditions(before, (), now)

@@ -74,11 +74,11 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Wo
             ran, facts = _checked(built, side, "", session)
             about[which] = {**facts, "bundle": asdict(bundles[which])}
             with on_phone("loading the reference kernel"):
-                loaded = load_kernel(session.raw, kernel)
+                read_kernel = load_kernel(session.raw, kernel)
 
             def reading() -> float:
                 with on_phone("timing the reference kernel"):
-                    return loaded.seconds()
+                    return read_kernel()
 
             yield timer_of(ran.machine, ran.device), reading
 

@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from json import loads
 from pathlib import Path
@@ -234,16 +233,23 @@ def tune_here(
         print_result(result, Typed(model=str(model), on=HOST, options=build_options(fields), output=output))
 
 
-@dataclass(slots=True)
-class Standing:
-    """How far it is, in case that it is broken off."""
-
-    folder: str = ""  # of its records
-    trials: int = 0
-
-
 def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: str, *, quiet: bool) -> dict[str, Any]:
-    standing = Standing()
+    folder, trials = "", 0  # of its records, in case that it is broken off
+
+    def on_line(line: str) -> None:
+        nonlocal folder, trials
+        try:
+            message = loads(line)
+        except ValueError:
+            return  # something else that TVM printed
+        if not isinstance(message, dict):
+            return
+        folder = str(message.get("folder") or folder)
+        if isinstance(message.get("tuning"), dict):
+            trials = int(message["tuning"].get("trials", 0))
+        if not quiet and ("step" in message or "log" in message):
+            live.line(str(message.get("step") or message.get("log") or ""), message.get("tuning"))
+
     try:
         with interruptible():
             return with_tvm(
@@ -252,30 +258,16 @@ def _carried_out(request: Mapping[str, Any], scratch: Path, live: Live, name: st
                 request,
                 scratch,
                 module="farm.kinds.tune.tune_here",
-                on_line=lambda line: _show_line(line, live, standing, quiet=quiet),
+                on_line=on_line,
                 after_crash="the same command goes on where it was",
             )
     except KeyboardInterrupt:
         live.end()
-        if standing.folder and standing.trials:
-            print_note(f"{standing.trials} trials are kept in {standing.folder}: the same command goes on from them")
+        if folder and trials:
+            print_note(f"{trials} trials are kept in {folder}: the same command goes on from them")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         live.end()
-
-
-def _show_line(line: str, live: Live, standing: Standing, *, quiet: bool) -> None:
-    try:
-        message = loads(line)
-    except ValueError:
-        return  # something else that TVM printed
-    if not isinstance(message, dict):
-        return
-    standing.folder = str(message.get("folder") or standing.folder)
-    if isinstance(message.get("tuning"), dict):
-        standing.trials = int(message["tuning"].get("trials", 0))
-    if not quiet and ("step" in message or "log" in message):
-        live.line(str(message.get("step") or message.get("log") or ""), message.get("tuning"))
 
 
 def _prior(which: str | None, scratch: Path) -> str | None:

@@ -145,7 +145,7 @@ def searched(
     _drop_unused(plan.cache, ready.folder)
     kernel = reference_kernel(plan.target, plan.cache)
     judge = SpeedJudge(
-        lambda session: load_kernel(session, kernel).seconds,
+        lambda session: load_kernel(session, kernel),
         limit=plan.same_limit,
         nominal_s=read_nominal(ready.folder, kernel.key),
         history_s=plan.nominals.get(kernel.key),
