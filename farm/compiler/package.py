@@ -41,12 +41,7 @@ Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 
 
 package_error = partial(UserError, code=Code.BAD_PACKAGE)
-
-
-class PackageForeignError(UserError):
-    """The package is for another CPU or platform."""
-
-    code = Code.PACKAGE_UNFIT
+foreign_error = partial(UserError, code=Code.PACKAGE_FOREIGN)
 
 
 def _tensor(value: object) -> TensorSpec:
@@ -234,11 +229,11 @@ def check_fits(manifest: PackageManifest, abi: Abi, platform: Platform, device: 
     Instructions that only an `mcpu` grants are not checked: LLVM's table of them needs TVM.
 
     Raises:
-        PackageForeignError: its CPU or platform is another one's.
+        UserError: its CPU or platform is another one's.
         UserError: it is for another of TVM's devices.
     """
     if (manifest.abi, manifest.platform) != (abi, platform):
-        raise PackageForeignError(
+        raise foreign_error(
             f"{manifest.name} was compiled for {manifest.abi} ({manifest.platform}), and this is {abi} ({platform})",
             hint=f"compile it for this phone: farm compile {manifest.name} --on SELECTOR",
         )
@@ -250,7 +245,7 @@ def check_fits(manifest: PackageManifest, abi: Abi, platform: Platform, device: 
         )
     lacking = sorted(cpu_features(manifest.target) - set(features))
     if lacking:
-        raise PackageForeignError(
+        raise foreign_error(
             f"{manifest.name} was compiled for CPUs with {', '.join(lacking)}, which this one is not known to have",
             hint=f"compile it for this phone: farm compile {manifest.name} --on SELECTOR",
         )

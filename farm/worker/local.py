@@ -21,7 +21,7 @@ from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, load, outline, read, summarise
-from farm.compiler.package import PackageForeignError, is_package
+from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.targets import (
@@ -100,9 +100,11 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     )
     try:
         built = build(file_bytes(path), path.name, wanted, Path(request["cache"]))
-    except PackageForeignError as error:
+    except UserError as error:
+        if error.code != Code.PACKAGE_FOREIGN:
+            raise
         hint = "compile its model for this machine: farm compile MODEL --target host"
-        raise PackageForeignError(f"{path.name}: {error.message}", hint=hint) from error
+        raise foreign_error(f"{path.name}: {error.message}", hint=hint) from error
     if labels:
         check_labels(labels, built.outputs)
     device = tvm.runtime.device(built.device, 0)

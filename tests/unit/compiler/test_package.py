@@ -130,13 +130,14 @@ def test_a_damaged_manifest_is_told_with_its_field():
 def test_a_package_fits_only_what_can_run_its_code():
     fits = (Abi.ARM64, Platform.ANDROID, "cpu", {"neon", "dotprod", "i8mm"})
     check_fits(MADE, *fits)
-    for at, other, said in (
-        (0, Abi.ARMV7, r"arm64-v8a \(android\), and this is armeabi-v7a \(android\)"),
-        (1, Platform.LINUX, r"this is arm64-v8a \(linux-glibc\)"),
-        (2, "opencl", "compiled for cpu, not for opencl"),
-        (3, {"neon"}, "CPUs with dotprod, which this one is not known to have"),
+    foreign, unfit = Code.PACKAGE_FOREIGN, Code.PACKAGE_UNFIT
+    for at, other, code, message in (
+        (0, Abi.ARMV7, foreign, r"arm64-v8a \(android\), and this is armeabi-v7a \(android\)"),
+        (1, Platform.LINUX, foreign, r"this is arm64-v8a \(linux-glibc\)"),
+        (2, "opencl", unfit, "compiled for cpu, not for opencl"),
+        (3, {"neon"}, foreign, "CPUs with dotprod, which this one is not known to have"),
     ):
-        with raises_code(Code.PACKAGE_UNFIT, match=said):
+        with raises_code(code, match=message):
             check_fits(MADE, *(other if i == at else value for i, value in enumerate(fits)))
 
 
