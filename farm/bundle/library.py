@@ -52,6 +52,8 @@ MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
 DEFAULT_TOOLCHAIN = "default"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+_LAST = datetime.max.replace(tzinfo=UTC)
+_REPAIR = "`farm bundle add` the same folder again: that repairs it"
 
 
 _MANIFEST = TypeAdapter(BundleManifest)
@@ -150,20 +152,18 @@ class BundleLibrary:
         return self.get(name)
 
     def list(self) -> tuple[Bundle, ...]:
-        """All readable bundles, oldest first. A damaged one is left out here and named by `verify`."""
+        """All bundles, oldest first; after them those whose manifest is unreadable, with their `damage`."""
         names = self._hashes_by_name()
-        found = []
-        for hash_ in self._stored_hashes():
-            with contextlib.suppress(HostError, FileNotFoundError):  # removed or damaged meanwhile: verify's business
-                found.append(self._load(hash_, _names_of(hash_, names)))
-        return tuple(sorted(found, key=lambda bundle: (bundle.added_at, bundle.hash)))
+        found = [self._load_even_damaged(hash_, names) for hash_ in self._stored_hashes()]
+        stored = [each for each in found if not each.damage or each.path.parent.exists()]  # else removed meanwhile
+        return tuple(sorted(stored, key=lambda bundle: (bundle.added_at or _LAST, bundle.hash)))
 
     def get(self, name: str) -> Bundle:
         """The bundle with that name, or whose hash starts with it.
 
         Raises:
             UnknownBundleError: there is none, or several hashes start so.
-            HostError: its manifest is damaged.
+            HostError: its manifest is unreadable.
         """
         names = self._hashes_by_name()
         hash_ = self._resolve(name, names)
@@ -178,7 +178,7 @@ class BundleLibrary:
         fitting = [
             bundle
             for bundle in self.list()
-            if bundle.abi == abi and bundle.names and platform in (None, bundle.platform)
+            if not bundle.damage and bundle.abi == abi and bundle.names and platform in (None, bundle.platform)
         ]
         return max(fitting, key=self._named_at, default=None)
 
@@ -195,7 +195,8 @@ class BundleLibrary:
             UserError: its files would go, and `in_use` gave a reason.
         """
         with host_errors(f"removing bundle {name}", self._root), locked(self._root / "lock"):
-            bundle = self._get_even_damaged(name)
+            names = self._hashes_by_name()
+            bundle = self._load_even_damaged(self._resolve(name, names), names)
             going = (name,) if name in bundle.names else bundle.names
             last = set(going) == set(bundle.names)
             if last and (reason := in_use(bundle)):
@@ -283,17 +284,14 @@ class BundleLibrary:
         hint = did_you_mean(name, names, f"there are: {', '.join(names)}" if names else none)
         raise UnknownBundleError(f"there is no bundle {name}", hint=hint)
 
-    def _get_even_damaged(self, name: str) -> Bundle:
-        """For removal: a bundle whose manifest is unreadable shows its hash and names, nothing else."""
+    def _load_even_damaged(self, hash_: str, names: dict[str, str]) -> Bundle:
+        """A bundle whose manifest is unreadable shows its hash, names and damage, nothing else."""
+        named = _names_of(hash_, names)
         try:
-            return self.get(name)
-        except UnknownBundleError:
-            raise
-        except (HostError, FileNotFoundError):
-            names = self._hashes_by_name()
-            hash_ = self._resolve(name, names)
-            named = _names_of(hash_, names)
-            return Bundle(name, hash_, "", (), self._objects / hash_ / "files", "", (), "", False, names=named)
+            return self._load(hash_, named)
+        except HostError as error:
+            name, place = named[0] if named else "", self._objects / hash_ / "files"
+            return Bundle(name, hash_, "", (), place, "", (), "", False, names=named, damage=error.message)
 
     def _load(self, hash_: str, names: tuple[str, ...]) -> Bundle:
         place = self._objects / hash_
@@ -323,9 +321,6 @@ class BundleLibrary:
         place = self._objects / hash_
         try:
             manifest = _load_manifest(place / MANIFEST)
-        except FileNotFoundError:
-            yield BundleDamage(hash_, MANIFEST, "is missing")
-            return
         except HostError as error:
             yield BundleDamage(hash_, MANIFEST, f"is unreadable: {error.message}")
             return
@@ -377,11 +372,10 @@ def _load_manifest(path: Path) -> BundleManifest:
     """Read manifest.json.
 
     Raises:
-        HostError: it is damaged or of a newer farm.
-        FileNotFoundError: it is not there.
+        HostError: it is missing, damaged or of a newer farm.
     """
-    raw = path.read_bytes()
     try:
+        raw = path.read_bytes()
         version = json.loads(raw)["format"]
         if version != MANIFEST_FORMAT:
             raise HostError(
@@ -389,7 +383,9 @@ def _load_manifest(path: Path) -> BundleManifest:
                 hint="use the farm that wrote it, or add the bundle again with this one",
             )
         return _MANIFEST.validate_json(raw)
+    except FileNotFoundError as error:
+        raise HostError(f"{path} is missing", hint=_REPAIR) from error
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}", hint=_REPAIR) from error
     except (ValueError, KeyError, TypeError) as error:  # pydantic's ValidationError is a ValueError
-        raise HostError(
-            f"{path} is damaged", hint="`farm bundle add` the same folder again: that repairs it", evidence=str(error)
-        ) from error
+        raise HostError(f"{path} is damaged", hint=_REPAIR, evidence=str(error)) from error

@@ -244,6 +244,7 @@ class Bundle:
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     added_at: datetime | None = None
+    damage: str = ""  # why its manifest is unreadable: then only `name`, `names`, `hash` and `path` are known
 
     @property
     def short_hash(self) -> str:

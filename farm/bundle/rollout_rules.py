@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -80,7 +81,13 @@ class RolloutPhone:
     counted: bool = False  # must have the candidate before that is current: reachable, or away for a short time
 
 
-def named(rollout: Rollout, wanted: str, stored: Collection[str], proven: Sequence[str]) -> Rollout:
+def named(
+    rollout: Rollout,
+    wanted: str,
+    stored: Collection[str],
+    proven: Sequence[str],
+    damaged: Mapping[str, str] = MappingProxyType({}),
+) -> Rollout:
     """The library was read: it (or a toolchain) names `wanted`.
 
     Args:
@@ -88,8 +95,11 @@ def named(rollout: Rollout, wanted: str, stored: Collection[str], proven: Sequen
         wanted: the bundle named; "" there is none.
         stored: every bundle of this ABI and platform in the library.
         proven: for each phone with a proven bundle, that bundle.
+        damaged: why bundles in the library are unreadable; such a candidate is refused.
     """
-    refused = {bundle: why for bundle, why in rollout.refused.items() if bundle in stored}
+    refused = {bundle: why for bundle, why in rollout.refused.items() if bundle in stored or bundle in damaged}
+    if rollout.candidate in damaged:
+        refused[rollout.candidate] = damaged[rollout.candidate]
     current, previous, candidate = (
         bundle if bundle in stored else "" for bundle in (rollout.current, rollout.previous, rollout.candidate)
     )

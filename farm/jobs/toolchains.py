@@ -24,7 +24,7 @@ from farm import __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
 from farm.bundle.model import Bundle
-from farm.common.errors import Code, UserError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
 from farm.common.install import pip_install
 from farm.common.selector import nearest
@@ -111,11 +111,17 @@ class Toolchains:
         return self.of_bundle(self._bundles.get(view.bundle)) if view.bundle else DEFAULT_TOOLCHAIN
 
     def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
-        """The bundle for a device of that ABI and platform: one that a toolchain names, else the one named last."""
+        """The bundle for a device of that ABI and platform: one that a toolchain names, else the one named last.
+
+        One whose manifest is unreadable is no phone's.
+
+        Raises:
+            UnknownBundleError: a toolchain names a bundle that the library does not have.
+        """
         for each in self.all():
-            if each.bundle:
-                bundle = self._bundles.get(each.bundle)
-                if bundle.abi == abi and platform in (None, bundle.platform):
+            with contextlib.suppress(HostError):
+                bundle = self._bundles.get(each.bundle) if each.bundle else None
+                if bundle is not None and bundle.abi == abi and platform in (None, bundle.platform):
                     return bundle
         return self._bundles.for_abi(abi, platform)
 

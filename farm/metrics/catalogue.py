@@ -174,7 +174,7 @@ _JOBS = (
     Metric("farm_attempts_ended", _C, "Ended attempts, with the fault of failed ones: user, model, phone, host, farm.",
            ("kind", "state", "fault")),
     Metric("farm_tuning_trials", _C, "Candidates measured by tunings."),
-    Metric("farm_bundles", _G, "Runtime bundles: candidate, rolling-out, current, refused, kept.", ("state",)),
+    Metric("farm_bundles", _G, "Runtime bundles: candidate, rolling-out, current, refused, kept, damaged.", ("state",)),
     Metric("farm_poisons", _C, "Reports of libraries that killed their process."),
     Metric("farm_toolchain_up", _G, "1 while the toolchain's zygote can fork workers.", ("toolchain",)),
     Metric("farm_toolchain_starts", _C, "Started zygotes.", ("toolchain",)),

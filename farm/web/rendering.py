@@ -38,7 +38,7 @@ TONES = {
     "cancelled": "off", "yielded": "hold", "interrupted": "warn",
     "trusted": "good", "suspect": "warn", "rejected": "bad",
     "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
-    "current": "good", "refused": "bad", "kept": "off",
+    "current": "good", "refused": "bad", "damaged": "bad", "kept": "off",
 }  # fmt: skip
 
 # Fields of verbs that the page's forms have by another name than their own.

@@ -140,7 +140,7 @@ class Rollouts:
     async def refresh(self, added: str = "") -> None:
         """Read the library again, and keep what follows from it. `added`: a bundle that was just added."""
         stored = await asyncio.to_thread(self._stored)
-        for group in sorted({*self._groups, *((each.abi, each.platform) for each in stored)}):
+        for group in sorted({*self._groups, *((each.abi, each.platform) for each in stored if not each.damage)}):
             try:
                 wanted = await asyncio.to_thread(self._wanted, *group)
             except FarmError as error:  # a toolchain names a bundle that is not there
@@ -176,6 +176,8 @@ class Rollouts:
         group = bundle.abi, bundle.platform
         rollout = self._groups.get(group, Rollout())
         facts: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0}
+        if bundle.damage:
+            return {**facts, "state": "damaged", "reason": bundle.damage}
         if bundle.hash in rollout.refused:
             return {**facts, "state": "refused", "reason": rollout.refused[bundle.hash]}
         if bundle.hash == rollout.current:
@@ -189,7 +191,7 @@ class Rollouts:
 
     def states(self) -> dict[str, int]:
         """How many bundles are in each state, for metrics."""
-        counts = dict.fromkeys(("candidate", "rolling-out", "current", "refused", "kept"), 0)
+        counts = dict.fromkeys(("candidate", "rolling-out", "current", "refused", "kept", "damaged"), 0)
         for bundle in self._bundles.values():
             counts[self.state(bundle)["state"]] += 1
         return counts
@@ -259,7 +261,8 @@ class Rollouts:
         if added in own:
             rollout = rules.added(rollout, added)
         proven = [agent.state.proven for agent in self._agents() if agent.state.proven]
-        self._put(group, rules.named(rollout, wanted.hash if wanted else "", own, proven))
+        damaged = {bundle.hash: bundle.damage for bundle in stored if bundle.damage}
+        self._put(group, rules.named(rollout, wanted.hash if wanted else "", own, proven, damaged))
 
     def _put(self, group: Group, after: Rollout) -> None:
         """Take a decision: it holds at once, is told, and is kept as soon as the store can."""

@@ -271,15 +271,29 @@ class TestVerify:
         assert repaired.hash == bundle.hash
         assert library.verify() == ()
 
-    def test_one_damaged_bundle_does_not_hide_the_others(
-        self, library: BundleLibrary, android: Path, linux: Path
+    @pytest.mark.parametrize(
+        ("break_it", "damage"),
+        [
+            (lambda manifest: manifest.write_bytes(b"\xff"), "manifest.json is damaged"),
+            (lambda manifest: manifest.unlink(), "manifest.json is missing"),
+            (lambda manifest: (manifest.unlink(), manifest.mkdir()), "manifest.json cannot be read: Is a directory"),
+        ],
+    )
+    def test_a_bundle_whose_manifest_is_unreadable_is_listed_as_damaged_and_hides_no_other(
+        self, library: BundleLibrary, android: Path, linux: Path, break_it: Callable[[Path], object], damage: str
     ) -> None:
         broken = library.add(android, name="a", compile_golden=golden)
         whole = library.add(linux, name="b", compile_golden=golden)
-        (broken.path.parent / "manifest.json").write_bytes(b"\xff")
-        assert library.list() == (whole,)
-        with pytest.raises(HostError, match="is damaged"):
+        break_it(broken.path.parent / "manifest.json")
+        first, second = library.list()
+        assert first == whole
+        assert (second.name, second.names, second.hash, second.abi) == ("a", ("a",), broken.hash, "")
+        assert damage in second.damage
+        assert library.for_abi("", None) is None
+        with pytest.raises(HostError, match=damage):
             library.get("a")
+        assert library.remove("a") == (("a",), True)
+        assert library.list() == (whole,)
 
 
 def flip(path: Path) -> None:

@@ -311,6 +311,20 @@ def test_a_removed_bundle_is_forgotten() -> None:
     assert (gone.current, gone.candidate) == ("", "")
 
 
+def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason_until_it_is_added_again() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.step()
+    damaged = {NEW: "manifest.json is damaged"}
+    lab.rollout = named(lab.rollout, OLD, {OLD}, [OLD] * 4, damaged)
+    assert (lab.rollout.current, lab.rollout.candidate, lab.rollout.refused) == (OLD, "", damaged)
+    assert lab.step() == ("S0",)  # back to the old one
+    assert lab.on() == [OLD] * 4
+    assert named(lab.rollout, OLD, {OLD}, [OLD] * 4, damaged).refused == damaged
+    lab.add(NEW)
+    assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
+
+
 def test_a_store_without_a_record_begins_with_what_most_phones_have_proven() -> None:
     found = named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, "unknown"])
     assert (found.current, found.candidate) == (OLD, NEW)

@@ -1,0 +1,53 @@
+"""What a rollout makes of the library: a bundle whose manifest became unreadable is refused, not forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from farm.bundle.library import BundleLibrary
+from farm.bundle.rollout_rules import RolloutConfig
+from farm.common.events import EventLog
+from farm.devices.fleet import Fleet
+from farm.devices.lifecycle.state import LifecycleState
+from farm.devices.server.rollouts import Rollouts
+from farm.jobs.config import ToolchainConfig
+from farm.jobs.toolchains import Toolchains
+from farm.store.store import Store
+from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
+from tests.unit.bundle.test_library import golden
+
+
+@pytest.mark.parametrize("by_toolchain", [False, True])
+async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
+    tmp_path: Path, by_toolchain: bool
+) -> None:
+    library = BundleLibrary(tmp_path / "bundles")
+    old = library.add(write_folder(tmp_path / "old", ANDROID_BUNDLE), name="old", compile_golden=golden)
+    newer = write_folder(tmp_path / "new", ANDROID_BUNDLE)
+    (newer / "notes").write_text("newer")
+    new = library.add(newer, name="new", compile_golden=golden)
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        configured = {"paired": ToolchainConfig("/usr/bin/python3", "new")} if by_toolchain else {}
+        toolchains = Toolchains(configured, store.toolchains, EventLog(), library)
+        events = EventLog()
+        rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, events, RolloutConfig())
+        phone = SimpleNamespace(serial="S1", name="one", state=LifecycleState(proven=old.hash), identity=None)
+        rollouts.follow(cast(Fleet, SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False)))
+        await rollouts.refresh()
+        assert rollouts.state(new)["state"] == "candidate"
+        (new.path.parent / "manifest.json").write_text("{")
+        await rollouts.refresh()
+        listed = library.list()[-1]
+        assert (listed.hash, rollouts.state(listed)["state"]) == (new.hash, "damaged")
+        assert "manifest.json is damaged" in rollouts.state(listed)["reason"]
+        assert rollouts.state(new) == {"state": "refused", "reason": listed.damage, "phones": 0, "of": 0}
+        assert rollouts.states()["damaged"] == 1
+        (refused,) = (each for each in events.since(0) if each.kind == "bundle.refused")
+        assert refused.data["reason"] == listed.damage
+    finally:
+        store.close()
