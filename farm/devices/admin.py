@@ -51,7 +51,7 @@ class DeviceAdmin:
             record = replace(self._record_of(agent), name=agent.name, adopted=True)
             taken = self._fleet.device_views.taken(agent.serial)
             await self._keep(agent, self._fleet.registry.edited(record, taken, rename or None, pool or None))
-            agent.on_event(m.Adopted())
+            agent.on_event(m.PlainEvent.ADOPTED)
             return self._fleet.device_views.view(agent.serial)
 
     @run_to_completion
@@ -94,7 +94,7 @@ class DeviceAdmin:
             if service is Service.IN:
                 self._fleet.findings.released(agent)
                 self._fleet.rollouts.released(agent)
-                agent.on_event(m.Released())
+                agent.on_event(m.PlainEvent.RELEASED)
             return self._fleet.device_views.view(agent.serial)
 
     def ordered(self, name: str) -> str:
@@ -153,7 +153,7 @@ class DeviceAdmin:
         finally:
             record = self._fleet.registry.get(agent.serial)
             if record is not None and record.adopted:  # it failed: the device must agree with its record
-                agent.on_event(m.Adopted())
+                agent.on_event(m.PlainEvent.ADOPTED)
 
     def _record_of(self, agent: Agent) -> DeviceRecord:
         record = self._fleet.registry.get(agent.serial) or DeviceRecord(agent.serial, agent.name)

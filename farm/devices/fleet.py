@@ -276,7 +276,7 @@ class Fleet:
         """
         await self.rollouts.refresh(added)
         for agent in tuple(self.agents.values()):
-            agent.on_event(m.BundlesChanged())
+            agent.on_event(m.PlainEvent.BUNDLES_CHANGED)
 
     def set_aliases(self, aliases: Mapping[str, Selector]) -> None:
         """Replace the keys set by hand (farm.devices.registry)."""
@@ -301,7 +301,7 @@ class Fleet:
         self.recovery.use(recovery)
         for agent in tuple(self.agents.values()):
             if agent.identity is not None and not agent.state.adopted and self.identified(agent, agent.identity):
-                agent.on_event(m.Adopted())
+                agent.on_event(m.PlainEvent.ADOPTED)
             self.changed(agent)  # gates and budgets may say otherwise now
 
     # -- for agents --
@@ -424,7 +424,7 @@ class Fleet:
     def _listed(self, device: AdbDevice) -> None:
         agent = self.agents.get(device.serial) or self.add(device.serial)
         if agent.device is not None and agent.device.transport_id != device.transport_id:
-            agent.on_event(m.Unlisted())  # gone and back between two lists: its streams are dead
+            agent.on_event(m.PlainEvent.UNLISTED)  # gone and back between two lists: its streams are dead
         agent.device, before = device, agent.device
         if before is None or before.devpath != device.devpath:
             self._locate(agent)
@@ -444,7 +444,7 @@ class Fleet:
         agent.device = None
         self.registry.remember_health(agent.serial, agent.health, agent.read_at)
         agent.health_at = 0.0
-        agent.on_event(m.Unlisted())
+        agent.on_event(m.PlainEvent.UNLISTED)
         if self.registry.get(agent.serial) is None:
             self.spawn(self.drop(agent), f"drop {agent.name}")
 

@@ -168,7 +168,7 @@ class SerialMigration:
             self._fleet.device_views.move_away(former.serial)  # its name is the other's
             former.name = former.serial
             if self._fleet.named(former, former.identity):
-                former.on_event(m.Adopted())
+                former.on_event(m.PlainEvent.ADOPTED)
                 if (kept := agent.state.quarantine) is not None:
                     former.on_event(m.QuarantineOrdered(kept.reason))
         self._fleet.changed(former)

@@ -19,13 +19,10 @@ from farm.devices.lifecycle.messages import (
     ActionDone,
     ActionFailed,
     ActionOrdered,
-    Adopted,
     AdoptServer,
     BugFound,
     BundleAccepted,
-    BundlesChanged,
     BundleWanted,
-    CheckDue,
     CheckPassed,
     DeviceEvent,
     DropOldBundles,
@@ -39,10 +36,10 @@ from farm.devices.lifecycle.messages import (
     LinkLost,
     LinkState,
     Listed,
+    PlainEvent,
     Provisioned,
     QuarantineOrdered,
     RecoveryFinished,
-    Released,
     ServerDied,
     ServerStarted,
     ServiceChanged,
@@ -50,7 +47,6 @@ from farm.devices.lifecycle.messages import (
     StartServer,
     TakeAction,
     Unadopted,
-    Unlisted,
     WaitEnded,
     WorkEnded,
     WorkFailed,
@@ -143,6 +139,8 @@ class Lifecycle:
 
 def brief(event: DeviceEvent) -> str:
     """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
+    if isinstance(event, PlainEvent):
+        return event.value
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
     shown = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
     return f"{type(event).__name__}({', '.join(shown)})"
@@ -157,17 +155,17 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
     if isinstance(event, WorkEnded) and (event.generation != state.generation or state.life not in AWAITING):
         return state, ()
     match event:
-        case Listed() | Unlisted():
+        case Listed() | PlainEvent.UNLISTED:
             return _link_changed(state, event, now, context)
-        case Adopted() | Unadopted() | ServiceChanged() | Released() | BundlesChanged():
-            return _operator_spoke(state, event, now)
         case ActionOrdered() | QuarantineOrdered():
             return operator_ordered(state, event, now)
-        case CheckDue():
+        case PlainEvent.CHECK_DUE:
             if state.life is not Life.READY or context.holder or state.bundle_override:
                 return state, ()
             # Sessions may have changed its files since they were last compared.
             return work(replace(_settled(state, now), suspect=True), Life.PROVISIONING)
+        case PlainEvent() | Unadopted() | ServiceChanged():
+            return _operator_spoke(state, event, now)
         case FaultFound() | FaultCleared():
             return probe_reported(_settled(state, now), event, now, context)
         case BundleWanted(bundle=bundle):
@@ -189,23 +187,19 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
             return action_answered(state, event, now, context)
         case WorkEnded():
             return _work_answered(state, event, now, context)
-        case _:
-            raise TypeError(f"the life cycle knows no event {event}")
 
 
-def _link_changed(state: LifecycleState, event: Listed | Unlisted, now: float, context: RecoveryContext) -> Decision:
-    if isinstance(event, Unlisted) or event.link is not LinkState.USABLE:
+def _link_changed(state: LifecycleState, event: Listed | PlainEvent, now: float, context: RecoveryContext) -> Decision:
+    if isinstance(event, PlainEvent) or event.link is not LinkState.USABLE:
         return link_down(state, event, now, context)
     return link_up(state, now) if state.life in LINK_DOWN else (state, ())
 
 
-def _operator_spoke(
-    state: LifecycleState, event: Adopted | Unadopted | ServiceChanged | Released | BundlesChanged, now: float
-) -> Decision:
+def _operator_spoke(state: LifecycleState, event: PlainEvent | Unadopted | ServiceChanged, now: float) -> Decision:
     match event:
         case ServiceChanged(service=service):
             return replace(state, service=service), ()
-        case Adopted():
+        case PlainEvent.ADOPTED:
             adopted = replace(state, adopted=True)
             if state.life is not Life.NEW:
                 return adopted, ()
@@ -219,9 +213,9 @@ def _operator_spoke(
             if state.life in LINK_DOWN or not state.identified:
                 return given_back, ()
             return replace(rest(given_back, Life.NEW, hint=_ADOPT), failures=0, bundle=""), (EndServer(clean),)
-        case Released():
+        case PlainEvent.RELEASED:
             return released(state)
-        case BundlesChanged():
+        case _:  # BUNDLES_CHANGED
             if state.quarantine is None or state.quarantine.rule is not ReleaseRule.BUNDLES:
                 return state, ()
             free, instructions = released(state)

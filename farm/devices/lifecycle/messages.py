@@ -26,12 +26,7 @@ class Numbered:
     generation: int
 
 
-@dataclass(frozen=True)
-class DeviceEvent:
-    """What happened to one device."""
-
-
-class WorkEnded(Numbered, DeviceEvent):
+class WorkEnded(Numbered):
     """How a piece of work ended."""
 
 
@@ -51,8 +46,18 @@ class WorkFailed(WorkEnded):
 # --- events: what happened --------------------------------------------------------------------------------------------
 
 
+class PlainEvent(StrEnum):
+    """Events that say everything by their name."""
+
+    UNLISTED = "unlisted"  # adb no longer lists the device
+    ADOPTED = "adopted"  # an operator or a rule took the device into the farm
+    CHECK_DUE = "check due"  # it passed its last check long ago; nothing else speaks against it
+    BUNDLES_CHANGED = "bundles changed"  # the library has other bundles than before
+    RELEASED = "released"  # an operator says that a quarantined device is fine again
+
+
 @dataclass(frozen=True, slots=True)
-class Listed(DeviceEvent):
+class Listed:
     """Adb lists the device with this link; `reason` and `hint` explain an unusable one.
 
     `mendable`: adb itself may mend it by making the transport anew (not so in a bootloader, or without permissions).
@@ -62,11 +67,6 @@ class Listed(DeviceEvent):
     reason: str = ""
     hint: str = ""
     mendable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unlisted(DeviceEvent):
-    """Adb no longer lists the device."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,7 @@ class Identified(WorkEnded):
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted(DeviceEvent):
-    """An operator or a rule took the device into the farm."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unadopted(DeviceEvent):
+class Unadopted:
     """An operator gave the device back; `clean` asks to remove everything of ours from it."""
 
     clean: bool
@@ -115,7 +110,7 @@ class ServerStarted(WorkEnded):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDied(DeviceEvent):
+class ServerDied:
     """The followed server ended. `stuck`: something that it left survives SIGKILL."""
 
     follow: int
@@ -124,7 +119,7 @@ class ServerDied(DeviceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkLost(DeviceEvent):
+class LinkLost:
     """The stream that follows the server ended without a word about it. `mute`: the phone answers no command at all."""
 
     follow: int
@@ -137,14 +132,14 @@ class CheckPassed(WorkEnded):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBroke(DeviceEvent):
+class SessionBroke:
     """A session ended in a way that leaves the device in doubt (cut, hung, crashed)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeftByPerson(DeviceEvent):
+class LeftByPerson:
     """A person's lease ended: the device must be cleaned and checked."""
 
     reason: str
@@ -174,7 +169,7 @@ class ActionFailed(WorkFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class FaultFound(DeviceEvent):
+class FaultFound:
     """A probe found something that recovery should mend; the ladder decides. Ignored while recovery is under way.
 
     `used`: the phone was leased since its last check, and the holder may have caused it: a repetition proves nothing.
@@ -187,19 +182,14 @@ class FaultFound(DeviceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class FaultCleared(DeviceEvent):
+class FaultCleared:
     """A probe no longer finds this fault."""
 
     fault: DeviceFault
 
 
 @dataclass(frozen=True, slots=True)
-class CheckDue(DeviceEvent):
-    """It passed its last check long ago; nothing else speaks against it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionOrdered(DeviceEvent):
+class ActionOrdered:
     """An operator wants a reboot or a power cycle of an adopted device."""
 
     action: RecoveryAction
@@ -207,38 +197,28 @@ class ActionOrdered(DeviceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class QuarantineOrdered(DeviceEvent):
+class QuarantineOrdered:
     """An operator keeps the device away from users until it is released."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class BundlesChanged(DeviceEvent):
-    """The library has other bundles than before."""
-
-
-@dataclass(frozen=True, slots=True)
-class BundleWanted(DeviceEvent):
+class BundleWanted:
     """The lease holder wants this bundle (a hash) on it; "": the override ended, the device gets its own back."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class BundleAccepted(DeviceEvent):
+class BundleAccepted:
     """The bundle (a hash) that devices had on trial is their own now."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class Released(DeviceEvent):
-    """An operator says that a quarantined device is fine again."""
-
-
-@dataclass(frozen=True, slots=True)
-class BugFound(DeviceEvent):
+class BugFound:
     """Farm itself failed over this device: its real state is unknown, so a person must look."""
 
     reason: str
@@ -246,10 +226,16 @@ class BugFound(DeviceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceChanged(DeviceEvent):
+class ServiceChanged:
     """An operator put the device in service, draining or maintenance."""
 
     service: Service
+
+
+DeviceEvent = (
+    PlainEvent | Listed | Unadopted | ServerDied | LinkLost | SessionBroke | LeftByPerson | FaultFound | FaultCleared
+    | ActionOrdered | QuarantineOrdered | BundleWanted | BundleAccepted | BugFound | ServiceChanged | WorkEnded
+)  # fmt: skip
 
 
 # --- instructions: what to do -----------------------------------------------------------------------------------------

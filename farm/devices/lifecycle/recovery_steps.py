@@ -19,10 +19,10 @@ from farm.devices.lifecycle.messages import (
     LinkState,
     Listed,
     Pause,
+    PlainEvent,
     QuarantineOrdered,
     ReportBundle,
     TakeAction,
-    Unlisted,
     WaitEnded,
 )
 from farm.devices.lifecycle.recovery import (
@@ -238,12 +238,12 @@ def pause(state: LifecycleState, seconds: float) -> Decision:
     return state, (Pause(state.generation, seconds),)
 
 
-def link_down(state: LifecycleState, event: Listed | Unlisted, now: float, context: RecoveryContext) -> Decision:
+def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, context: RecoveryContext) -> Decision:
     """Adb lists it no more, or as unusable."""
     under_way = state.progress.under_way
     ours = under_way is not None and under_way.action in RETURN_S
     match event:
-        case Unlisted():
+        case PlainEvent():
             life, reason, hint, mendable = Life.GONE, "", "", False
         case Listed(link=link, reason=reason, hint=hint, mendable=mendable):
             life = Life.UNAUTHORIZED if link is LinkState.UNAUTHORIZED else Life.OFFLINE

@@ -247,7 +247,7 @@ class Rollouts:
                     agent.on_event(m.BundleAccepted(after.current))
             for agent in agents:
                 if agent.serial in exchange:
-                    agent.on_event(m.CheckDue())
+                    agent.on_event(m.PlainEvent.CHECK_DUE)
             kept |= {serial: f"kept for the rollout of bundle {self._name(new)}" for serial, new in waiting.items()}
         self._fleet.device_views.keep_from_leases(kept)
 

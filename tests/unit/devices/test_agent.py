@@ -260,7 +260,7 @@ async def test_a_bundle_on_its_way_is_announced_until_the_phone_has_it_or_lost_i
     )
     agent.identity = DeviceIdentity(abi="arm64-v8a")
     try:
-        agent.on_event(m.Adopted())
+        agent.on_event(m.PlainEvent.ADOPTED)
         async with asyncio.timeout(LIMIT_S):
             await asked.wait()
         assert agent.installing == "c" * 64

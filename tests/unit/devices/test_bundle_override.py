@@ -105,7 +105,7 @@ async def test_another_bundle_ends_the_wait_for_this_one(phone: Phone) -> None:
 
 
 async def test_a_phone_that_is_gone_takes_none(phone: Phone) -> None:
-    phone.on_event(m.Unlisted())
+    phone.on_event(m.PlainEvent.UNLISTED)
     with raises_code(Code.BUNDLE_NOT_TAKEN, match="not listed by adb"):
         await phone.overrides.use("unit", B)
     with pytest.raises(NoSuchDeviceError):
@@ -120,7 +120,7 @@ NEW_ON_IT = RecoveryContext(fallback=OLD, on_trial=True)
 def getting_new(upto: Life) -> Lifecycle:
     """A phone with a proven bundle that gets a candidate, as far as `upto`."""
     life = Lifecycle(replace(READY, proven=OLD))
-    life.handle(m.CheckDue(), 100.0)
+    life.handle(m.PlainEvent.CHECK_DUE, 100.0)
     answers = (m.Provisioned, NEW), (m.ServerStarted,), (m.CheckPassed,)
     for answer, *values in answers:
         if life.state.life is upto:

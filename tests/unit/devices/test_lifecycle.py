@@ -30,13 +30,13 @@ def test_an_unadopted_phone_gets_nothing_but_identity() -> None:
     story.on_event(USABLE)
     assert story.on_event(m.Identified(story.number, adopted=False)) == ()
     assert story.state.life is Life.NEW
-    assert story.on_event(m.BundlesChanged()) == ()
-    assert story.on_event(m.Adopted()) == (m.Provision(story.number),)
+    assert story.on_event(m.PlainEvent.BUNDLES_CHANGED) == ()
+    assert story.on_event(m.PlainEvent.ADOPTED) == (m.Provision(story.number),)
 
 
 def test_a_living_server_is_taken_over() -> None:
     story = Story().until_ready()
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert story.state.life is Life.GONE
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -56,7 +56,7 @@ def test_answers_from_before_the_link_was_lost_are_ignored() -> None:
     story = Story()
     story.on_event(USABLE)
     old = story.number
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     before = story.state
     assert story.on_event(m.Identified(old, adopted=True)) == ()
@@ -111,7 +111,7 @@ def test_a_bundle_whose_golden_kernels_are_damaged_waits_for_a_sound_one_without
     answer = failed(m.RunCheck(story.number), error_from_wire(error_to_wire(error)))
     assert story.on_event(answer) == (m.EndServer(),)
     assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "the golden kernels are damaged")
-    assert isinstance(story.on_event(m.BundlesChanged())[0], m.Provision)
+    assert isinstance(story.on_event(m.PlainEvent.BUNDLES_CHANGED)[0], m.Provision)
 
 
 def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
@@ -121,7 +121,7 @@ def test_a_server_that_failed_a_check_is_replaced_not_taken_over() -> None:
     assert isinstance(story.on_event(m.WorkFailed(story.number, "timeout", fault=DeviceFault.CHECK))[0], m.StartServer)
     story.on_event(m.ServerStarted(story.number))
     assert isinstance(story.on_event(m.WorkFailed(story.number, "timeout", fault=DeviceFault.CHECK))[0], m.RetryLater)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
     assert isinstance(story.on_event(m.Provisioned(story.number, "b", adoptable=True))[0], m.StartServer)
@@ -135,7 +135,7 @@ def test_what_broke_is_told_until_it_is_ready_again() -> None:
     story.on_event(m.CheckPassed(story.number))
     assert story.state.reason == ""
     story.on_event(m.ServerDied(story.state.follow, "exit 1"))
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert story.state.reason == MEANING[Life.GONE]
 
 
@@ -158,7 +158,7 @@ def test_wrong_numbers_restart_then_compare_hashes_then_need_a_person() -> None:
     story.on_event(m.ServerStarted(story.number))
     assert story.on_event(m.WorkFailed(story.number, "off by 3", fault=DeviceFault.WRONG)) == (m.EndServer(),)
     assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "off by 3")
-    assert isinstance(story.on_event(m.Released())[0], m.Identify)
+    assert isinstance(story.on_event(m.PlainEvent.RELEASED)[0], m.Identify)
 
 
 def test_a_server_that_does_not_start_has_its_files_compared() -> None:
@@ -179,7 +179,7 @@ def test_no_bundle_needs_a_person_until_one_is_added() -> None:
     story.on_event(m.Identified(story.number, adopted=True))
     story.on_event(m.WorkFailed(story.number, "no bundle for arm64-v8a", "farm bundle add", DeviceFault.BUNDLE))
     assert story.state.life is Life.QUARANTINED
-    assert isinstance(story.on_event(m.BundlesChanged())[0], m.Provision)
+    assert isinstance(story.on_event(m.PlainEvent.BUNDLES_CHANGED)[0], m.Provision)
 
 
 def test_adopting_a_quarantined_phone_again_keeps_the_reason() -> None:
@@ -187,7 +187,7 @@ def test_adopting_a_quarantined_phone_again_keeps_the_reason() -> None:
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
     story.on_event(m.WorkFailed(story.number, "no bundle for arm64-v8a", "farm bundle add", DeviceFault.BUNDLE))
-    assert story.on_event(m.Adopted()) == ()
+    assert story.on_event(m.PlainEvent.ADOPTED) == ()
     assert (story.state.reason, story.state.hint) == ("no bundle for arm64-v8a", "farm bundle add")
 
 
@@ -197,10 +197,10 @@ def test_a_bug_of_farm_needs_a_person_wherever_it_happens() -> None:
     for adopted in (True, False):
         assert story.on_event(m.BugFound("a bug in farm", "report it")) == ()
         assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "a bug in farm")
-        assert story.on_event(m.Released()) == (m.Identify(story.number),)
+        assert story.on_event(m.PlainEvent.RELEASED) == (m.Identify(story.number),)
         story.on_event(m.Identified(story.number, adopted=adopted))
     story.on_event(m.BugFound("a bug in farm", "report it"))
-    assert story.on_event(m.BundlesChanged()) == ()  # it was never adopted: nothing may be put there
+    assert story.on_event(m.PlainEvent.BUNDLES_CHANGED) == ()  # it was never adopted: nothing may be put there
 
 
 @pytest.mark.parametrize(("clean", "farewell"), [(True, m.EndServer(clean=True)), (False, m.EndServer())])
@@ -261,9 +261,9 @@ def test_deciding_changes_nothing_it_was_given() -> None:
 
 def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files() -> None:
     story = Story().until_ready()
-    assert story.on_event(m.CheckDue()) == (m.Provision(story.number, deep=True),)
+    assert story.on_event(m.PlainEvent.CHECK_DUE) == (m.Provision(story.number, deep=True),)
     assert story.state.life is Life.PROVISIONING
-    assert story.on_event(m.CheckDue()) == ()
+    assert story.on_event(m.PlainEvent.CHECK_DUE) == ()
     assert story.on_event(m.Provisioned(story.number, "b", adoptable=True)) == (m.StartServer(story.number),)
     assert story.on_event(m.ServerStarted(story.number))[1:] == (m.RunCheck(story.number),)
     story.on_event(m.CheckPassed(story.number))

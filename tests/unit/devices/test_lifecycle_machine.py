@@ -97,9 +97,19 @@ class RandomLife(RuleBasedStateMachine):
 
     @rule()
     def unlisted(self) -> None:
-        self.on_event(m.Unlisted())
+        self.on_event(m.PlainEvent.UNLISTED)
 
-    @rule(event=st.sampled_from([m.Adopted(), m.Released(), m.BundlesChanged(), m.Unadopted(True), m.Unadopted(False)]))
+    @rule(
+        event=st.sampled_from(
+            [
+                m.PlainEvent.ADOPTED,
+                m.PlainEvent.RELEASED,
+                m.PlainEvent.BUNDLES_CHANGED,
+                m.Unadopted(True),
+                m.Unadopted(False),
+            ]
+        )
+    )
     def operator(self, event: m.DeviceEvent) -> None:
         self.on_event(event)
 

@@ -64,7 +64,7 @@ def test_a_process_that_survives_sigkill_is_rebooted_away() -> None:
         RecoveryAction.REBOOT,
         (RecoveryAction.REAP, ActionOutcome.FAILED),
     )
-    assert isinstance(story.on_event(m.Unlisted())[0], m.Pause)
+    assert isinstance(story.on_event(m.PlainEvent.UNLISTED)[0], m.Pause)
     assert "reboot under way: pid 7" in story.state.reason
     story.now += 40.0
     assert isinstance(story.on_event(USABLE)[0], m.Identify)
@@ -77,7 +77,7 @@ def test_a_process_that_survives_sigkill_is_rebooted_away() -> None:
 def test_a_phone_that_does_not_come_back_says_so_and_asks_for_a_look() -> None:
     story = Story().until_ready()
     stuck(story)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert story.on_event(m.WaitEnded(story.number)) == ()
     assert "has not come back in 300 s" in story.state.reason
     assert "look at the phone" in story.state.hint
@@ -87,7 +87,7 @@ def test_a_phone_that_does_not_come_back_says_so_and_asks_for_a_look() -> None:
 def test_a_phone_that_came_back_without_a_reboot_has_not_been_mended_by_one() -> None:
     story = Story().until_ready()
     stuck(story)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True, same_boot=True))
     assert last(story) == (RecoveryAction.REBOOT, ActionOutcome.FAILED)
@@ -97,7 +97,7 @@ def test_a_phone_that_came_back_without_a_reboot_has_not_been_mended_by_one() ->
 def test_a_second_reboot_in_a_row_is_a_persons_business() -> None:
     story = Story().until_ready()
     stuck(story)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     back_to_ready(story)
     assert stuck(story) == (m.EndServer(),)
@@ -110,7 +110,7 @@ def test_a_second_reboot_in_a_row_is_a_persons_business() -> None:
 def test_after_a_stable_time_the_ladder_begins_at_its_foot() -> None:
     story = Story().until_ready()
     stuck(story)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     back_to_ready(story)
     story.now += STABLE_S
@@ -155,7 +155,7 @@ def test_what_probes_find_again_and_again_climbs_the_ladder() -> None:
     story.on_event(m.ServerDied(story.state.follow, "signal 11"))  # another fault in between
     _checked(story)
     assert _gpu_fault(story) == (m.TakeAction(story.number, RecoveryAction.REBOOT),)
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     back_to_ready(story)
     assert _gpu_fault(story) == (m.EndServer(),)
@@ -248,7 +248,7 @@ def test_a_link_that_comes_back_from_a_reconnect_was_mended_by_it() -> None:
     story = Story().until_ready()
     story.on_event(OFFLINE)
     story.on_event(m.WaitEnded(story.number))
-    story.on_event(m.Unlisted())  # adb opens it anew
+    story.on_event(m.PlainEvent.UNLISTED)  # adb opens it anew
     story.on_event(USABLE)
     back_to_ready(story)
     assert last(story) == (RecoveryAction.RECONNECT, ActionOutcome.MENDED)
@@ -282,7 +282,7 @@ def test_an_unadopted_phones_silence_is_waited_out() -> None:
 def test_an_unplugged_phone_costs_no_action() -> None:
     story = Story().until_ready()
     for _ in range(50):
-        assert story.on_event(m.Unlisted()) == ()
+        assert story.on_event(m.PlainEvent.UNLISTED) == ()
         story.on_event(USABLE)
         story.on_event(m.WorkFailed(story.number, "link lost"))
     assert story.state.progress.spent == ()
@@ -290,7 +290,7 @@ def test_an_unplugged_phone_costs_no_action() -> None:
 
 def test_a_mute_phone_is_reconnected_after_a_second_silence() -> None:
     story = Story().until_ready()
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     silence = "it did not answer"
     assert isinstance(story.on_event(m.WorkFailed(story.number, silence, fault=DeviceFault.MUTE))[0], m.RetryLater)
@@ -336,12 +336,12 @@ def test_a_quarantine_outlives_the_cable() -> None:
     story = Story().until_ready()
     story.on_event(m.QuarantineOrdered("screen cracked"))
     assert (story.state.life, story.last) == (Life.QUARANTINED, (m.EndServer(),))
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert story.state.reason.startswith("quarantined: screen cracked; ")
     story.on_event(USABLE)
     assert story.on_event(m.Identified(story.number, adopted=True)) == ()
     assert (story.state.life, story.state.reason) == (Life.QUARANTINED, "screen cracked")
-    assert story.on_event(m.Released()) == (m.Identify(story.number),)
+    assert story.on_event(m.PlainEvent.RELEASED) == (m.Identify(story.number),)
     story.on_event(m.Identified(story.number, adopted=True))
     assert story.state.life is Life.PROVISIONING
 
@@ -349,15 +349,15 @@ def test_a_quarantine_outlives_the_cable() -> None:
 def test_other_bundles_release_only_whom_a_bundle_put_there() -> None:
     story = Story().until_ready()
     story.on_event(m.QuarantineOrdered("screen cracked"))
-    assert story.on_event(m.BundlesChanged()) == ()
+    assert story.on_event(m.PlainEvent.BUNDLES_CHANGED) == ()
     assert story.state.life is Life.QUARANTINED
 
 
 def test_a_released_phone_that_is_away_is_free_when_it_returns() -> None:
     story = Story().until_ready()
     story.on_event(m.QuarantineOrdered("screen cracked"))
-    story.on_event(m.Unlisted())
-    story.on_event(m.Released())
+    story.on_event(m.PlainEvent.UNLISTED)
+    story.on_event(m.PlainEvent.RELEASED)
     story.on_event(USABLE)
     back_to_ready(story)
 
@@ -366,7 +366,7 @@ def test_an_unadopted_phone_is_not_kept_in_a_quarantine_that_nobody_could_end() 
     story = Story()
     story.on_event(USABLE)
     story.on_event(m.BugFound("a bug in farm", "report it"))
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=False))
     assert (story.state.life, story.state.quarantine) == (Life.NEW, None)
@@ -402,7 +402,7 @@ def test_a_bundle_that_never_worked_waits_for_another_one() -> None:
     story.on_event(m.WorkFailed(story.number, "cannot link", fault=DeviceFault.START))
     assert story.state.quarantine is not None
     assert (story.state.life, story.state.quarantine.rule) == (Life.QUARANTINED, ReleaseRule.BUNDLES)
-    assert isinstance(story.on_event(m.BundlesChanged())[0], m.Provision)
+    assert isinstance(story.on_event(m.PlainEvent.BUNDLES_CHANGED)[0], m.Provision)
 
 
 def test_what_the_host_or_the_hub_did_costs_the_phone_nothing() -> None:

@@ -54,7 +54,7 @@ def test_a_session_that_broke_first_does_not_save_it_from_tidying() -> None:
 
 def test_what_was_pulled_out_is_tidied_when_it_is_back() -> None:
     story = Story().until_ready()
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert story.on_event(m.LeftByPerson("its phone was lost")) == ()
     story.on_event(USABLE)
     story.on_event(m.Identified(story.number, adopted=True))
@@ -153,7 +153,7 @@ def test_a_lent_bundle_that_fails_gives_way_to_its_own_and_quarantines_nothing(k
 
 def test_a_phone_that_goes_away_is_lent_no_more_and_takes_only_what_is_its_own() -> None:
     story = borrowed()
-    story.on_event(m.Unlisted())
+    story.on_event(m.PlainEvent.UNLISTED)
     assert (story.state.bundle_override, bool(story.state.refusal)) == ("", True)
     assert story.on_event(m.BundleWanted("b2")) == ()
     assert (story.state.bundle_override, story.state.refusal) == ("", MEANING[Life.GONE])

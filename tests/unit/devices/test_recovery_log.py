@@ -181,7 +181,7 @@ async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk])
     first = desk()
 
     def wrong(of: Desk) -> None:
-        of.on_event(m.CheckDue())
+        of.on_event(m.PlainEvent.CHECK_DUE)
         of.on_event(m.Provisioned(of.life.state.generation, "b"))
         of.on_event(m.ServerStarted(of.life.state.generation))
         of.on_event(m.WorkFailed(of.life.state.generation, "wrong numbers", fault=DeviceFault.WRONG))
@@ -208,7 +208,7 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     assert second.log.quarantined_at("S1") == START
     second.life = Lifecycle(kept)
     second.at = START + timedelta(hours=2)
-    second.on_event(m.Released())
+    second.on_event(m.PlainEvent.RELEASED)
     await second.log.close()
     assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
     (row,) = second.log.taken("S1")
