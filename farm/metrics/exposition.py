@@ -30,8 +30,8 @@ Labels = tuple[str, ...]
 L = TypeVar("L", bound=str | Labels)
 
 
-class Page:
-    """Values by metric and label values, as the catalogue has them."""
+class Page(Collector):
+    """Values by metric and label values, as the catalogue has them; a collector for a registry of prometheus_client."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
@@ -57,28 +57,14 @@ class Page:
         for labels, histogram in histograms.items():
             into[_tuple(labels)] = histogram.cumulative(), histogram.total
 
-
-def _tuple(labels: str | Labels) -> Labels:
-    return (labels,) if isinstance(labels, str) else labels
-
-
-PLAIN, OPEN = CONTENT_TYPE_PLAIN_0_0_4, CONTENT_TYPE_LATEST
-
-
-class PageCollector(Collector):
-    """A page for a registry of prometheus_client."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-
     def collect(self) -> Iterator[Metric]:
         """Every family of the catalogue, also those without a sample."""
         for name, metric in METRICS.items():
-            values = self._page.values[name]
+            values = self.values[name]
             match metric.kind:
                 case Kind.HISTOGRAM:
                     spread = HistogramMetricFamily(name, metric.meaning, labels=metric.labels)
-                    for labels, (rows, total) in self._page.histograms[name].items():
+                    for labels, (rows, total) in self.histograms[name].items():
                         buckets = [("+Inf" if bound == float("inf") else repr(bound), count) for bound, count in rows]
                         spread.add_metric(labels, buckets, total)
                     yield spread
@@ -95,6 +81,13 @@ class PageCollector(Collector):
                     yield plain
 
 
+def _tuple(labels: str | Labels) -> Labels:
+    return (labels,) if isinstance(labels, str) else labels
+
+
+PLAIN, OPEN = CONTENT_TYPE_PLAIN_0_0_4, CONTENT_TYPE_LATEST
+
+
 def rendered(page: Page, accept: str = "", *, process: Collector | None = None) -> tuple[bytes, str]:
     """The answer to a scrape and its content type.
 
@@ -104,7 +97,7 @@ def rendered(page: Page, accept: str = "", *, process: Collector | None = None) 
         process: further metrics, of the process.
     """
     registry = CollectorRegistry()
-    registry.register(PageCollector(page))
+    registry.register(page)
     if process is not None:
         registry.register(process)
     if "application/openmetrics-text" not in accept:

@@ -36,14 +36,6 @@ class Script:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scripts:
-    """The set of them; `hash` names the version."""
-
-    files: tuple[Script, ...]
-    hash: str
-
-
 def scripts_folder() -> Path:
     """Where the device scripts are: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(farm.__file__).parent
@@ -51,17 +43,21 @@ def scripts_folder() -> Path:
 
 
 @cache
-def scripts() -> Scripts:
+def scripts() -> tuple[Script, ...]:
     """The scripts that are kept on a phone, read once."""
     folder = scripts_folder()
-    files = tuple(_read(folder / name) for name in _SCRIPTS)
-    return Scripts(files, hashlib.sha256("".join(file.sha256 for file in files).encode()).hexdigest())
+    return tuple(_read(folder / name) for name in _SCRIPTS)
+
+
+def scripts_hash() -> str:
+    """It names their version."""
+    return hashlib.sha256("".join(file.sha256 for file in scripts()).encode()).hexdigest()
 
 
 def scripts_changed() -> bool:
     """Whether the files are others than those that were read: farm was upgraded under its daemon. Blocks."""
     try:
-        return any(_read(file.local) != file for file in scripts().files)
+        return any(_read(file.local) != file for file in scripts())
     except OSError:
         return True
 

@@ -32,6 +32,7 @@ from farm.devices.server.phone_paths import (
     incoming_folder,
     scripts,
     scripts_changed,
+    scripts_hash,
 )
 from farm.devices.server.rpc_server import RunningServer, ServerStatus, StuckProcessError, parse_status, script_error
 
@@ -86,14 +87,14 @@ async def provision(
     if whole and current:
         return found
     files = [] if current else _script_files()
-    room = _only(BIN, [MARKER, *(file.name for file in scripts().files)])
+    room = _only(BIN, [MARKER, *(file.name for file in scripts())])
     if not whole:
         files += _bundle_files(bundle)
         room += _make_room(bundle)
     await _run(client, serial, room)
     async with push_slot or nullcontext():
         pushed = await _push(client, serial, bundle, files, progress)
-    await _run(client, serial, _finish("" if current else scripts().hash, "" if whole else bundle.hash))
+    await _run(client, serial, _finish("" if current else scripts_hash(), "" if whole else bundle.hash))
     server_now = found.server if whole else ServerStatus(False, "the bundle was replaced under it")
     return replace(found, server=server_now, pushed_files=pushed)
 
@@ -104,9 +105,9 @@ async def repair_scripts(client: AdbClient, serial: str) -> int:
     Raises:
         PhoneError, HostError: as `provision`.
     """
-    await _run(client, serial, _only(BIN, [MARKER, *(file.name for file in scripts().files)]))
+    await _run(client, serial, _only(BIN, [MARKER, *(file.name for file in scripts())]))
     pushed = await _push(client, serial, None, _script_files())
-    await _run(client, serial, _finish(scripts().hash, ""))
+    await _run(client, serial, _finish(scripts_hash(), ""))
     return pushed
 
 
@@ -124,7 +125,7 @@ def probe_command(bundle: Bundle, server: RunningServer | None) -> str:
     return f"""\
 echo '{SECTION}scripts'
 cat {BIN}/{MARKER} 2>/dev/null
-cd {BIN} 2>/dev/null && stat -c '%s %a %n' {" ".join(file.name for file in scripts().files)} 2>/dev/null
+cd {BIN} 2>/dev/null && stat -c '%s %a %n' {" ".join(file.name for file in scripts())} 2>/dev/null
 echo '{SECTION}bundles'
 ls -a {BUNDLES} 2>/dev/null
 echo '{SECTION}marker'
@@ -145,7 +146,7 @@ def parse_probe(output: bytes, bundle: Bundle) -> Probe:
     sections = split_sections(output)
     notes = sections.get("note", "").split()
     found_scripts = set(sections.get("scripts", "").splitlines())
-    current = {scripts().hash, *(f"{file.size} {SCRIPT_MODE:o} {file.name}" for file in scripts().files)}
+    current = {scripts_hash(), *(f"{file.size} {SCRIPT_MODE:o} {file.name}" for file in scripts())}
     found = set(sections.get("files", "").splitlines())
     wanted = {f"{file.size} {file.mode:o} {file.name}" for file in bundle.files}
     others = tuple(
@@ -171,7 +172,7 @@ async def drop_bundles(client: AdbClient, serial: str, folders: Collection[str])
 
 
 def _script_files() -> list[PushFile]:
-    return [PushFile(file.local, f"{BIN}/{file.name}", SCRIPT_MODE, file.sha256) for file in scripts().files]
+    return [PushFile(file.local, f"{BIN}/{file.name}", SCRIPT_MODE, file.sha256) for file in scripts()]
 
 
 def _bundle_files(bundle: Bundle) -> Sequence[PushFile]:

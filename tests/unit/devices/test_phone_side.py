@@ -13,14 +13,14 @@ from farm.bundle.model import Bundle, BundleFile
 from farm.common.phone_text import SECTION
 from farm.devices.agent import back_off_s
 from farm.devices.lifecycle.messages import LinkState, listed
-from farm.devices.server.phone_paths import ROOT, scripts
+from farm.devices.server.phone_paths import ROOT, scripts, scripts_hash
 from farm.devices.server.provision import parse_probe, probe_command
 from farm.devices.server.rpc_server import RunningServer, describe_death, parse_status
 
 HASH = "ab" * 32
 FILES = (BundleFile("tvm_rpc", "00" * 32, 1234, 0o755), BundleFile("libtvm_runtime.so", "11" * 32, 99, 0o644))
 BUNDLE = Bundle("x", HASH, "arm64-v8a", FILES, Path("/nowhere"), "default", (), "0.27", False)
-SCRIPTS = [scripts().hash, *(f"{file.size} 755 {file.name}" for file in scripts().files)]
+SCRIPTS = [scripts_hash(), *(f"{file.size} 755 {file.name}" for file in scripts())]
 STATUS = "boot_now=b\nversion=1\nid=i\nboot=b\nbundle=h\npid=7\nport=5001\nstarted=1\nsessions=2\nadoptable=yes\n"
 
 

@@ -77,7 +77,7 @@ async def test_scripts_that_were_exchanged_under_the_daemon_are_not_blamed_on_th
 ) -> None:
     installed = tmp_path / "device_scripts"
     installed.mkdir()
-    for file in phone_paths.scripts().files:
+    for file in phone_paths.scripts():
         (installed / file.name).write_bytes(file.local.read_bytes())
     monkeypatch.setattr(phone_paths, "scripts_folder", lambda: installed)
     phone_paths.scripts.cache_clear()
