@@ -133,6 +133,10 @@ class HeartbeatWatch:
     greeted: bool = False
     step: str = "starting"
 
+    def stood_still(self, standstill_s: float, now_s: float) -> None:
+        """The daemon itself did not run for that long: its worker may have sent what was not read."""
+        self.last_message_s = min(now_s, self.last_message_s + standstill_s)
+
 
 def overdue(watch: HeartbeatWatch, timeout_s: float, now_s: float) -> FarmError | None:
     """Why a worker must be killed now; None while all is well."""

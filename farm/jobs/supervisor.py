@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import shutil
 import signal
@@ -190,14 +191,18 @@ class Supervisor:
     async def _outcome(self, attempt: LiveAttempt, zygote: Zygote, output: WorkerOutput) -> Mapping[str, Any]:
         task = attempt.task
         exited = asyncio.ensure_future(zygote.exited(task.attempt))
+        look_by_s = math.inf
         try:
             while True:
                 now_s = asyncio.get_running_loop().time()
+                if now_s - look_by_s > LOOK_S:
+                    attempt.watch.stood_still(now_s - look_by_s, now_s)
                 problem = overdue(attempt.watch, task.timeout_s, now_s)
                 if problem is not None:
                     problem.evidence = output.tail
                     raise problem
                 wait_s = min(LOOK_S, max(0.0, next_check_s(attempt.watch, task.timeout_s) - now_s))
+                look_by_s = now_s + wait_s
                 await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.result.done():
                     return attempt.result.result()

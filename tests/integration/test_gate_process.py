@@ -154,6 +154,21 @@ async def test_a_gate_that_hangs_is_given_up_and_reached_again(monkeypatch, capl
         await daemon.stop()
 
 
+async def test_a_standstill_of_the_daemon_is_no_silence_of_the_gate(monkeypatch):
+    """Timers are due before what came meanwhile is read: the kernel answers an interrupted wait with nothing."""
+    async with Lab() as lab:
+        daemon = await lab.daemon()
+        session = await lab.session()
+        clock = lab.loop.time
+        monkeypatch.setattr(lab.loop, "time", lambda: clock() + remote_server.SILENT_S + 2)
+        assert await echo(session)
+        assert await echo(session)
+        assert not daemon.door.problem
+        assert not daemon.ended()
+        await daemon.leasing.revoke("pixel", "kicked")
+        await daemon.stop()
+
+
 async def test_no_gate_is_said_with_a_hint(monkeypatch):
     monkeypatch.setattr(remote_server, "START_WAIT_S", 0.0)
     async with Lab() as lab:

@@ -10,7 +10,7 @@ import pytest
 
 from farm.common.errors import HostError
 from farm.jobs import supervisor as module
-from farm.jobs.attempt import Task
+from farm.jobs.attempt import SILENCE_LIMIT_S, HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain, ToolchainError, Zygote
 from tests.support.waiting import until
@@ -42,6 +42,21 @@ async def test_a_host_without_descriptors_is_the_hosts_fault_and_no_bug_of_farms
     with pytest.raises(HostError, match="this host cannot start a worker: Too many open files") as raised:
         await supervisor.run("default", task, SimpleNamespace())
     assert "ulimit -n" in raised.value.hint
+
+
+async def test_a_standstill_of_the_daemon_is_no_silence_of_a_worker(monkeypatch):
+    loop = asyncio.get_running_loop()
+    clock, now = loop.time, loop.time()
+    task = Task("bench-1.1", 7, "farm.kinds.bench.worker", {}, timeout_s=600.0)
+    attempt = LiveAttempt(task, None, HeartbeatWatch(now, now, greeted=True))
+    zygote = SimpleNamespace(exited=lambda _: asyncio.Event().wait())
+    outcome = asyncio.create_task(Supervisor._outcome(None, attempt, zygote, SimpleNamespace(tail="")))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(loop, "time", lambda: clock() + SILENCE_LIMIT_S + 1)
+    await asyncio.wait((outcome,), timeout=0)
+    await asyncio.wait((outcome,), timeout=0)
+    attempt.result.set_result({"value": 1})
+    assert await outcome == {"value": 1}
 
 
 async def test_a_fifo_in_the_logs_place_does_not_hold_a_start(tmp_path):
