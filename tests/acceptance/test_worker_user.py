@@ -52,7 +52,7 @@ def test_a_model_is_compiled_and_run_by_nobody(farm):
         assert Path(worker.cwd()).stat().st_mode & 0o777 == 0o700
 
 
-def test_nobody_reaches_nothing_of_the_farms_own(farm):
+def test_the_worker_user_reaches_nothing_of_the_farms_own(farm):
     state, run = farm.folder / "state", farm.folder / "run"
     named = (state, state / "adb", state / "adb" / "adbkey", state / "artifacts", state / "logs", state / "work")
     closed = [*named, *state.glob("farm.db*"), *(state / "artifacts").iterdir(), run / "control.sock", run / "adb.sock"]

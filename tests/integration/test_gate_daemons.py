@@ -80,7 +80,7 @@ async def test_another_users_daemon_is_refused(monkeypatch):
             await lab.daemon()
 
 
-async def test_more_silent_daemons_than_the_gate_looks_at_wait_outside(monkeypatch):
+async def test_more_silent_daemons_than_the_gate_serves_wait_outside(monkeypatch):
     monkeypatch.setattr(gate_process, "MOST_LINKS", 2)
     async with Lab() as lab:
         silent = [await lab.connected() for _ in range(3)]

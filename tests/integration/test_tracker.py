@@ -382,7 +382,7 @@ async def test_a_waiting_client_gets_the_server_that_comes():
         (ExternalConfig(), wire.UpdateInfo("Android", None, 9090)),
     ],
 )
-async def test_who_may_not_register_is_told_so(policy, message):
+async def test_a_refused_registration_gets_a_message(policy, message):
     async with Lab(external=policy) as lab:
         lab.devices.add("pixel", "android")
         server = await lab.client()

@@ -126,7 +126,7 @@ async def test_all_users_together_are_served_in_turn(monkeypatch):
         each.close()
 
 
-async def test_who_has_a_users_share_is_sent_away_and_told_once_until_one_ends(monkeypatch):
+async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_ends(monkeypatch):
     user = "ann"
     monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("127.0.0.1", 1, user), None))
     served, problems = [], []

@@ -289,7 +289,7 @@ async def test_a_reverse_that_is_dialled_can_be_removed(
 
 
 @needs_namespaces  # the host may have no nc
-async def test_a_reverse_made_in_advance_opens_nobodys_lease(leased: Leased, client: AdbClient) -> None:
+async def test_a_reverse_made_in_advance_opens_no_lease(leased: Leased, client: AdbClient) -> None:
     """For it the adb server dials, under our own uid, which every lease lets in."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]

@@ -81,7 +81,7 @@ async def test_an_artifact_that_a_power_cut_left_short_is_taken_again(tmp_path):
         assert folder.used_bytes == 5
 
 
-async def test_nobody_spoils_anothers_upload(tmp_path):
+async def test_no_user_damages_anothers_upload(tmp_path):
     """Who sent one wrong byte first as somebody's artifact had it refused, again whenever they liked."""
     folder, sha256 = ArtifactFolder(tmp_path), hashlib.sha256(b"right").hexdigest()
     await folder.put(sha256, 0, b"wr", 5, "mallory")
@@ -120,7 +120,7 @@ def test_what_comes_from_a_phone_has_a_sender(tmp_path):
     assert folder.used_bytes == 50
 
 
-async def test_nobody_fills_the_folder_for_the_others(tmp_path):
+async def test_no_user_fills_the_artifact_folder(tmp_path):
     """Uploads that are under way stayed for a day, complete ones for an hour: nobody else had room meanwhile."""
     use = SimpleNamespace(live=frozenset, results=lambda: {anns.name})
     folder = ArtifactFolder(tmp_path, ArtifactRules(budget_bytes=100), use=use)

@@ -152,7 +152,7 @@ async def test_each_role_may_what_it_may_and_refusals_are_written_down(lab):
 
 
 @pytest.mark.parametrize("client", ["blocking", "asynchronous"])
-async def test_a_key_of_nobody_is_refused_in_words(lab, client, caplog):
+async def test_an_unknown_key_is_refused_with_a_message(lab, client, caplog):
     asked = {"blocking": ask, "asynchronous": ask_linked}[client]
     with caplog.at_level(logging.WARNING), pytest.raises(NotAllowedError, match="does not take this key"):
         await asked(lab.stranger(), "ping")
@@ -160,7 +160,7 @@ async def test_a_key_of_nobody_is_refused_in_words(lab, client, caplog):
     assert lab.accounts.keys.wrong == 1
 
 
-async def test_wrong_keys_are_told_once_counted_and_made_to_wait(lab, caplog):
+async def test_wrong_keys_are_logged_once_counted_and_delayed(lab, caplog):
     tries = FREE_TRIES + 1
     with caplog.at_level(logging.WARNING):
         for _ in range(tries):
@@ -172,7 +172,7 @@ async def test_wrong_keys_are_told_once_counted_and_made_to_wait(lab, caplog):
     assert (await ask(ann, "ping"))["user"] == "ann"  # whoever has a right key waits for nobody's mistakes
 
 
-async def test_without_curve_nobody_gets_in(lab):
+async def test_a_client_without_curve_is_refused(lab):
     def run():
         with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
             plain.linger = 0
@@ -268,7 +268,7 @@ async def test_a_key_file_is_all_that_a_client_needs(lab, tmp_path):
         read_key(path)
 
 
-def test_the_daemons_key_is_made_once_for_nobody_elses_eyes(tmp_path):
+def test_the_daemons_key_is_made_once_and_only_the_daemon_reads_it(tmp_path):
     path = tmp_path / "keys" / "server.key"
     first = server_keys(path)
     assert server_keys(path) == first
@@ -294,7 +294,7 @@ async def test_a_taken_port_is_reported_and_the_other_interface_is_closed(lab, t
     assert not (folder / "control.sock").exists()
 
 
-async def test_a_broken_database_admits_nobody_and_closes_no_interface(lab, monkeypatch, caplog):
+async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface(lab, monkeypatch, caplog):
     key = await lab.new("ann")
     by_key = lab.accounts.by_curve_key
     asked, held = [], asyncio.Event()

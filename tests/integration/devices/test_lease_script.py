@@ -137,7 +137,7 @@ def test_what_people_left_running_ends_and_nothing_else(phone: PhoneFolder) -> N
     follower.communicate()
 
 
-def test_nobody_is_spared_for_a_name_or_for_what_they_write_into_the_note(phone: PhoneFolder) -> None:
+def test_no_process_is_spared_for_its_name_or_a_changed_note(phone: PhoneFolder) -> None:
     noted = begun(phone)
     name = str(phone.root / "bin" / "rpc_supervise.sh")
     with running(phone, name) as named, running(phone) as forged:
@@ -150,7 +150,7 @@ def test_nobody_is_spared_for_a_name_or_for_what_they_write_into_the_note(phone:
         assert (named.wait(LIMIT_S), forged.wait(LIMIT_S)) == (-9, -9)
 
 
-def test_without_the_hash_of_the_note_nobody_is_spared(phone: PhoneFolder) -> None:
+def test_without_the_hash_of_the_note_no_process_is_spared(phone: PhoneFolder) -> None:
     """The daemon was started anew meanwhile: what is there may be of the holder's making."""
     with running(phone) as before:
         begun(phone)

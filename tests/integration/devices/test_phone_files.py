@@ -91,7 +91,7 @@ rm -rf ../../lease
 """
 
 
-async def test_what_a_holder_changed_of_farms_own_files_serves_nobody_after_them(rig) -> None:
+async def test_changes_of_a_holder_to_farms_files_are_undone(rig) -> None:
     async with rig() as r:
         view = await r.until(Life.READY)
         everything = (

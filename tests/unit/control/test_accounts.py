@@ -108,7 +108,7 @@ async def test_a_use_is_noted_once_a_minute(store):
     assert store.accounts.get("ann").used_at == now
 
 
-def test_wrong_ones_are_told_once_and_wait_longer_each_time(caplog):
+def test_wrong_tokens_are_logged_once_and_wait_longer_each_time(caplog):
     now = 0.0
     tries = FailedAttempts("token", clock=lambda: now)
     with caplog.at_level(logging.WARNING):

@@ -34,7 +34,7 @@ def call(told):
     return SimpleNamespace(caller=Caller("vic", Role.VIEWER, peer.origin, peer), progress=progress)
 
 
-async def test_others_have_their_turn_while_the_past_is_told(verbs):
+async def test_other_callers_have_their_turn_while_past_events_are_sent(verbs):
     told, most = [], 0
 
     async def look():

@@ -31,7 +31,7 @@ class Rows:
         self.rows += records
 
 
-def test_viewers_only_look(tmp_path):
+def test_verbs_of_viewers_change_nothing(tmp_path):
     verbs = every_verb(tmp_path)
     assert all(isinstance(role, Role) for role in verbs.values())
     assert {kind for kind, role in verbs.items() if role is Role.VIEWER} == VIEWERS_MAY

@@ -63,7 +63,7 @@ async def test_a_failure_is_told_to_those_who_wait_and_not_kept() -> None:
     assert looks.at == ["wrong", "wrong"]
 
 
-async def test_the_doctor_looks_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_doctor_runs_once_for_simultaneous_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of a viewer read the whole database and started a uhubctl."""
     monkeypatch.setattr(doctor_verbs, "host_findings", lambda _host: [])
     usb = Looks()
@@ -78,7 +78,7 @@ async def test_the_doctor_looks_once_for_all_who_ask(monkeypatch: pytest.MonkeyP
     assert usb.at == ["hubs"]
 
 
-async def test_one_bundle_is_verified_at_a_time_and_once_for_all_who_ask() -> None:
+async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_callers() -> None:
     """Forty calls of a viewer took every thread of the daemon."""
     waiting: list[str] = []
     verified: list[str] = []

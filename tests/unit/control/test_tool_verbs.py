@@ -159,7 +159,7 @@ async def test_files_come_one_at_a_time_of_a_user_and_of_a_phone(slow, users, ph
     assert slow.tools.most == 1
 
 
-async def test_a_pull_ends_when_somebody_else_gets_the_phone(slow, tmp_path):
+async def test_a_pull_ends_when_another_user_gets_the_phone(slow, tmp_path):
     pull = asyncio.create_task(ask(slow.verbs.pull, "mallory", Role.USER, device="a", path="/big"))
     await until(lambda: slow.under_way)
     await slow.leasing.acquire(LeaseRequest(Selector.parse("android"), "ann", LeaseSource.JOB))
@@ -169,7 +169,7 @@ async def test_a_pull_ends_when_somebody_else_gets_the_phone(slow, tmp_path):
     assert list((tmp_path / "partial").iterdir()) == []
 
 
-async def test_what_adb_says_is_asked_of_a_phone_that_nobody_else_holds(held):
+async def test_adb_output_is_read_from_a_phone_without_another_users_lease(held):
     """It starts shells, which whoever measures there would see in the numbers."""
     verbs, _ = held
     with pytest.raises(NotAllowedError, match="alice holds a"):

@@ -76,7 +76,7 @@ async def test_what_clients_say_of_tasks_may_be_nonsense(store: Any, best: dict[
     assert len(store.record_sets.page(limit=50)) == KEPT_VERSIONS
 
 
-async def test_nobody_pushes_out_what_others_keep(store: Any) -> None:
+async def test_no_user_displaces_records_of_others(store: Any) -> None:
     assert await kept(store) == 1
     for number in range(2, KEPT_VERSIONS + 5):
         assert await kept(store, user="mallory", job="", artifact=f"{number:064}") == number
@@ -123,7 +123,7 @@ async def test_their_artifacts_are_never_in_the_way(store: Any) -> None:
     assert "f" * 64 in store.artifact_use.live()
 
 
-async def test_no_grant_waits_for_a_look_at_what_can_go(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_grant_waits_for_the_search_for_sets_to_delete(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """21 sets of 0.9 MB, kept again and again by one user, stopped every commit for 8 s each time."""
     looking, written, real = threading.Event(), threading.Event(), artifacts.superseded
 

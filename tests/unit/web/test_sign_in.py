@@ -85,7 +85,7 @@ def test_nobody_is_led_elsewhere(path: str, own: bool) -> None:
     assert own_path(path) == (path if own else "/")
 
 
-async def test_sign_in_sign_out_and_wrong_tokens_are_told() -> None:
+async def test_sign_in_sign_out_and_wrong_tokens_are_audited() -> None:
     async with page() as opened:
         await opened.client.post("/sign-in", data={"token": "farm_wrong"})
         csrf = await opened.sign_in("ann", Role.USER)
