@@ -251,7 +251,7 @@ def running_lab(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment()
         )
     try:
-        if not _said_ready(process):
+        if not _is_ready(process):
             _stop(process)
             with log_path.open("rb") as log:
                 log.seek(began)
@@ -268,18 +268,18 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-def _said_ready(process: subprocess.Popen[bytes]) -> bool:
+def _is_ready(process: subprocess.Popen[bytes]) -> bool:
     """Wait for the line that says all phones are up; False when it ended or took too long."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], BOOT_TIMEOUT_S)
     return bool(ready) and process.stdout.readline().strip() == READY_LINE.encode()
 
 
-def _start_error(exit_code: int, said: str) -> FarmError:
-    first = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
+def _start_error(exit_code: int, output: str) -> FarmError:
+    first = next((line.removeprefix("error: ") for line in output.splitlines() if line.startswith("error: ")), "")
     if exit_code == ExitCode.USAGE and first:
-        return UserError(first, evidence=said)
-    return lab_unreachable_error(first or f"the lab did not come up (exit code {exit_code})", evidence=said)
+        return UserError(first, evidence=output)
+    return lab_unreachable_error(first or f"the lab did not come up (exit code {exit_code})", evidence=output)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -157,7 +157,7 @@ class LabPhone:
             self.boots_that_loop -= 1
             self._start_timer = loop.call_later(self.loop_after_s, self.reboot_into, "", REBOOT_S)
         self.refresh()
-        self._tell({"do": "configure", "config": self.config.to_record()})
+        self._send_message({"do": "configure", "config": self.config.to_record()})
         self.notify()
 
     def _unwatch(self) -> None:
@@ -315,7 +315,7 @@ class LabPhone:
         self.plugged = True
         self.mind_supply()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send_message(self, message: dict[str, Any]) -> None:
         assert self._booted is not None
         self._booted.line.send(json.dumps(message).encode())
 
@@ -331,7 +331,7 @@ class LabPhone:
         number = self._last_request
         answer = self._requests[number] = asyncio.get_running_loop().create_future()
         try:
-            self._tell({**message, "id": number})
+            self._send_message({**message, "id": number})
             async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 reply = await answer
         except TimeoutError as error:

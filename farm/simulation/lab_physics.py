@@ -111,14 +111,14 @@ class LivePhysics:
             await asyncio.sleep(_TICK_S)
             now = loop.time()
             state = self._phone.state()
-            busy_cores = self._look(now - before)
+            busy_cores = self._busy_cores(now - before)
             if self.climate is not None:
                 self._load = physics.load(self._load, busy_cores, now - before)
                 self._step(self.climate, state, busy_cores, (now - before) * self.climate.speed)
             self.throttle.set_share(self._phone.state().clock_scale)
             before = now
 
-    def _look(self, seconds: float) -> float:
+    def _busy_cores(self, seconds: float) -> float:
         """How many cores the phone kept busy since the last look; remembers its sessions."""
         if not self._phone.powered:
             return 0.0

@@ -72,7 +72,7 @@ class PhoneUserland:
     def set_radio(self, name: str, value: str) -> None:
         """Switch `airplane` or `wifi` by hand."""
         (self._phone.spec.directory / RUN / name).write_text(f"{value}\n", "utf-8")
-        self._on_said(name)
+        self._on_file_written(name)
 
     def is_unheard(self, name: str, text: str) -> bool:
         """Whether root wrote a file below the phone's directory and we have not heard: it is left until we have."""
@@ -84,8 +84,8 @@ class PhoneUserland:
         if not self._phone.spec.rooted:
             return
         files = clock_files(load_profile(self._phone.spec.profile).sysfs, state)
-        said = {path: text for path, text in files if is_settable(path) and path[1:] not in self._phone.captured}
-        self._shown = {path: self._shown[path] if path[1:] in left else text for path, text in said.items()}
+        contents = {path: text for path, text in files if is_settable(path) and path[1:] not in self._phone.captured}
+        self._shown = {path: self._shown[path] if path[1:] in left else text for path, text in contents.items()}
 
     def _text(self, path: str) -> str:
         try:
@@ -95,7 +95,7 @@ class PhoneUserland:
 
     def _watch(self) -> None:
         directory = self._phone.spec.directory
-        self._watches.append(self._watcher.watch(directory / RUN, self._on_said, moved=True))
+        self._watches.append(self._watcher.watch(directory / RUN, self._on_file_written, moved=True))
         if not self._phone.spec.rooted:
             return
         sysfs = load_profile(self._phone.spec.profile).sysfs
@@ -105,7 +105,7 @@ class PhoneUserland:
             place.mkdir(parents=True, exist_ok=True)
             self._watches.append(self._watcher.watch(place, partial(self._on_set, folder)))
 
-    def _on_said(self, name: str) -> None:
+    def _on_file_written(self, name: str) -> None:
         word = self._text(f"{RUN}/{name}")
         if name == "screen":
             self.screen_on = word == AWAKE

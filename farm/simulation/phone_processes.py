@@ -119,29 +119,29 @@ def _fork_into_namespaces(plan: PhonePlan, line: socket.socket, main: AdbdMain, 
     A process can make only one pid namespace for its children, so a helper does it and leaves init to us (we are the
     subreaper).
     """
-    told, tell = os.pipe()
+    reading_end, writing_end = os.pipe()
     adopted, adopt = os.pipe()
     helper = os.fork()
     if helper == 0:
         try:
-            os.close(told)
+            os.close(reading_end)
             os.close(adopt)
             enter_phone()
             init = os.fork()
             if init == 0:
-                os.close(tell)
+                os.close(writing_end)
                 # Wait for the end of the file: only a parent that stays may become the one we die with.
                 os.read(adopted, 1)
                 os.close(adopted)
                 _run_init(plan, line, main, ready, 0)
-            os.write(tell, str(init).encode())
+            os.write(writing_end, str(init).encode())
         except OSError as error:
             os.write(ready, str(error).encode())
         finally:
             os._exit(0)
-    os.close(tell)
+    os.close(writing_end)
     os.close(adopted)
-    with os.fdopen(told, "rb") as pipe:
+    with os.fdopen(reading_end, "rb") as pipe:
         pid = pipe.read()
     os.waitpid(helper, 0)  # from here on init is our child
     os.close(adopt)
@@ -184,7 +184,7 @@ def _run_init(plan: PhonePlan, line: socket.socket, main: AdbdMain, ready: int, 
         code = _reap_until_end(adbd, buttons, waker)
     except BaseException as error:  # noqa: BLE001 - as above
         traceback.print_exc()
-        _tell(ready, f"{type(error).__name__}: {error}")
+        _report(ready, f"{type(error).__name__}: {error}")
     finally:
         os._exit(code)
 
@@ -227,7 +227,7 @@ def _run_adbd(plan: PhonePlan, line: socket.socket, machine: Machine, main: Adbd
             os.setresgid(SHELL_UID, SHELL_UID, SHELL_UID)
             os.setresuid(SHELL_UID, SHELL_UID, SHELL_UID)
             _prctl(_PR_SET_DUMPABLE, 1)  # dropped with the uid; without it /proc/self is root's
-        _tell(ready, "ok")
+        _report(ready, "ok")
         main(ConnectionSource(line, machine))
         code = PhoneExit.ADBD_ENDED
     except BaseException:  # noqa: BLE001 - as above
@@ -287,13 +287,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def _tell(pipe: int, text: str) -> None:
+def _report(pipe: int, text: str) -> None:
     """Answer once, and close: the reader waits for the end of the file."""
     try:
         os.write(pipe, text.encode())
         os.close(pipe)
     except OSError:
-        return  # told before
+        return  # reported before
 
 
 def _report_and_exit(control: socket.socket, error: BaseException) -> NoReturn:

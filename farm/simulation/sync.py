@@ -127,9 +127,9 @@ class SyncService:
             self._stream.finish()
 
     def _on_stat(self, request: StatRequest) -> None:
-        look = os.stat if request.kind == b"STA2" else os.lstat
+        read_status = os.stat if request.kind == b"STA2" else os.lstat
         try:
-            reply = encode_stat(request.kind, look(self._machine.translate(request.path)))
+            reply = encode_stat(request.kind, read_status(self._machine.translate(request.path)))
         except OSError as error:
             reply = encode_stat(request.kind, None, error.errno or errno.EIO)
         except ValueError:  # a NUL inside the path

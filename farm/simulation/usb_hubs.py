@@ -185,18 +185,18 @@ class Hubs:
         return Said(out=await self._switch(chosen[0], action, options))
 
     async def _switch(self, hub: str, action: str, options: Mapping[str, str]) -> str:
-        said = ""
+        printed = ""
         steps = {"off": (False,), "on": (True,), "cycle": (False, True), "flash": (True, False), "toggle": (None,)}
         for number, on in enumerate(steps[action]):
             if number:
                 await asyncio.sleep(float(options.get("delay", "2")))
-            said += self._hub_text("Current", hub, options)
+            printed += self._hub_text("Current", hub, options)
             wanted = bool(on)
             for port in _ports(options, hubs_above(self._phones)[hub]):
                 wanted = on if on is not None else (hub, port) in self._off
                 await self.set_port(hub, port, on=wanted)
-            said += f"Sent power {'on' if wanted else 'off'} request\n" + self._hub_text("New", hub, options)
-        return said
+            printed += f"Sent power {'on' if wanted else 'off'} request\n" + self._hub_text("New", hub, options)
+        return printed
 
     def _is_smart(self, hub: str) -> bool:
         return "-" in hub and self._is_lit(hub) and hub not in self._unplugged

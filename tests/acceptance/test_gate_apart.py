@@ -63,7 +63,7 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
         before, running = leases(farm), [servers(each) for each in (phone, other)]
         story = Story(farm)
         getattr(farm.daemon, end)()
-        until(lambda: "new clients wait" in gate.said)
+        until(lambda: "new clients wait" in gate.log_text)
         client.go()
         assert client.hear() == ""  # computed with no daemon there
         with clients_while_away(farm, gate, clients) as new_request:
@@ -95,7 +95,7 @@ def test_sessions_compute_through_a_restart_of_the_daemon_and_newcomers_wait(far
 
 def clients_while_away(farm, gate, clients):
     """A client that comes while the daemon is away; where the farm is, it knows."""
-    port = int(gate.said.rsplit("127.0.0.1 port ", 1)[1].split(";")[0])
+    port = int(gate.log_text.rsplit("127.0.0.1 port ", 1)[1].split(";")[0])
     return clients.at("127.0.0.1", port, ONCE)
 
 

@@ -79,17 +79,17 @@ def test_a_watchdog_hears_progress_and_nothing_else(tmp_path, monkeypatch):
         daemon = psutil.Process(farm.daemon.process.pid)
         daemon.suspend()
         until(lambda: daemon.status() == psutil.STATUS_STOPPED)
-        said = len(manager.heard)
+        said = len(manager.received)
         stopped_at = time.monotonic()
         until(lambda: time.monotonic() - stopped_at > WATCHDOG_S)
-        assert len(manager.heard) <= said + 1  # one may have been on its way
+        assert len(manager.received) <= said + 1  # one may have been on its way
         daemon.resume()
-        until(lambda: len(manager.heard) > said + 1)
+        until(lambda: len(manager.received) > said + 1)
 
         farm.daemon.stop()
         until(lambda: manager.times("STOPPING=1"))
     assert len(manager.times("READY=1")) == 1
-    assert "STOPPING=1" in manager.heard[-1][1]
+    assert "STOPPING=1" in manager.received[-1][1]
 
 
 def greeting(path):
@@ -117,9 +117,9 @@ def test_a_gate_that_hangs_is_not_fed_and_the_next_one_has_its_port():
                 process = psutil.Process(gate.pid)
                 process.suspend()
                 until(lambda: process.status() == psutil.STATUS_STOPPED)
-                said, stopped_at = len(first.heard), time.monotonic()
+                said, stopped_at = len(first.received), time.monotonic()
                 until(lambda: time.monotonic() - stopped_at > WATCHDOG_S)
-                assert len(first.heard) <= said + 1  # one may have been on its way
+                assert len(first.received) <= said + 1  # one may have been on its way
                 gate.send_signal(signal.SIGABRT)  # as WatchdogSignal= says
                 process.resume()
                 assert gate.wait() == -signal.SIGABRT

@@ -19,7 +19,7 @@ from farm.control.verbs.job_views import JobSteps, JobStreams
 from farm.jobs.logs import AttemptLogs
 from farm.kinds import KINDS, JobKind
 from farm.store.event_history import EventHistory
-from tests.support.web_desk import Desk, page, said
+from tests.support.web_desk import Desk, page, text_of
 from tests.unit.jobs.dispatching import running
 
 
@@ -69,9 +69,9 @@ async def test_its_page_has_its_plots_and_its_words(socket, kind):
     async with page(Desk(**{"job.show": shown, "job.log_tail": log})) as web:
         answer = await web.client.get(f"/jobs/{job}")
     assert answer.status_code == 200
-    assert "options text <b>hello, times 2" in said(answer.text)
-    assert "Said 2 times." in said(answer.text)
-    assert "pixel said <b>hello <b>hello" in said(answer.text)
+    assert "options text <b>hello, times 2" in text_of(answer.text)
+    assert "Said 2 times." in text_of(answer.text)
+    assert "pixel said <b>hello <b>hello" in text_of(answer.text)
     assert "<b>" not in answer.text
 
 

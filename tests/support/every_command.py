@@ -66,9 +66,9 @@ def judge_all(
 
 
 def _judge(plain: Ended, streams: Streams, ended: Ended, environ: Mapping[str, str]) -> None:
-    said = ended.out + ended.err
-    assert "Traceback" not in said, said
-    assert "Exception ignored" not in said, said
+    output = ended.out + ended.err
+    assert "Traceback" not in output, output
+    assert "Exception ignored" not in output, output
     assert ended.code in DOCUMENTED, ended
     expected = plain.code
     if plain.out and streams.stdout != KEPT:

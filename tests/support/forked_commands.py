@@ -113,11 +113,11 @@ def _forked(request: dict[str, Any]) -> dict[str, Any] | None:
             stack.callback(os.close, master)
             out = b"".join(_read(master)).decode(errors="replace")
         code = _code(child)
-        said = []
+        streams = []
         for each in files:
             each.seek(0)
-            said.append(each.read().decode(errors="replace"))
-        return {"code": code, "out": out or said[0], "err": said[1]}
+            streams.append(each.read().decode(errors="replace"))
+        return {"code": code, "out": out or streams[0], "err": streams[1]}
 
 
 def _read(master: int) -> Iterator[bytes]:

@@ -121,11 +121,11 @@ class Lab:
         with await self.connected() as sock:
             for message in messages:
                 await self.loop.sock_sendall(sock, message)
-            said = []
+            answers = []
             async with asyncio.timeout(PATIENCE_S):
                 while data := await self.loop.sock_recv(sock, 1 << 16):
-                    said.append(json.loads(data))
-            return said
+                    answers.append(json.loads(data))
+            return answers
 
 
 async def echo(sock, data=b"ping"):

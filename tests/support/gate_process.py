@@ -27,7 +27,7 @@ class Gate:
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
 
@@ -39,15 +39,15 @@ class Gate:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        before = self.said.count("are served on") if self.log.exists() else 0
+        before = self.log_text.count("are served on") if self.log.exists() else 0
         command = [sys.executable, "-m", "farm", "gate", "--die-with-parent", "--socket", str(self.socket)]
         command += ["--port", str(self._port), "--wait-s", str(self._wait_s)]
         with self.log.open("ab") as out:
             process = self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(), cwd=ROOT
             )
-        until(lambda: self.said.count("are served on") > before or process.poll() is not None)
-        assert process.poll() is None, self.said
+        until(lambda: self.log_text.count("are served on") > before or process.poll() is not None)
+        assert process.poll() is None, self.log_text
 
     def kill(self) -> None:
         """SIGKILL."""

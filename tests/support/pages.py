@@ -43,9 +43,9 @@ def shown(page: Path) -> list[Shown]:
     return found
 
 
-def missing(promised: Shown, said: str) -> str:
-    """The first promised line that was not said, in order; "" when all were. Figures and blanks may differ."""
-    lines = iter(said.splitlines())
+def missing(promised: Shown, output: str) -> str:
+    """The first promised line that the output lacks, in order; "" when all were. Figures and blanks may differ."""
+    lines = iter(output.splitlines())
     for line in promised.output:
         if line.strip() and line.strip() != "..." and not any(_pattern(line).fullmatch(each.strip()) for each in lines):
             return line

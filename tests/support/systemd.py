@@ -28,7 +28,7 @@ class Manager:
 
     def __init__(self, folder: Path, name: str = "notify") -> None:
         self.path = folder / name
-        self.heard: list[tuple[float, list[str]]] = []  # (monotonic seconds, lines)
+        self.received: list[tuple[float, list[str]]] = []  # (monotonic seconds, lines)
         self.attempt: Callable[[], object] = lambda: None
         self.served_when_ready: object = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -39,17 +39,17 @@ class Manager:
     def _listen(self) -> None:
         while True:
             lines = self._socket.recv(4096).decode().split("\n")
-            self.heard.append((time.monotonic(), lines))
+            self.received.append((time.monotonic(), lines))
             if "READY=1" in lines and self.served_when_ready is None:
                 self.served_when_ready = self.attempt()
 
     def times(self, line: str, since: float = 0.0) -> list[float]:
         """When it was said."""
-        return [at for at, lines in tuple(self.heard) if line in lines and at >= since]
+        return [at for at, lines in tuple(self.received) if line in lines and at >= since]
 
     def statuses(self) -> list[str]:
         """What `systemctl status` would have shown."""
-        return [line for _, lines in tuple(self.heard) for line in lines if line.startswith("STATUS=")]
+        return [line for _, lines in tuple(self.received) for line in lines if line.startswith("STATUS=")]
 
 
 class Unit:

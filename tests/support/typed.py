@@ -7,7 +7,7 @@ import pytest
 LIMIT_S = 60.0
 
 
-def until_said(process: subprocess.Popen[str], words: str) -> None:
+def until_printed(process: subprocess.Popen[str], words: str) -> None:
     """Read what it says until there is such a line."""
     assert process.stderr is not None
     for line in process.stderr:

@@ -31,7 +31,7 @@ async def exposition(accept: str) -> tuple[bytes, str]:
     return b"farm_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
 
 
-def said(text: str) -> str:
+def text_of(text: str) -> str:
     """What a page says, without its tags."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
@@ -47,7 +47,7 @@ class Desk:
             **answers,
         }
         self.asked: list[tuple[Caller, str, Mapping[str, Any]]] = []
-        self.told: list[tuple[str, str, str]] = []  # who, what, how it ended
+        self.audited: list[tuple[str, str, str]] = []  # who, what, how it ended
 
     async def ask(self, caller: Caller, kind: str, fields: Mapping[str, Any]) -> Answer:
         """One verb."""
@@ -57,7 +57,7 @@ class Desk:
 
     async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
         """What is written down without a verb."""
-        self.told.append((caller.origin, kind, outcome))
+        self.audited.append((caller.origin, kind, outcome))
 
 
 class AccountStore:

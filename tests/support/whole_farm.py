@@ -112,8 +112,8 @@ class Story:
         for event in self._farm.events(self._since):
             self._since = event["seq"]
             self.events.append(event)
-            told = {"subject": event["subject"], **event["data"]}
-            if event["kind"] == kind and all(told.get(name) == value for name, value in facts.items()):
+            fields = {"subject": event["subject"], **event["data"]}
+            if event["kind"] == kind and all(fields.get(name) == value for name, value in facts.items()):
                 return event
         raise AssertionError("a stream of events does not end by itself")
 
@@ -225,12 +225,12 @@ def answer(done: CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def refused(done: CompletedProcess[str], exit_code: int, *said: str) -> None:
+def refused(done: CompletedProcess[str], exit_code: int, *expected: str) -> None:
     """Assert that a command failed as people are promised: its exit code, one clear line, a hint, no traceback."""
     assert done.returncode == exit_code, done
     assert "Traceback" not in done.stdout + done.stderr, done
     lines = done.stderr.splitlines()
     assert len([line for line in lines if line.startswith("error: ")]) == 1, done
     assert len([line for line in lines if line.startswith("  hint: ")]) == 1, done
-    for words in said:
+    for words in expected:
         assert words in done.stderr, done

@@ -9,7 +9,7 @@ from farm import Client, ShellSpec
 from farm.cli import work
 from farm.cli.output import terminal
 from farm.common.errors import DaemonUnreachableError, ExitCode, PhoneError
-from tests.support.typed import LIMIT_S, until_said
+from tests.support.typed import LIMIT_S, until_printed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -94,6 +94,6 @@ def test_watching_tells_each_jobs_end(daemon, typed):
 
 def test_no_jobs_are_no_table(daemon, typed):
     command = typed("job", "list")
-    until_said(command, "no jobs")
+    until_printed(command, "no jobs")
     assert command.wait(LIMIT_S) == 0
     assert command.stdout.read() == ""

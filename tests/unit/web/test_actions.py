@@ -10,7 +10,7 @@ from farm.common.errors import UserError
 from farm.control.callers import Role
 from farm.model.device import Life
 from tests.support.verbs import registered
-from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, status, view
+from tests.support.web_desk import NOW, Desk, device_desk, lease, page, status, text_of, view
 
 ACTIONS = [
     "/devices/pixel/service",
@@ -45,8 +45,8 @@ async def test_no_action_without_a_session_its_csrf_and_our_own_page(path: str) 
         assert (await farm.client.get(path)).status_code in (404, 405)
         assert farm.desk.asked == []
         assert len(farm.web.sessions) == 1
-        nobody, ann = "web page from 127.0.0.1", farm.desk.told[1][0]
-        assert farm.desk.told == [
+        nobody, ann = "web page from 127.0.0.1", farm.desk.audited[1][0]
+        assert farm.desk.audited == [
             (nobody, "web.action", "not_allowed"),
             (ann, "auth.sign_in", "ok"),
             *[(ann, "web.action", "form_expired")] * 2,
@@ -57,9 +57,9 @@ async def test_no_action_without_a_session_its_csrf_and_our_own_page(path: str) 
 async def test_an_action_under_a_name_that_is_not_ours_is_audited_as_forged() -> None:
     async with page(Desk()) as farm:
         assert (await farm.client.get("/", headers={"host": "evil.example"})).status_code == 421
-        assert farm.desk.told == []
+        assert farm.desk.audited == []
         assert (await farm.client.post(ACTIONS[0], headers={"host": "evil.example"})).status_code == 421
-        assert farm.desk.told == [("web page from 127.0.0.1", "web.action", "forged")]
+        assert farm.desk.audited == [("web page from 127.0.0.1", "web.action", "forged")]
 
 
 async def test_the_csrf_may_come_in_a_header() -> None:
@@ -95,7 +95,7 @@ async def test_actions_are_asked_in_the_name_of_whoever_is_signed_in() -> None:
             caller, _, asked = farm.desk.asked[-1]
             assert asked == fields
             assert caller.user == "ann"
-            assert told in said((await farm.client.get("/devices/pixel")).text)
+            assert told in text_of((await farm.client.get("/devices/pixel")).text)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ async def test_what_is_wrong_with_a_form_is_said_in_its_own_words(
         csrf = await farm.sign_in()
         answer = await farm.client.post(path, data={"csrf": csrf, **form})
     assert answer.status_code == 400
-    assert told in said(answer.text)
-    assert "Nothing was done" in said(answer.text)
+    assert told in text_of(answer.text)
+    assert "Nothing was done" in text_of(answer.text)
 
 
 async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
@@ -129,8 +129,8 @@ async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
     async with page(Desk(**{"device.reboot": held})) as farm:
         csrf = await farm.sign_in()
         answer = await farm.client.post("/devices/pixel/reboot", data={"csrf": csrf})
-    assert (answer.status_code, "--" in said(answer.text)) == (400, False)
-    assert "tick “even while it is leased”" in said(answer.text)
+    assert (answer.status_code, "--" in text_of(answer.text)) == (400, False)
+    assert "tick “even while it is leased”" in text_of(answer.text)
 
 
 async def test_a_lease_is_extended_by_a_duration() -> None:
@@ -142,10 +142,10 @@ async def test_a_lease_is_extended_by_a_duration() -> None:
         form = {"csrf": csrf, "lease": "lease-1-1", "duration": "1h30m"}
         assert (await farm.client.post("/leases/extend", data=form)).status_code == 303
         assert farm.desk.asked[-1][2] == {"lease": "lease-1-1", "seconds": 5400.0}
-        assert "ends at 2026-11-20 12:00 UTC" in said((await farm.client.get("/leases")).text)
+        assert "ends at 2026-11-20 12:00 UTC" in text_of((await farm.client.get("/leases")).text)
         answer = await farm.client.post("/leases/extend", data={**form, "duration": "soon"})
         assert answer.status_code == 400
-        assert "'soon' is no duration" in said(answer.text)
+        assert "'soon' is no duration" in text_of(answer.text)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: 
     assert set(re.findall(r'action="(/leases/[a-z]+)"', text)) - {"/leases/acquire"} == orders
     assert text.count("/leases/kick") == 2 * (role is Role.OPERATOR)
     assert ('href="/leases/use?lease=lease-1-1"' in text) is ("/leases/extend" in orders)
-    assert "4 wait for a phone" in said(text)
+    assert "4 wait for a phone" in text_of(text)
 
 
 async def test_a_phone_is_leased_and_used_from_the_page() -> None:
@@ -189,7 +189,7 @@ async def test_a_phone_is_leased_and_used_from_the_page() -> None:
         answer = await farm.client.post("/leases/acquire", data={"csrf": csrf, "on": "pixel", "duration": "30m"})
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/lease-7")
         assert farm.desk.asked[-1][2] == {"spec": {"kind": "lease", "on": "pixel", "seconds": 1800.0}}
-        text = said((await farm.client.get("/leases/use?lease=lease-1-1")).text)
+        text = text_of((await farm.client.get("/leases/use?lease=lease-1-1")).text)
         assert "export ANDROID_SERIAL='s; reboot' export TVM_TRACKER_HOST=127.0.0.1" in text
 
 
@@ -208,12 +208,12 @@ async def test_bundles_show_their_state_and_operators_promote_them(role: Role, o
     async with page(Desk(status=status(), **answers)) as farm:
         csrf = await farm.sign_in("ann", role)
         text = (await farm.client.get("/bundles")).text
-        assert "rolling out 1 of 3" in said(text)
-        assert "refused tvm_rpc ends with 3" in said(text)
+        assert "rolling out 1 of 3" in text_of(text)
+        assert "refused tvm_rpc ends with 3" in text_of(text)
         assert [text.count(f"/bundles/{order}") for order in ("promote", "rollback")] == [2 * offered, offered]
         form = {"csrf": csrf, "bundle": "b" * 64}
         assert (await farm.client.post("/bundles/promote", data=form)).status_code == 303
-        assert "Bundle nightly is current now." in said((await farm.client.get("/bundles")).text)
+        assert "Bundle nightly is current now." in text_of((await farm.client.get("/bundles")).text)
         assert (await farm.client.post("/bundles/remove", data=form)).status_code == 400
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from farm.common.errors import HostError, NotAllowedError, PhoneError
 from farm.config import WebConfig
-from tests.support.web_desk import Desk, page, said
+from tests.support.web_desk import Desk, page, text_of
 
 
 @pytest.mark.parametrize("path", ["/", "/sign-in", "/nowhere", "/events-of-nobody", "/metrics", "/favicon.ico"])
@@ -97,7 +97,7 @@ async def test_an_error_is_a_page_with_a_sentence_and_what_to_do(error: Exceptio
     async with page(Desk(status=fails)) as farm:
         answer = await farm.client.get("/")
     assert answer.status_code == code
-    assert "no ask" in said(answer.text)
+    assert "no ask" in text_of(answer.text)
 
 
 async def test_a_bug_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from farm.kinds.bench import page as bench_page
 from farm.web import jobs as jobs_module
 from farm.web.job_views import lenient
 from farm.web.plots import Plot, PlotSource
-from tests.support.web_desk import Desk, page, said
+from tests.support.web_desk import Desk, page, text_of
 
 AT = "2026-11-22T06:00:00+00:00"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -148,7 +148,7 @@ async def test_a_bench_has_its_verdict_and_its_plots_with_their_tables() -> None
     assert samples["panels"][0]["x"] == [0.0, 1.0, 2.0]
     assert samples["panels"][1]["lines"][0]["values"] == [30.0, 31.5]
     assert distribution["panels"][0]["lines"][0]["kind"] == "bars"
-    words = said(answer.text)
+    words = text_of(answer.text)
     assert "it is <wide>" in words
     assert "30.0 °C at the beginning, 31.5 °C at the end" in words
     assert answer.text.count("<table") >= 2
@@ -160,7 +160,7 @@ async def test_raw_samples_that_are_gone_or_garbage_leave_the_rest() -> None:
         async with page(desk(shown(row(), result=BENCH), raw)) as farm:
             answer = await farm.client.get("/jobs/bench-1")
         assert answer.status_code == 200
-        assert "The raw samples of this job are gone" in said(answer.text)
+        assert "The raw samples of this job are gone" in text_of(answer.text)
         assert len(plots(answer.text)) == 2
 
 
@@ -184,7 +184,7 @@ async def test_raw_samples_that_are_too_many_are_not_read(monkeypatch: pytest.Mo
     monkeypatch.setattr(jobs_module, "MOST_RAW_BYTES", 10)
     async with page(desk(shown(row(), result=BENCH), b" " * 100)) as farm:
         answer = await farm.client.get("/jobs/bench-1")
-    assert "too many to draw" in said(answer.text)
+    assert "too many to draw" in text_of(answer.text)
     assert farm.kinds().count("artifact.get") == 1
 
 
@@ -198,7 +198,7 @@ async def test_results_of_another_release_are_shown_as_far_as_they_are_known(kin
 async def test_a_kind_without_a_page_shows_the_plain_values_of_its_result() -> None:
     result = {"device": "pixel", "ended": "its <time> is over", "held_s": 90.0, "more": {"left": "out"}}
     async with page(desk(shown(row(kind="lease"), result=result))) as farm:
-        text = said((await farm.client.get("/jobs/bench-1")).text)
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
     assert "Result device pixel ended its <time> is over held 1m 30s Files" in text
 
 
@@ -228,13 +228,13 @@ async def test_a_tuning_that_cannot_tell_shows_no_large_number_and_no_schedule_t
     async with page(desk(shown(row(kind="tune"), result=result))) as farm:
         text = (await farm.client.get("/jobs/bench-1")).text
         assert re.search(r"<p><strong>3.750 ", text)
-        assert "99 % interval 0.500 to 9.000" in said(text)
-        assert "TVM's own is kept" in said(text)
+        assert "99 % interval 0.500 to 9.000" in text_of(text)
+        assert "TVM's own is kept" in text_of(text)
         assert "1.4378" not in text
         result["comparison"] = {"pairs": 38}
         assert "by only" not in (await farm.client.get("/jobs/bench-1")).text
         gain["low"] = 1.2
-        assert "cannot tell by only 38 pairs of samples" in said((await farm.client.get("/jobs/bench-1")).text)
+        assert "cannot tell by only 38 pairs of samples" in text_of((await farm.client.get("/jobs/bench-1")).text)
         gain["answer"] = "faster"
         assert re.search(r'<p class="figure"><strong>3.750 ', (await farm.client.get("/jobs/bench-1")).text)
 
@@ -264,7 +264,7 @@ async def test_a_job_is_cancelled_by_its_owner_s_form_only() -> None:
     async with page(told) as farm:
         text = (await farm.client.get("/jobs/bench-1")).text
         assert "/cancel" not in text
-        assert "Sign in" in said(text)
+        assert "Sign in" in text_of(text)
         assert (await farm.client.post("/jobs/bench-1/cancel")).status_code == 401
         csrf = await farm.sign_in("bob", Role.USER)
         assert "/cancel" not in (await farm.client.get("/jobs/bench-1")).text
@@ -275,7 +275,7 @@ async def test_a_job_is_cancelled_by_its_owner_s_form_only() -> None:
         assert "job.cancel" not in farm.kinds()
         answer = await farm.client.post("/jobs/bench-1/cancel", data={"csrf": csrf})
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/bench-1")
-        assert "Job bench-1 is cancelled" in said((await farm.client.get("/jobs/bench-1")).text)
+        assert "Job bench-1 is cancelled" in text_of((await farm.client.get("/jobs/bench-1")).text)
         assert (await farm.client.post("/jobs/bench-1/prune", data={"csrf": csrf})).status_code == 400
 
 
@@ -286,7 +286,7 @@ async def test_a_log_is_read_on_and_back() -> None:
     async with page(told) as farm:
         whole = await farm.client.get("/jobs/bench-1/log")
         assert "<img" not in whole.text
-        assert HOSTILE.replace(" ", "") in said(whole.text).replace(" ", "")
+        assert HOSTILE.replace(" ", "") in text_of(whole.text).replace(" ", "")
         assert "before=100" in whole.text
         assert "after=200" in whole.text
         part = await farm.client.get("/jobs/bench-1/log?after=200", headers={"hx-request": "true"})
@@ -302,8 +302,8 @@ async def test_a_list_shows_results_verdicts_and_durations() -> None:
     async with page(told) as farm:
         answer = await farm.client.get("/jobs")
         assert farm.desk.asked[-1][2]["results"] is True
-    assert "done" in said(answer.text)
-    assert "1.500 ms rejected 12.0 s" in said(answer.text)
+    assert "done" in text_of(answer.text)
+    assert "1.500 ms rejected 12.0 s" in text_of(answer.text)
     assert 'class="tone-bad" data-key="bench-1"' in answer.text
     assert "tone-good" not in answer.text
 
@@ -324,7 +324,7 @@ async def test_a_waiting_job_s_reason_is_said_once_with_its_place_and_the_estima
         **{"lease.list": {"leases": [], "waiting": line, "waiting_more": 0}},
     )
     async with page(told) as farm:
-        text = said((await farm.client.get("/jobs/bench-1")).text)
+        text = text_of((await farm.client.get("/jobs/bench-1")).text)
     assert "Place 2 in the queue , a phone within 5m." in text
     assert "a, b: held by ann" in text
     assert text.count("held by ann") == 1
@@ -339,10 +339,10 @@ async def test_a_search_that_goes_on_shows_its_trials_its_best_and_the_time_left
     progress = {"step": "searching", "done": 12, "of": 64, "tuning": search, "timing": {}, "curve": []}
     told = shown(row(kind="tune", state="running", ended_at=None), progress=progress)
     async with page(desk(told)) as farm:
-        text = said((await farm.client.get("/jobs/bench-1/now")).text)
+        text = text_of((await farm.client.get("/jobs/bench-1/now")).text)
         assert "trials 12 of 64 best 2.500 ms time left about 1m 30s, 30s spent phones 1 of 1 busy" in text
         search |= {"left_out": 2, "eta_s": None}
-        text = said((await farm.client.get("/jobs/bench-1/now")).text)
+        text = text_of((await farm.client.get("/jobs/bench-1/now")).text)
         assert "best 1 of 3 tasks measured time left not known yet, 30s spent" in text
 
 
@@ -354,12 +354,12 @@ async def test_whoever_waits_has_a_place_a_reason_and_an_estimate() -> None:
         **{"lease.list": {"leases": [], "waiting": waiting, "waiting_more": 5}},
     )
     async with page(told) as farm:
-        words = said((await farm.client.get("/queue")).text)
+        words = text_of((await farm.client.get("/queue")).text)
         assert "7 wait for a phone" in words
         assert "no phone is free" in words
         assert "within 1m" in words
-        assert "pixel: is leased" in said((await farm.client.get("/queue/why/bench-1")).text)
-        assert "pixel: is leased" in said((await farm.client.get("/jobs/bench-1")).text)
+        assert "pixel: is leased" in text_of((await farm.client.get("/queue/why/bench-1")).text)
+        assert "pixel: is leased" in text_of((await farm.client.get("/jobs/bench-1")).text)
         assert (await farm.client.get("/queue?page=99")).status_code == 200
 
 
@@ -384,9 +384,9 @@ async def test_history_and_records() -> None:
         history = await farm.client.get("/history?model=m")
         assert len(plots(history.text)) == 1
         assert "before=1" in history.text
-        assert "2 of 2 results were reported at another nominal speed than today's" in said(history.text)
-        assert "1.000 ms" in said(history.text)
-        assert "0.5000 ms" in said(history.text)
+        assert "2 of 2 results were reported at another nominal speed than today's" in text_of(history.text)
+        assert "1.000 ms" in text_of(history.text)
+        assert "0.5000 ms" in text_of(history.text)
 
 
 async def test_hostile_words_of_jobs_are_words() -> None:
@@ -436,7 +436,7 @@ async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_the
         assert "bench-3" not in trusted.text
         assert all(plot["panels"][0]["log"] for plot in plots(trusted.text))
         assert plots(trusted.text)[0]["title"] == "A and B"
-        text = said(trusted.text)
+        text = text_of(trusted.text)
         assert "A bench-4 pixel 4.000 ms 3.600 ms to 4.400 ms trusted" in text
         assert "B bench-2 pixel 2.000 ms" in text
         assert "B is faster: B / A is 0.500, 99 % interval 0.499 to 0.501." in text
@@ -445,10 +445,12 @@ async def test_a_history_of_trusted_results_on_a_logarithmic_axis_and_two_of_the
         assert "&amp;trusted=1&amp;log=1&amp;before=1" in trusted.text
         farm.desk.answers["job.show"] = lambda job: {"result": {"certificate": certified(1e-3, device=job)}}
         unlike = await farm.client.get("/history?model=m&a=bench-4&b=bench-2")
-        assert "The two were measured on different phones: bench-4 and bench-2." in said(unlike.text)
+        assert "The two were measured on different phones: bench-4 and bench-2." in text_of(unlike.text)
         assert "Choose A and B" in (await farm.client.get("/history?model=m&a=bench-4&b=gone")).text
         rows[:] = [measured(3, "rejected")]
-        assert "None of these results is trusted." in said((await farm.client.get("/history?model=m&trusted=1")).text)
+        assert "None of these results is trusted." in text_of(
+            (await farm.client.get("/history?model=m&trusted=1")).text
+        )
 
 
 @pytest.mark.parametrize(("array", "devices"), [("", 2), ("array-1", 1)])

@@ -11,7 +11,7 @@ from farm.model.device import Life, Service
 from farm.model.health import Finding, FindingKind
 from farm.model.identity import DeviceIdentity, Soc
 from farm.web.devices import classes_of
-from tests.support.web_desk import NOW, Desk, device_desk, lease, page, said, status, view
+from tests.support.web_desk import NOW, Desk, device_desk, lease, page, status, text_of, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
 
@@ -27,7 +27,7 @@ async def test_a_device_that_is_not_there_names_the_nearest() -> None:
     async with page(device_desk(view("pixel"))) as farm:
         answer = await farm.client.get("/devices/pixle")
     assert answer.status_code == 404
-    assert "did you mean pixel?" in said(answer.text)
+    assert "did you mean pixel?" in text_of(answer.text)
 
 
 async def test_anybody_may_look_and_is_a_viewer() -> None:
@@ -58,7 +58,9 @@ async def test_hostile_words_of_phones_are_words() -> None:
             assert answer.status_code == 200, path
             assert "<img" not in answer.text, path
             assert 'onerror=alert(1)>"' not in answer.text, path
-            assert path.startswith("/sign-in") or HOSTILE.replace(" ", "") in said(answer.text).replace(" ", ""), path
+            assert path.startswith("/sign-in") or HOSTILE.replace(" ", "") in text_of(answer.text).replace(" ", ""), (
+                path
+            )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ async def test_sessions_of_a_device_as_its_events_tell_them() -> None:
         event("session.opened", 2, user="bob", session="s1"),
     ]  # fmt: skip
     async with page(device_desk(view("pixel"), events=events, holder="eve")) as farm:
-        text = said((await farm.client.get("/devices/pixel")).text)
+        text = text_of((await farm.client.get("/devices/pixel")).text)
     assert "eve open" in text
     assert "bob 61.5 s 2.0 MB 10 bytes cut: idle" in text
 
@@ -141,8 +143,8 @@ async def test_what_needs_a_person_stands_first_on_the_wall() -> None:
 async def test_a_card_has_the_name_on_the_box_and_is_found_by_it() -> None:
     named = view("poco", identity=DeviceIdentity(model="24069PC21I", market_name="POCO F6", soc=Soc(model="SM8635")))
     async with page(device_desk(named)) as farm:
-        assert "POCO F6 · SM8635" in said((await farm.client.get("/?text=poco+f6")).text)
-        assert "POCO F6 (24069PC21I)" in said((await farm.client.get("/devices/poco")).text)
+        assert "POCO F6 · SM8635" in text_of((await farm.client.get("/?text=poco+f6")).text)
+        assert "POCO F6 (24069PC21I)" in text_of((await farm.client.get("/devices/poco")).text)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ async def test_a_busy_card_shows_its_job_and_the_time_left(
     async with page(Desk(status=status(view("pixel"), holder="bob"), **answers)) as farm:
         answer = await farm.client.get("/")
     (work,) = re.findall(r'<span class="work">(.*?)</span>\s*</li>', answer.text, re.DOTALL)
-    assert said(work).removeprefix("bob · tune net.onnx").strip(" ·,") == left
+    assert text_of(work).removeprefix("bob · tune net.onnx").strip(" ·,") == left
     assert 'href="/jobs/tune-7"' in work
 
 
@@ -183,7 +185,7 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
     )  # fmt: skip
     async with page(desk) as farm:
         answer = await farm.client.get("/devices/pixel")
-    text = said(answer.text)
+    text = text_of(answer.text)
     assert text.count("the golden check failed") == 1
     assert "interactive: closed for the reason above" in text
     assert 'then <a href="/devices/pixel">device release pixel</a>' in answer.text

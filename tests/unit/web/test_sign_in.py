@@ -6,7 +6,7 @@ import pytest
 from farm.config import WebConfig
 from farm.control.callers import Role
 from farm.web.page import own_path
-from tests.support.web_desk import BASE, Desk, Page, page, said, status, view
+from tests.support.web_desk import BASE, Desk, Page, page, status, text_of, view
 
 TOKEN = WebConfig(read="token")
 READ = ("/", "/jobs/bench-1/files/result?x=1", "/jobs/bench-1/log", "/events", "/devices/pixel/readings")
@@ -21,9 +21,9 @@ async def test_a_good_token_begins_a_session() -> None:
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         assert token not in cookie
-        shown = said((await farm.client.get("/")).text)
+        shown = text_of((await farm.client.get("/")).text)
         assert "You are signed in as ann (operator)." in shown
-        assert "signed in as" not in said((await farm.client.get("/")).text)  # said once
+        assert "signed in as" not in text_of((await farm.client.get("/")).text)  # said once
         caller, _, _ = farm.desk.asked[-1]
         assert (caller.user, caller.role, caller.origin) == ("ann", Role.OPERATOR, "web token ann from 127.0.0.1")
 
@@ -33,7 +33,7 @@ async def test_a_wrong_token_is_told_and_then_has_to_wait() -> None:
         for _ in range(5):
             answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
             assert answer.status_code == 403
-            assert "knows no such token" in said(answer.text)
+            assert "knows no such token" in text_of(answer.text)
             assert "farm_wrong" not in answer.text
         answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
         assert answer.status_code == 429
@@ -62,7 +62,7 @@ async def test_a_session_ends_with_its_account_and_by_signing_out() -> None:
         csrf = await farm.sign_in("bob")
         assert (await farm.client.post("/sign-out", data={"csrf": csrf})).status_code == 303
         assert len(farm.web.sessions) == 0
-        assert "Sign in" in said((await farm.client.get("/")).text)
+        assert "Sign in" in text_of((await farm.client.get("/")).text)
 
 
 async def test_signing_in_again_is_another_session() -> None:
@@ -90,7 +90,7 @@ async def test_sign_in_sign_out_and_wrong_tokens_are_audited() -> None:
         await opened.client.post("/sign-in", data={"token": "farm_wrong"})
         csrf = await opened.sign_in("ann", Role.USER)
         await opened.client.post("/sign-out", data={"csrf": csrf})
-        assert opened.desk.told == [
+        assert opened.desk.audited == [
             ("web page from 127.0.0.1", "auth.sign_in", "wrong_token"),
             ("web token ann from 127.0.0.1", "auth.sign_in", "ok"),
             ("web token ann from 127.0.0.1", "auth.sign_out", "ok"),

@@ -14,14 +14,14 @@ from farm.jobs.specs import fields_of
 from farm.kinds.lease.holding import NOT_FOUND, _give_back
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import JobState
-from tests.support.typed import LIMIT_S, until_said
+from tests.support.typed import LIMIT_S, until_printed
 
 
 def test_acquiring_outlives_the_daemon_and_finds_a_grant_that_nobody_heard_of(daemon, typed):
     command = typed("lease", "acquire", "--on", "android")
-    until_said(command, "waits: pixel is held by bob")
+    until_printed(command, "waits: pixel is held by bob")
     daemon.kill()
-    until_said(command, "waiting up to 60 s")
+    until_printed(command, "waiting up to 60 s")
     daemon.start()
     daemon.grant("job-0001", "pixel", tell=False)
     assert command.wait(LIMIT_S) == 0
@@ -72,9 +72,9 @@ def test_a_commands_exit_code_outlives_the_daemon_and_its_lease_is_given_back(da
     command = typed("lease", "run", "--on", "android", "--", "sh", "-c", "read line; exit $line")
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
-    until_said(command, "pixel is yours")
+    until_printed(command, "pixel is yours")
     daemon.kill()
-    until_said(command, "waiting up to 60 s")
+    until_printed(command, "waiting up to 60 s")
     command.stdin.write("7\n")
     command.stdin.flush()
     daemon.start()
@@ -108,9 +108,9 @@ def test_a_command_hears_that_its_lease_ends_soon_and_ends_with_it(daemon, typed
     daemon.until_called("job.watch")
     daemon.grant("job-0001", "pixel")
     daemon.tell("lease.expiring", "L", job="job-0001", expires_at="2999-01-01T00:00:00+00:00")
-    until_said(command, "the lease on pixel ends in ")
+    until_printed(command, "the lease on pixel ends in ")
     daemon.end("job-0001", {"ended": "its time is over"})
-    until_said(command, "sleep is ended too")
+    until_printed(command, "sleep is ended too")
     assert command.wait(LIMIT_S) == 128 + signal.SIGTERM
 
 
