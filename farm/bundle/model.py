@@ -12,8 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.common.errors import Code, UserError
+
+if TYPE_CHECKING:
+    from farm.model.identity import DeviceIdentity
 
 PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 
@@ -59,6 +63,11 @@ class Platform(StrEnum):
 
     ANDROID = "android"  # bionic, /system/bin/linker64
     LINUX = "linux-glibc"  # ld-linux; what a virtual phone runs
+
+
+def platform_of(identity: DeviceIdentity) -> Platform:
+    """What kind of system the phone's programs are for."""
+    return Platform.LINUX if identity.virtual else Platform.ANDROID
 
 
 class ElfError(UserError):

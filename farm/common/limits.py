@@ -15,4 +15,5 @@ MAX_TOP_K = 1000
 DEFAULT_TRIALS = 1000  # of a tuning
 MAX_TRIALS = 1_000_000  # of one tuning; a record is about 2 kB
 MAX_RESULT_BYTES = 1 << 20  # of an attempt's result as JSON; arrays go into artifacts
+MAX_ARTIFACTS = 10_000  # asked about at once
 MAX_JOBS_AT_ONCE = 1000  # of one submit

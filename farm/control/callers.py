@@ -106,6 +106,10 @@ class Caller:
     origin: str  # "uid 1000 pid 42", "key NAME from 10.0.0.3", "web token NAME from 127.0.0.1"
     peer: LocalPeer | KeyPeer | None = None
 
+    def may_act_for(self, owner: str) -> bool:
+        """Whether it may cancel, hold or resume a job of `owner`, and read what the phone said of it."""
+        return self.role >= Role.OPERATOR or (self.role >= Role.USER and self.user == owner)
+
 
 @dataclass(frozen=True, slots=True)
 class Person:

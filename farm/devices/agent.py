@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm.adb.devices import AdbDevice
-from farm.bundle.model import Bundle, Platform
+from farm.bundle.model import Bundle, Platform, platform_of
 from farm.common.durations import BackOff
 from farm.common.errors import Code, FarmError, Fault, HostError, PhoneError
 from farm.devices import agent_work, quiesce
@@ -376,7 +376,7 @@ class Agent:
     def runs(self) -> tuple[str, Platform]:
         """The ABI and platform of its bundles."""
         assert self.identity is not None, "the life cycle identifies before it provisions"
-        return self.identity.abi, Platform.LINUX if self.identity.virtual else Platform.ANDROID
+        return self.identity.abi, platform_of(self.identity)
 
     async def _own_bundle(self) -> Bundle | None:
         return await self._context.rollouts.bundle_for(self)

@@ -40,7 +40,6 @@ from farm.jobs.planning import (
     pooled,
     request_of,
     resolve_after,
-    usable,
 )
 from farm.jobs.pool import preferring
 from farm.jobs.queue import model as m
@@ -118,7 +117,7 @@ class Dispatcher:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
             self._perform(self._queue.job_added(job, known, self._clock()))
-        self._usable = {view.name: usable(view) for view in self._devices.views()}
+        self._usable = {view.name: view.in_service for view in self._devices.views()}
         self._unsubscribe = self._devices.subscribe(self._device_changed)
 
     async def stop(self) -> None:
@@ -372,7 +371,7 @@ class Dispatcher:
 
     def _device_changed(self, view: DeviceView) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
-        was, self._usable[view.name] = self._usable.get(view.name, False), usable(view)
+        was, self._usable[view.name] = self._usable.get(view.name, False), view.in_service
         if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
             del self._usable[view.name]
             error = error_to_wire(PhoneError(f"{view.name} is no part of the farm any more", Code.PHONE_FORGOTTEN))

@@ -18,7 +18,6 @@ from farm.devices.identity.targets import ForeignTargetError, target_on, why_not
 from farm.jobs.queue.model import NoSuchJobError
 from farm.jobs.specs import ALL, BadSpecError, JobSpec, Kinds, ModelSpec
 from farm.leasing.allocator.explain import unleasable_reason
-from farm.leasing.allocator.state import RETURNING
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life, Service
 from farm.model.job import FINAL, Job, JobState
@@ -119,16 +118,11 @@ def pooled(kinds: Kinds, job: Job) -> bool:
     return kind is not None and kind.pooled
 
 
-def usable(view: DeviceView) -> bool:
-    """Whether a job may wait for that phone: it is ready, or will be without help."""
-    return view.adopted and view.service is Service.IN and (view.life is Life.READY or view.life in RETURNING)
-
-
 def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
     """Whether a phone that may be waited for could run the job, besides those to `avoid`."""
     selector = _parsed(job.selector)
     return any(
-        usable(view) and view.name not in avoid and selector.matches(view.labels, view.aliases) for view in devices
+        view.in_service and view.name not in avoid and selector.matches(view.labels, view.aliases) for view in devices
     )
 
 
@@ -171,7 +165,7 @@ def _lacking(
 
 def _withheld(selector: Selector, matching: Sequence[DeviceView], wanted: int) -> tuple[str, ...]:
     """A warning when fewer of the phones than are wanted come by themselves: the others are away, or withheld."""
-    out = [view for view in matching if not usable(view)]
+    out = [view for view in matching if not view.in_service]
     if len(matching) - len(out) >= wanted:
         return ()
     why = [f"{view.name} is {unleasable_reason(view)}" for view in out[:SHOWN_PHONES]]

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from farm.common.errors import FarmError, PhoneError, UserError
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import PoolingTraits, alike
-from farm.jobs.planning import usable
 from farm.leasing.allocator.explain import unleasable_reason
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
@@ -42,7 +41,7 @@ def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int 
     groups: dict[PoolingTraits, set[str]] = {}
     for view in views:
         matches = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
-        if matches and usable(view) and (like := alike(view.identity, view.bundle)) is not None:
+        if matches and view.in_service and (like := alike(view.identity, view.bundle)) is not None:
             groups.setdefault(like, set()).add(view.name)
     most = max(map(len, groups.values()), default=0)
     enough = most if devices == "all" else min(most, devices)
@@ -84,7 +83,7 @@ def decide(
     would_do = {view.name: view for view in suiting if known.get(view.name) == like}
     drop = tuple(lease for lease, device in held.items() if known.get(device, like) != like)
     kept = [lease for lease in held if lease not in drop]
-    there = {name for name, view in would_do.items() if usable(view)} | {held[lease] for lease in kept}
+    there = {name for name, view in would_do.items() if view.in_service} | {held[lease] for lease in kept}
     wanted = len(there) if devices == "all" else devices
     wanted = max(1, wanted)
     fit = {view.name for view in views if not resting(view)}
@@ -257,7 +256,7 @@ class Pool:
 
     def _device_changed(self, view: DeviceView) -> None:
         """Temperatures come by the second, and decide nothing here."""
-        facts = (view.identity, view.bundle, view.adopted, usable(view), view.life is Life.GONE)
+        facts = (view.identity, view.bundle, view.adopted, view.in_service, view.life is Life.GONE)
         if self._facts_of.get(view.name) != facts:
             self._facts_of[view.name] = facts
             self._update_soon()

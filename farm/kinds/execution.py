@@ -14,6 +14,7 @@ from farm.bundle.model import Bundle
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.events import EventLog
 from farm.common.field_errors import SHA256_FORM
+from farm.common.limits import MAX_ARTIFACTS
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
@@ -31,7 +32,6 @@ from farm.store.artifacts import RecordSets
 WORKER = "worker"  # source of what workers say
 MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it refused
 MAX_LOOKED = 1_000_000  # artifacts of one attempt
-MAX_ARTIFACTS = 10_000  # asked about at once
 # A broken session is followed by a check within 2 s. A worker asks, and hears of a busy daemon after 15 s.
 LOOK_S = 10.0
 # What a phone goes through whose session broke while its RPC server lives and its link holds. A lost link leads over

@@ -14,12 +14,11 @@ from functools import partial
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
-from farm.leasing.allocator.state import RETURNING
 from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError
 from farm.leasing.request_queue import RequestQueue
 from farm.leasing.sessions import FREE_WAIT_S, ActiveLease, LeaseSessions
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
-from farm.model.device import DeviceView, Heat, Life
+from farm.model.device import RETURNING, DeviceView, Heat, Life
 from farm.model.requests import Lease
 from farm.model.sessions import MatchKeyBusyError
 from farm.store.leases import LeaseTable

@@ -26,11 +26,11 @@ from farm.leasing.tvm import TvmLeases
 from farm.leasing.write_queue import LeaseWriteQueue
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.model.sessions import STOPPING
 from farm.store.leases import LeaseTable
 
 QUEUES_CHECKED = 100  # of users' like requests: for metrics, several times a minute
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
-STOPPING = "the farm is stopping"
 NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 
 

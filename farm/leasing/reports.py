@@ -11,9 +11,7 @@ from enum import StrEnum
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
 from farm.leasing.allocator.explain import UNLIKE
-from farm.leasing.allocator.state import RETURNING
 from farm.leasing.model import Explanation, WaitingRequest
-from farm.model.device import DeviceView, Life, Service
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.leases import UsageRow
@@ -37,7 +35,7 @@ def summarise(allocator: Allocator, pending: Mapping[str, int]) -> FleetSummary:
     free: Counter[str] = Counter()
     servers: list[ServerRow] = []
     for view in allocator.devices.values():
-        if not _in_service(view):
+        if not view.in_service:
             continue
         leasable = view.leasable and view.name not in allocator.held
         for alias in dict.fromkeys(view.aliases):
@@ -147,10 +145,6 @@ def _of_its_pool(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:
     if request.only is None:
         return frozenset()
     return frozenset(name for name, holding in allocator.held.items() if holding.request.job == request.job)
-
-
-def _in_service(view: DeviceView) -> bool:
-    return view.adopted and view.service is Service.IN and (view.life is Life.READY or view.life in RETURNING)
 
 
 # --- use ---

@@ -71,6 +71,8 @@ class Life(StrEnum):
     GONE = "gone"
 
 
+# On its way back to READY by itself.
+RETURNING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
 LIFE_EVENTS = frozenset(f"device.{life}" for life in Life)  # other events of a device move it nowhere
 
 
@@ -135,6 +137,11 @@ class DeviceView:
     def leasable(self) -> bool:
         """Whether it could be handed out now to some class, were it not leased."""
         return self.adopted and self.life is Life.READY and self.service is Service.IN and self.heat is Heat.OK
+
+    @property
+    def in_service(self) -> bool:
+        """Whether a job may wait for it: it is ready, or will be without help."""
+        return self.adopted and self.service is Service.IN and (self.life is Life.READY or self.life in RETURNING)
 
     def serves(self, lease_class: LeaseClass) -> bool:
         """Whether it could be handed out now to this class, were it not leased."""

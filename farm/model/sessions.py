@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import socket
 
 
+STOPPING = "the farm is stopping"  # why a session or a lease ends with it
+
+
 class UnknownMatchKeyError(UserError):
     """No current lease has this match key."""
 

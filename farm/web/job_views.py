@@ -117,12 +117,8 @@ def reasons(lines: Iterable[str]) -> list[str]:
     return [f"{', '.join(names)}: {reason}" if names else reason for reason, names in devices.items()]
 
 
-def facts(shown: Mapping[str, Any]) -> list[tuple[str, str]]:
+def facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What a job's page says of it, beside its state."""
-    return list(_facts(shown))
-
-
-def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     row, spec = shown["job"], shown["spec"]
     yield from described(row, spec)
     yield "priority", str(row["priority"])
@@ -162,11 +158,6 @@ def files_of(shown: Mapping[str, Any]) -> list[File]:
     if result:
         files.append(File("result", "result (JSON)", f"{job}.result.json"))
     return [File(each.name, each.words, _UNSAFE.sub("_", each.filename), each.sha256) for each in files]
-
-
-def may_act(caller: str, operator: bool, user: bool, owner: str) -> bool:
-    """Whether a caller may cancel, hold or resume a job of `owner`."""
-    return operator or (user and caller == owner)
 
 
 def _at(value: Any, *path: str) -> Any:

@@ -13,7 +13,6 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from farm.common.durations import took
 from farm.common.errors import Code, FarmError, UserError
-from farm.control.callers import Role
 from farm.devices.health.series import SHOWN, Quantity
 from farm.kinds import KINDS
 from farm.web.job_views import (
@@ -24,7 +23,6 @@ from farm.web.job_views import (
     files_of,
     job_tone,
     lenient,
-    may_act,
     outcome,
     reasons,
     result_facts,
@@ -189,7 +187,7 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
         "lines": reasons(explained["lines"][1:]),  # the first says what is on the page already
         "estimate_s": explained["estimate_s"],
         "place": next((place for place, each in enumerate(line, 1) if each["job"] == row["id"]), None),
-        "may_act": may_act(caller.user, caller.role >= Role.OPERATOR, caller.role >= Role.USER, row["user"]),
+        "may_act": caller.may_act_for(row["user"]),
         **WORDS,
     }
 

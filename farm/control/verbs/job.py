@@ -155,7 +155,7 @@ class JobVerbs(VerbGroup):
         """One job, whole."""
         found = await asyncio.to_thread(self._one, job)
         attempts = await asyncio.to_thread(self._store.jobs.attempts, found.id)
-        mine = _may_act(call.caller, found)
+        mine = call.caller.may_act_for(found.user)
         (row,) = await self._rows((found,))
         return {
             "job": {**row, "error": found.error},
@@ -314,7 +314,7 @@ class JobVerbs(VerbGroup):
         """
         changed = []
         for job in jobs:
-            if not _may_act(caller, job):
+            if not caller.may_act_for(job.user):
                 raise NotAllowedError(f"job {job.id} is {job.user}'s", hint="its owner or an operator may do that")
         spared = (NoSuchJobError, JobRunsError) if len(jobs) > 1 else (NoSuchJobError,)
         for job in jobs:
@@ -340,7 +340,7 @@ class JobVerbs(VerbGroup):
         """Cancel jobs that have not begun: the caller that waited for them left."""
         error = CancelledError(f"{caller.user} went away while it waited")
         for job in self._store.jobs.several(jobs):
-            if job.state is not JobState.RUNNING and _may_act(caller, job):
+            if job.state is not JobState.RUNNING and caller.may_act_for(job.user):
                 with suppress(NoSuchJobError):
                     self._dispatcher.cancel(job.id, error)
 
@@ -425,7 +425,3 @@ class JobVerbs(VerbGroup):
             for job in jobs
         ]
         return [{**row, "result": in_brief(found[row["id"]])} if row["id"] in found else row for row in rows]
-
-
-def _may_act(caller: Caller, job: Job) -> bool:
-    return caller.role >= Role.OPERATOR or caller.user == job.user

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.common.errors import Code, NotAllowedError, UserError
+from farm.common.limits import MAX_ARTIFACTS
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlCall
@@ -31,7 +32,6 @@ SetNumber = Annotated[int, Field(ge=1, lt=1 << 63)]
 MAX_PAGE = 500  # rows of about 1 kB
 MAX_MODELS = 100
 TIMES = ("median_s", "low_s", "high_s")
-MAX_ARTIFACTS = 10_000  # asked about at once
 
 
 no_such_set_error = partial(UserError, code=Code.NO_SUCH_RECORDS)

@@ -16,7 +16,7 @@ from farm.common.durations import digits
 from farm.common.errors import UserError
 from farm.common.files import checked_file
 from farm.kinds.compare.spec import CompareSpec
-from farm.measure.conditions import ratio_words
+from farm.measure.conditions import ROUGHLY, ratio_words
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 IN_TURNS = "compare the models themselves: farm compare A.onnx B.onnx --on SELECTOR"
 MOST_NEEDED = 100_000  # pairs, which take some hours
-ROUGHLY = 1.2  # times; a size that is known no better is said to be
 
 
 @spec_options(CompareSpec, devices="all")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from farm.bundle.model import Bundle, Platform
+from farm.bundle.model import Bundle, platform_of
 from farm.common.errors import Code, UserError
 from farm.jobs.attempt import no_verb, text_field
 from farm.jobs.executor import AttemptContext, Executor
@@ -101,11 +101,6 @@ def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str
             " library runs under both",
             hint="bench with each, and compare the two results: farm compare BENCH BENCH",
         )
-
-
-def platform_of(identity: DeviceIdentity) -> Platform:
-    """What kind of system the phone's programs are for."""
-    return Platform.LINUX if identity.virtual else Platform.ANDROID
 
 
 def uses(a: Bundle, b: Bundle) -> tuple[BundleUse, BundleUse]:

@@ -12,11 +12,10 @@ from farm.cli.output import print_line, print_note, print_table
 from farm.common.durations import digits, format_duration
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
-from farm.measure.conditions import ratio_words
+from farm.measure.conditions import ROUGHLY, ratio_words
 
 MOST_TASKS = 12  # shown while it runs: those with the most work come first
 MORE = 4  # times as many trials, where so many brought nothing
-ROUGHLY = 1.2  # times; a size that is known no better is said to be
 ENDED = {
     "trials": "all trials are done",
     "early_stop": "it did not get better any more",

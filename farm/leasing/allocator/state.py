@@ -12,11 +12,8 @@ from farm.leasing.allocator.model import AllocatorPolicy, Cleaning, Holding
 from farm.leasing.allocator.reservations import Reservations
 from farm.leasing.allocator.shares import UsageLedger
 from farm.leasing.allocator.waiting import DeviceIndex, Group, QueuedRequest, RequestTerms, UserQueue, UserQueues
-from farm.model.device import DeviceView, Life, Service
+from farm.model.device import RETURNING, DeviceView, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
-
-# A device on its way back to READY by itself: in service, only not now.
-RETURNING = frozenset({Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life.RECOVERING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +121,11 @@ class AllocatorState:
             del self.slots[slot]
             self._workers -= 1
 
-    def end(self, device: str, lease: str) -> Holding | None:
+    def end(self, device: str, lease: str) -> None:
         """The lease on the device is over; `lease` is its id."""
         holding = self.held.pop(device, None)
         if holding is None:
-            return None
+            return
         self.quiet.discard(device)
         self._holders.discard(holding.request_id)
         self._workers -= holding.request.worker
@@ -138,7 +135,6 @@ class AllocatorState:
             self._cleaned_for[device] = holding.request.user, lease, self.now_s
             self.ledger.begin_cleaning(holding.request.user, self.now_s)
         self._update_free(device)
-        return holding
 
     def end_long_cleanings(self) -> None:
         """No user is charged for more than `policy.cleaning_counts_s` after a lease. The oldest stand first."""

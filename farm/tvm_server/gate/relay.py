@@ -39,8 +39,8 @@ class Relay:
         self._loop = asyncio.get_running_loop()
         self._idle_s = idle_s
         self._timeout_s = timeout_s
-        self._up = _Direction(self, client, phone, SessionOutcome.CLOSED)
-        self._down = _Direction(self, phone, client, SessionOutcome.PHONE_CLOSED)
+        self._up = _Direction(self, client, phone, upward=True)
+        self._down = _Direction(self, phone, client, upward=False)
         self._finished: asyncio.Future[tuple[SessionOutcome, str]] = self._loop.create_future()
         self._ending: tuple[SessionOutcome, str] | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -162,11 +162,11 @@ class _Direction:
         "tail", "total",
     )  # fmt: skip
 
-    def __init__(self, relay: Relay, source: socket.socket, sink: socket.socket, ends_as: SessionOutcome) -> None:
+    def __init__(self, relay: Relay, source: socket.socket, sink: socket.socket, *, upward: bool) -> None:
         self._relay = relay
         self._loop = asyncio.get_running_loop()
         self._quick = source.family in (socket.AF_INET, socket.AF_INET6)
-        self._up = ends_as is SessionOutcome.CLOSED
+        self._up = upward
         self._unsent = memoryview(b"")
         self._check: asyncio.TimerHandle | None = None
         self.source = source

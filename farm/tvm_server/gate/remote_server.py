@@ -15,12 +15,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from farm import __version__
 from farm.common.errors import HostError, ProtocolError
 from farm.common.peers import peer_process
-from farm.model.sessions import OrphanedSession
+from farm.model.sessions import STOPPING, OrphanedSession
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.link import GateLink, trusted
 from farm.tvm_server.gate.messages import Signal
-from farm.tvm_server.gate.sessions import STOPPING, AdoptingRoute, GateSessions
+from farm.tvm_server.gate.sessions import AdoptingRoute, GateSessions
 from farm.tvm_server.server import TvmServer, TvmServerPolicy
 from farm.tvm_server.tracker import TrackerBackend
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from farm.common.errors import FarmError
 from farm.model.sessions import (
+    STOPPING,
     MatchKeyBusyError,
     OrphanedSession,
     SessionEnd,
@@ -20,8 +21,6 @@ from farm.model.sessions import (
 )
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.gate import Route
-
-STOPPING = "the farm is stopping"
 
 log = logging.getLogger(__name__)
 

@@ -53,3 +53,10 @@ async def test_whoever_is_below_a_verbs_role_is_refused_and_written_down(tmp_pat
     assert [(row.kind, row.user, row.role, row.origin, row.subject, row.outcome) for row in rows.rows] == [
         (kind, "ann", role.word, origin, "pixel", "not_allowed") for kind in above
     ]
+
+
+def test_who_may_act():
+    assert Caller("ann", Role.USER, "").may_act_for("ann")
+    assert Caller("op", Role.OPERATOR, "").may_act_for("ann")
+    assert not Caller("bob", Role.USER, "").may_act_for("ann")
+    assert not Caller("ann", Role.VIEWER, "").may_act_for("ann")

@@ -19,7 +19,6 @@ from farm.web.job_views import (
     files_of,
     job_tone,
     lenient,
-    may_act,
     outcome,
     reasons,
     why,
@@ -89,13 +88,6 @@ def test_only_what_a_result_names_is_a_file():
     assert [(each.name, each.sha256) for each in files_of(shown)] == [("package", SHA), ("stdout", ""), ("result", "")]
     assert all("/" not in each.filename for each in files_of(shown))
     assert files_of({"job": {"id": "j"}, "result": None}) == []
-
-
-def test_who_may_act():
-    assert may_act("ann", operator=False, user=True, owner="ann")
-    assert may_act("op", operator=True, user=True, owner="ann")
-    assert not may_act("bob", operator=False, user=True, owner="ann")
-    assert not may_act("ann", operator=False, user=False, owner="ann")
 
 
 def test_what_is_missing_is_none():
