@@ -43,6 +43,7 @@ from farm.adb.host_protocol import (
 )
 from farm.adb.push_script import FileFacts, HashTool
 from farm.common.errors import Code, ProtocolError, UserError
+from farm.common.files import hash_file
 
 RESERVE_BYTES = 16 << 20  # stays free on the phone beyond the push; Android misbehaves on a full /data
 SCRIPT_TIMEOUT_S = 60.0  # for one batch of hashes
@@ -206,7 +207,7 @@ async def _same(client: AdbClient, serial: str, tool: HashTool, found: FileFacts
     if tool is HashTool.SHA256:
         return found.digest == file.sha256
     if tool is HashTool.MD5:
-        return found.digest == await asyncio.to_thread(_hash_file, file.local, "md5")
+        return found.digest == await asyncio.to_thread(hash_file, file.local, "md5")
     async with await SyncSession.open(client, serial) as session:
         stat = await session.stat(found.path)
         if stat.size != _size(file) & 0xFFFFFFFF:
@@ -216,7 +217,7 @@ async def _same(client: AdbClient, serial: str, tool: HashTool, found: FileFacts
 
 async def _mismatch(serial: str, file: PushFile, found: FileFacts) -> Exception:
     """Which side is wrong: the local file changed since its hash was taken, or the phone's copy is damaged."""
-    local = await asyncio.to_thread(_hash_file, file.local, "sha256")
+    local = await asyncio.to_thread(hash_file, file.local)
     if local != file.sha256:
         return UserError(
             f"{file.local} is not the file it was: its content changed.",
@@ -229,11 +230,6 @@ async def _mismatch(serial: str, file: PushFile, found: FileFacts) -> Exception:
         hint="Try again; if it repeats, the cable, the hub or the phone's flash is bad.",
         evidence=f"expected sha256 {file.sha256}, the phone has {found.digest or 'no such file'}",
     )
-
-
-def _hash_file(path: Path, algorithm: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def _size(file: PushFile) -> int:

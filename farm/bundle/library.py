@@ -29,7 +29,6 @@ from farm.bundle.model import (
     KIND_OPENCL,
     MANIFEST,
     MANIFEST_FORMAT,
-    SHORT_HASH,
     Bundle,
     BundleFile,
     BundleManifest,
@@ -38,20 +37,18 @@ from farm.bundle.model import (
 from farm.bundle.storage import (
     Staging,
     copy_hashed,
-    hash_file,
     host_errors,
     locked,
     sweep,
     write_durably,
 )
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import publish, sync, sync_tree
+from farm.common.files import hash_file, is_sha256, publish, short_hash, sync, sync_tree
 from farm.common.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
 DEFAULT_TOOLCHAIN = "default"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_HASH = re.compile(r"[0-9a-f]{64}")
 _LAST = datetime.max.replace(tzinfo=UTC)
 _REPAIR = "`farm bundle add` the same folder again: that repairs it"
 
@@ -227,7 +224,7 @@ class BundleLibrary:
         with locked(self._root / "lock"):
             if not self._is_sound(hash_):
                 if not (staging.path / MANIFEST).exists():
-                    raise HostError(f"bundle {hash_[:SHORT_HASH]} was removed meanwhile", hint="add it again")
+                    raise HostError(f"bundle {short_hash(hash_)} was removed meanwhile", hint="add it again")
                 if (self._objects / hash_).exists():
                     self._discard(hash_)
                 # The staging folder itself stays, with its lock: only what is in it moves.
@@ -250,7 +247,7 @@ class BundleLibrary:
             trash.close()
 
     def _stored_hashes(self) -> tuple[str, ...]:
-        return tuple(sorted(path.name for path in self._objects.iterdir() if _HASH.fullmatch(path.name)))
+        return tuple(sorted(path.name for path in self._objects.iterdir() if is_sha256(path.name)))
 
     def _hashes_by_name(self) -> dict[str, str]:
         found = {}
@@ -276,7 +273,7 @@ class BundleLibrary:
         if len(matching) == 1:
             return matching[0]
         if matching:
-            shown = ", ".join(hash_[:SHORT_HASH] for hash_ in matching)
+            shown = ", ".join(short_hash(hash_) for hash_ in matching)
             raise UnknownBundleError(
                 f"{name} may be any of {len(matching)} bundles", hint=f"give more digits of: {shown}"
             )

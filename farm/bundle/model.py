@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.common.errors import Code, UserError
+from farm.common.files import short_hash
 
 if TYPE_CHECKING:
     from farm.model.identity import DeviceIdentity
@@ -36,7 +37,6 @@ MAX_FINDINGS_IN_ERROR = 10  # findings in an error: evidence that is too long lo
 
 MANIFEST_FORMAT = 1
 MANIFEST = "manifest.json"
-SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
 
 LARGE_PAGE_BYTES = 16_384
 # Android 15 brought kernels with 16 KiB pages (source.android.com/docs/core/architecture/16kb-page-size); a program or
@@ -258,7 +258,7 @@ class Bundle:
     @property
     def short_hash(self) -> str:
         """As people see it."""
-        return self.hash[:SHORT_HASH]
+        return short_hash(self.hash)
 
     @property
     def size_bytes(self) -> int:

@@ -43,12 +43,6 @@ def _free(place: Path) -> str:
     return "an unknown amount"
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:
     """Copy a file to disk for good; returns the SHA-256 and size of what was really copied."""
     digest, size = hashlib.sha256(), 0

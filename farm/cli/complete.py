@@ -11,6 +11,8 @@ from typing import Any
 
 import typer
 
+from farm.common.files import short_hash
+
 VARIABLE = "_FARM_COMPLETE"  # the scripts of `farm completions` set it at each TAB
 LIMIT_S = 0.5  # for one answer of the daemon: TAB is no place to wait
 MOST_JOBS = 100  # the newest
@@ -57,7 +59,7 @@ def aliases(incomplete: str) -> list[Pair]:
 def bundles(incomplete: str) -> list[Pair]:
     """Names of bundles."""
     rows = _asked("bundle.list").get("bundles", ())
-    return _beginning(incomplete, ((row["name"], f"{row['abi']} {row['hash'][:12]}") for row in rows))
+    return _beginning(incomplete, ((row["name"], f"{row['abi']} {short_hash(row['hash'])}") for row in rows))
 
 
 def leases(incomplete: str) -> list[Pair]:

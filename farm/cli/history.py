@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
 from farm.common.durations import digits
 from farm.common.errors import UserError
+from farm.common.files import hash_file, short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # Results that may be compared, oldest first, and the changes in them.
 ResultSeries = tuple[Sequence[Mapping[str, Any]], tuple["Change", ...]]
 PAGE = 500
-SHORT_HASH = 12
 PLOT_COLUMNS = 40
 # Results of one line of history: all else that shapes a number is what its changes are blamed on. Times of different
 # reference kernels have nothing in common to compare them by.
@@ -99,7 +98,7 @@ def _hashes(client: ControlClient, model: str) -> list[str]:
     """Of what people call it; of a file, its own."""
     path = Path(model)
     if path.is_file():
-        return [hashlib.sha256(path.read_bytes()).hexdigest()]
+        return [hash_file(path)]
     answer = client.call("history.models", model=model)
     return list(dict.fromkeys(each["model"] for each in answer["models"]))
 
@@ -137,7 +136,7 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
     first = rows[0]
     build = ", ".join(filter(None, (first["target"], first["precision"], "tuned" if first.get("tuned") else "")))
-    yield f"{first['name']} ({first['model'][:SHORT_HASH]}) on {first['device']}: {build}"
+    yield f"{first['name']} ({short_hash(first['model'])}) on {first['device']}: {build}"
     kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
     yield f"  system {first['epoch'] or 'unknown'}{kernel}"
     if moved := moved_nominal(rows):

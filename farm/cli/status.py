@@ -13,6 +13,7 @@ from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, table
 from farm.common.durations import format_duration
 from farm.common.errors import ExitCode
+from farm.common.files import short_hash
 from farm.control.address import Remote
 
 REASON_CHARS = 120
@@ -86,7 +87,7 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     rows = (
         (
             device["name"], device["serial"], device["state"], device["usb"] or "-", *_figures(device),
-            device["bundle"][:12] or "-", device["holder"] or "-",
+            short_hash(device["bundle"]) or "-", device["holder"] or "-",
             "; ".join(each["what"] for each in device["findings"]) or "-",
         )
         for device in devices

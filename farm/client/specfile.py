@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 import shlex
 import tomllib
 from collections import Counter
@@ -30,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 from farm.client.model import Submitted, names_of
 from farm.client.specs import check_models, checked_inputs, checked_labels, file_hash, spec_of_files
 from farm.common.errors import Code, FarmError, UserError
-from farm.common.field_errors import SHA256_FORM
-from farm.common.files import checked_file
+from farm.common.files import checked_file, is_sha256
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, nearest
 from farm.compiler.record_files import read_records
@@ -231,7 +229,7 @@ class _Table:
     def _file(self, key: str, value: str, hashes: dict[Path, str]) -> Path | None:
         """The file that a key names; None: the value is the SHA-256 of an artifact that the farm has."""
         path = self.path.parent / value
-        if re.fullmatch(SHA256_FORM, value) and not path.exists():
+        if is_sha256(value) and not path.exists():
             return None
         try:
             if path not in hashes:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from farm.client.files import upload
 from farm.common.errors import UserError
-from farm.common.files import checked_file
+from farm.common.files import checked_file, hash_file
 from farm.jobs.specs import JobSpec, ModelSpec, SpecField, fields_of
 
 if TYPE_CHECKING:
@@ -127,8 +127,7 @@ def _joined(labels: Iterable[str]) -> bytes:
 
 def file_hash(source: Source) -> str:
     """The SHA-256 of a file or of bytes."""
-    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else hash_file(source)
 
 
 def checked_inputs(path: Path | str) -> Path:

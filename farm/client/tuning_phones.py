@@ -17,6 +17,7 @@ from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
 from farm.client.streams import Reasons
 from farm.common.errors import FarmError, HostError, NotAllowedError, PhoneError, UserError
+from farm.common.files import short_hash
 from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import differences
 from farm.kinds.lease.spec import LeaseSpec
@@ -155,7 +156,7 @@ class FarmPhones:
         Raises:
             FarmError: the farm did not take it: the phone is not held any more, or the daemon is away.
         """
-        self._on_notice(f"{device}: candidate {artifact[:12]} is not run again: {what}")
+        self._on_notice(f"{device}: candidate {short_hash(artifact)} is not run again: {what}")
         self._poison.add(artifact)
         self._ask("poison.report", artifact=artifact, device=device, what=what[:MAX_WHAT_CHARS], kills=KILLS)
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.common.durations import BadTimeError, parse_duration
+from farm.common.files import SHA256_FORM
 
 SHOWN_CHARS = 80
 _EMPTY = "'', "
-SHA256_FORM = r"^[0-9a-f]{64}$"
 KEY_FORM = r"^[\x21-\x7e]*$"
 FORMS = {
     SHA256_FORM: "must be a SHA-256, 64 hexadecimal digits",

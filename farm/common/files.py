@@ -1,12 +1,17 @@
-"""Files that people name, refused at once when they cannot be read or written; files that survive a power cut."""
+"""Files that people name, refused at once when they cannot be read or written; durable files; hashes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from errno import EACCES, EISDIR
 from pathlib import Path
 
 from farm.common.errors import UserError
+
+SHA256_FORM = r"^[0-9a-f]{64}$"
+SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
 
 
 def checked_file(path: Path | str) -> Path:
@@ -69,3 +74,19 @@ def publish(part: Path, final: Path) -> None:
     sync_tree(part) if part.is_dir() else sync(part)
     part.replace(final)
     sync(final.parent)
+
+
+def hash_file(path: Path, algorithm: str = "sha256") -> str:
+    """The hash of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def is_sha256(value: object) -> bool:
+    """Whether it is a SHA-256 in lower-case hex."""
+    return isinstance(value, str) and re.fullmatch(SHA256_FORM, value) is not None
+
+
+def short_hash(digest: str) -> str:
+    """The beginning of a hash in hex, for people."""
+    return digest[:SHORT_HASH]

@@ -23,9 +23,8 @@ from tvm.relax.backend.utils import BackendDispatcher
 from tvm.s_tir import dlight
 from tvm.s_tir import meta_schedule as ms
 
-from farm.bundle.storage import hash_file
 from farm.common.errors import Code, ModelError, UserError
-from farm.common.files import publish
+from farm.common.files import hash_file, publish
 from farm.compiler.files import drop_unused, locked
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.record_files import BadRecordsError

@@ -23,7 +23,8 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAda
 
 from farm.bundle.model import Abi, Platform
 from farm.common.errors import Code, UserError
-from farm.common.field_errors import SHA256_FORM, field_error
+from farm.common.field_errors import field_error
+from farm.common.files import SHA256_FORM
 from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Reference, TensorSpec, numpy_dtype, typed

@@ -21,7 +21,7 @@ import numpy as np
 import tvm
 from tvm import te
 
-from farm.bundle.storage import hash_file
+from farm.common.files import hash_file
 from farm.compiler.files import locked, replaced
 from farm.compiler.link import exporter, find_linker
 from farm.compiler.targets import abi_of, target_from

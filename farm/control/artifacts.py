@@ -12,7 +12,6 @@ import errno
 import hashlib
 import logging
 import os
-import re
 import secrets
 import stat
 import threading
@@ -23,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import publish
+from farm.common.files import hash_file, is_sha256, publish, short_hash
 from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.store.artifacts import ArtifactReferences
@@ -36,7 +35,6 @@ ABANDONED_S = 24 * 3600.0  # an upload without a new chunk for a day is not comi
 TIDY_EVERY_S = 24 * 3600.0
 TIDY_AGAIN_S = 10.0  # a full folder that could not be tidied is not looked through for every chunk
 SPARE = 0.02  # of the budget: room made beyond what is asked for, so that not every small upload looks through all
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +132,7 @@ class ArtifactFolder:
         found = self._folder / checked_sha256(sha256)
         if not _touch(found):
             raise UserError(
-                f"there is no artifact {sha256[:12]}", Code.NO_ARTIFACT, hint="upload it first (artifact.put)"
+                f"there is no artifact {short_hash(sha256)}", Code.NO_ARTIFACT, hint="upload it first (artifact.put)"
             )
         return found
 
@@ -150,7 +148,7 @@ class ArtifactFolder:
             with self.scratch() as scratch:
                 scratch.grow(len(data))
                 scratch.path.write_bytes(data)
-                self._become(scratch, final)
+                self._become(scratch.become, final)
         return sha256
 
     @contextlib.contextmanager
@@ -168,11 +166,11 @@ class ArtifactFolder:
         Raises:
             HostError: the budget is spent.
         """
-        sha256, size_bytes = _hash(scratch.path), scratch.path.stat().st_size
+        sha256, size_bytes = hash_file(scratch.path), scratch.path.stat().st_size
         final = self._folder / sha256
         if not _is_kept(final, size_bytes):
             scratch.grow(size_bytes - scratch.size_bytes)
-            self._become(scratch, final)
+            self._become(scratch.become, final)
             self._senders[sha256] = _token(sender)
         return sha256
 
@@ -215,7 +213,7 @@ class ArtifactFolder:
         path = self.path(sha256)
         size_bytes = path.stat().st_size
         if not 0 <= offset <= size_bytes:
-            raise artifact_error(f"offset {offset} is outside artifact {sha256[:12]} of {size_bytes} bytes")
+            raise artifact_error(f"offset {offset} is outside artifact {short_hash(sha256)} of {size_bytes} bytes")
         return await asyncio.to_thread(_read, path, offset), size_bytes
 
     async def keep_tidy(self) -> None:
@@ -260,9 +258,9 @@ class ArtifactFolder:
             self._used_bytes = self._measured()
         return len(going)
 
-    def _become(self, scratch: Scratch, final: Path) -> None:
+    def _become(self, become: Callable[[Path], None], final: Path) -> None:
         left_bytes = _size(final)  # of one that was damaged
-        scratch.become(final)
+        become(final)
         self._counted(-left_bytes)
 
     def _make_room(self, size_bytes: int, spare: str = "") -> None:
@@ -311,15 +309,13 @@ class ArtifactFolder:
         there += len(data)
         if there < total_bytes:
             return Stored(sha256, there, complete=False)
-        if _hash(partial) != sha256:
+        if hash_file(partial) != sha256:
             partial.unlink()
             self._counted(-there)
             raise artifact_error(
-                f"the uploaded bytes are not artifact {sha256[:12]}", hint="upload it again from the start"
+                f"the uploaded bytes are not artifact {short_hash(sha256)}", hint="upload it again from the start"
             )
-        left_bytes = _size(final)  # of one that was damaged
-        publish(partial, final)
-        self._counted(-left_bytes)
+        self._become(lambda final: publish(partial, final), final)
         self._senders[sha256] = token
         return Stored(sha256, there, complete=True)
 
@@ -330,7 +326,7 @@ def checked_sha256(text: str) -> str:
     Raises:
         UserError: it is not.
     """
-    if not _SHA256.fullmatch(text):
+    if not is_sha256(text):
         raise artifact_error(f"{text[:80]!r} is not a SHA-256 in lower-case hex")
     return text
 
@@ -376,8 +372,3 @@ def _read(path: Path, offset: int) -> bytes:
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(MAX_FRAME_BYTES)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,7 @@ from typing import Any, Self
 import zmq
 
 from farm.common.errors import DaemonUnreachableError, FarmError, ProtocolError, UserError
-from farm.common.files import checked_file
+from farm.common.files import checked_file, short_hash
 from farm.control.address import Remote, Where, connect, probe, refused, stuck_hint
 from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
 
@@ -108,7 +108,7 @@ class Upload:
         if self._on_bytes is not None:
             self._on_bytes(self._total if self.complete else there, self._total)
         if not self.complete and self._chunk and there == self._offset:
-            raise ProtocolError(f"the daemon takes no more of artifact {self.sha256[:12]} at byte {there}")
+            raise ProtocolError(f"the daemon takes no more of artifact {short_hash(self.sha256)} at byte {there}")
         self._offset = there
 
 
@@ -137,7 +137,7 @@ class Download:
         self.size_bytes += len(chunk)
         self.complete = self.size_bytes >= self.total_bytes or not chunk
         if self.complete and self._seen.hexdigest() != self._sha256:
-            raise ProtocolError(f"the bytes received are not artifact {self._sha256[:12]}")
+            raise ProtocolError(f"the bytes received are not artifact {short_hash(self._sha256)}")
 
 
 def opened(source: Path | bytes) -> io.BufferedIOBase:

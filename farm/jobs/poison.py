@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.common.errors import Code, UserError
 from farm.common.events import EventLog
+from farm.common.files import short_hash
 from farm.store.artifacts import PoisonRecord, PoisonTable
 from farm.store.database import run_to_completion
 
@@ -63,7 +64,7 @@ class PoisonLedger:
             if not await self._table.forget(artifact, drafts):
                 drafts.drop()
                 raise UserError(
-                    f"{artifact[:12]} is not poisoned", Code.NOT_POISONED, hint="farm poison list shows what is"
+                    f"{short_hash(artifact)} is not poisoned", Code.NOT_POISONED, hint="farm poison list shows what is"
                 )
 
 

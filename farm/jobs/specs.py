@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, ge
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from farm.common.errors import UserError
-from farm.common.field_errors import SHA256_FORM, field_error
+from farm.common.field_errors import field_error
+from farm.common.files import SHA256_FORM
 from farm.common.limits import (
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_PRIORITY,

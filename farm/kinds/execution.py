@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ from farm.adb.client import AdbClient
 from farm.bundle.model import Bundle
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.events import EventLog
-from farm.common.field_errors import SHA256_FORM
+from farm.common.files import is_sha256
 from farm.common.limits import MAX_ARTIFACTS
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
@@ -169,13 +168,9 @@ class PhoneWork:
 
 def _artifacts(fields: Mapping[str, Any]) -> list[str]:
     given = fields.get("artifacts")
-    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(map(_is_hash, given)):
+    if not isinstance(given, list) or len(given) > MAX_ARTIFACTS or not all(map(is_sha256, given)):
         raise ProtocolError(f"the worker's 'artifacts' is no list of at most {MAX_ARTIFACTS} hashes")
     return given
-
-
-def _is_hash(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(SHA256_FORM, value) is not None
 
 
 def about_phone(view: DeviceView) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from farm.common.durations import format_duration
+from farm.common.files import short_hash
 from farm.jobs.specs import fields_of
 from farm.kinds import KINDS
 
-SHORT_HASH = 12  # characters of an artifact's hash: enough to tell two apart
 # Shown on lines of their own, not among the options.
 _SHOWN_APART = frozenset({"kind", "on", "name", "model", "command", "seconds", "note", "priority", "after", "hold"})
 
@@ -17,7 +17,7 @@ _SHOWN_APART = frozenset({"kind", "on", "name", "model", "command", "seconds", "
 def described(row: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is to be done and on which phones, as (name, text). `row`, `spec`: of a job, from `job.show`."""
     if "model" in spec:
-        yield "model", f"{spec['name']} ({spec['model'][:SHORT_HASH]})"
+        yield "model", f"{spec['name']} ({short_hash(spec['model'])})"
     if "command" in spec:
         yield "command", spec["command"]
     if "seconds" in spec:
@@ -36,7 +36,7 @@ def unusual(spec: Mapping[str, Any]) -> Iterator[str]:
         if name in _SHOWN_APART or (declared is not None and value == declared.default):
             continue
         if declared is not None and declared.artifact is not None:
-            yield f"{name} {str(value)[:SHORT_HASH]}"
+            yield f"{name} {short_hash(str(value))}"
         elif isinstance(value, Mapping):
             yield from (f"{name.removesuffix('s')} {key}:{_plain(each)}" for key, each in value.items())
         else:

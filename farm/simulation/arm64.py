@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from farm.bundle.elf import read_elf
 from farm.common.errors import HostError
+from farm.common.files import hash_file
 from farm.common.install import pip_install
 from farm.simulation.machine import ARM64_PRELOAD
 from farm.simulation.runtime import COMPILER_FLAGS, SERVER, SOURCES, cache_folder, compile_error, find_wheel, output_of
@@ -162,7 +163,7 @@ def is_whole(folder: Path) -> bool:
     """Whether every file is there as it was made."""
     try:
         files = json.loads((folder / _CONTENTS).read_bytes())["files"]
-        return bool(files) and all(sha256_of(folder / name) == digest for name, digest in files.items())
+        return bool(files) and all(hash_file(folder / name) == digest for name, digest in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -175,7 +176,7 @@ def _key(tools: Tools) -> str:
     digest.update(repr((COMPILER_FLAGS, wheel_versions())).encode())
     for compiler in (tools.cross, tools.native):
         digest.update(_compile([compiler, "--version"]).encode())
-    digest.update(sha256_of(Path(tools.qemu)).encode())
+    digest.update(hash_file(Path(tools.qemu)).encode())
     return digest.hexdigest()[:16]
 
 
@@ -202,7 +203,7 @@ def _build(folder: Path, tools: Tools) -> None:
         _compile([tools.native, "-O2", "-shared", "-fPIC", str(source), "-o", str(made / ARM64_PRELOAD)])
         _compile_server(tools.cross, bundle)
         files = [path for path in made.rglob("*") if path.is_file()]
-        contents = {"sources": sources, "files": {str(file.relative_to(made)): sha256_of(file) for file in files}}
+        contents = {"sources": sources, "files": {str(file.relative_to(made)): hash_file(file) for file in files}}
         (made / _CONTENTS).write_text(json.dumps(contents, indent=1), "utf-8")
         for path in (made, *made.rglob("*")):
             path.chmod(0o755)  # the phone's shell is another user
@@ -274,7 +275,7 @@ def fetch_debian(apt_get: str, dpkg_deb: str, work: Path, root: Path, bundle: Pa
         for name in names:
             shutil.copyfile(_library(unpacked, name), folder / name)
     shutil.copyfile(root / _LIBRARIES / _LOADER, root / "lib" / _LOADER)  # the name in every program
-    return {package.name: sha256_of(package) for package in sorted(packages.iterdir())}
+    return {package.name: hash_file(package) for package in sorted(packages.iterdir())}
 
 
 def fetch_wheels(work: Path, bundle: Path) -> dict[str, str]:
@@ -307,7 +308,7 @@ def fetch_wheels(work: Path, bundle: Path) -> dict[str, str]:
     missing = [name for name in libraries if not (bundle / Path(name).name).is_file()]
     if missing:
         raise DownloadError(f"TVM's aarch64 wheels have no {', '.join(missing)}", hint="is this TVM 0.25 or newer?")
-    return {wheel.name: sha256_of(wheel) for wheel in wheels}
+    return {wheel.name: hash_file(wheel) for wheel in wheels}
 
 
 def _library(unpacked: Path, name: str) -> Path:
@@ -326,9 +327,3 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DownloadError(f"{command[0]}: {error}", hint="is there a network?") from error
-
-
-def sha256_of(file: Path) -> str:
-    """The hash of a file's contents."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from farm.common.durations import digits, format_duration
+from farm.common.files import is_sha256
 from farm.common.selector import Selector
 from farm.kinds.spec_text import described, unusual
 from farm.model.job import FINAL, JobState
@@ -152,7 +153,7 @@ def files_of(shown: Mapping[str, Any]) -> list[File]:
         ("records", "tuning records", "records.tar", _at(result, "records", "artifact")),
         ("samples", "raw samples (JSON)", "samples.json", _at(result, "certificate", "raw")),
     ]
-    files = [File(name, words, f"{job}.{end}", sha) for name, words, end, sha in found if _is_hash(sha)]
+    files = [File(name, words, f"{job}.{end}", sha) for name, words, end, sha in found if is_sha256(sha)]
     if "stdout" in result:
         files.append(File("stdout", "standard output", f"{job}.stdout.txt"))
     if result:
@@ -164,7 +165,3 @@ def _at(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def _is_hash(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None

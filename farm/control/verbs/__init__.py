@@ -16,7 +16,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, create_model
 
 from farm.common.errors import UserError
-from farm.common.field_errors import SHA256_FORM, field_error
+from farm.common.field_errors import field_error
+from farm.common.files import SHA256_FORM
 from farm.control.callers import Role
 from farm.control.router import Answer
 from farm.control.server import ControlCall, ControlServer, Handler

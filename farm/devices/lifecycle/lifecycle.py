@@ -10,11 +10,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import fields, replace
 
 from farm.common.errors import Code, FarmError
+from farm.common.files import is_sha256, short_hash
 from farm.devices.lifecycle.messages import (
     ActionDone,
     ActionFailed,
@@ -84,7 +84,6 @@ from farm.model.health import DeviceFault
 STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
 KEPT_STEPS = 50  # length of the story an illegal transition tells
 EVIDENCE_STEPS = 8  # of the story, that a quarantine keeps
-_HASH = re.compile("[0-9a-f]{64}")
 _ADOPT = "farm device adopt NAME"
 _NO_CONTEXT = RecoveryContext()
 # whose failure may be that of an overriding bundle, or of one that is new to it
@@ -142,7 +141,7 @@ def brief(event: DeviceEvent) -> str:
     if isinstance(event, PlainEvent):
         return event.value
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
-    shown = (f"{name}={value[:12] if _HASH.fullmatch(str(value)) else value}" for name, value in values if value)
+    shown = (f"{name}={short_hash(value) if is_sha256(value) else value}" for name, value in values if value)
     return f"{type(event).__name__}({', '.join(shown)})"
 
 

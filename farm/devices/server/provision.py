@@ -16,8 +16,9 @@ from shlex import quote
 
 from farm.adb.client import AdbClient
 from farm.adb.push import PushFile, PushProgress, push_tree
-from farm.bundle.model import SHORT_HASH, Bundle
+from farm.bundle.model import Bundle
 from farm.common.errors import Code, HostError, PhoneError, UserError
+from farm.common.files import is_sha256
 from farm.common.phone_text import SECTION, split_sections
 from farm.devices.server.phone_paths import (
     BIN,
@@ -200,9 +201,9 @@ async def _push(
         if bundle is None:
             raise
         raise HostError(
-            f"bundle {bundle.name or bundle.hash[:SHORT_HASH]} was removed or damaged on this host",
+            f"bundle {bundle.name or bundle.short_hash} was removed or damaged on this host",
             Code.BUNDLE_DAMAGED,
-            hint=f"farm bundle verify {bundle.name or bundle.hash[:SHORT_HASH]}, then add it again",
+            hint=f"farm bundle verify {bundle.name or bundle.short_hash}, then add it again",
             evidence=str(error),
         ) from error
 
@@ -260,7 +261,6 @@ async def _run(client: AdbClient, serial: str, command: str) -> None:
 NOTE_TIMEOUT_S = 15.0  # two listings; a second on a phone with ten thousand files
 REMOVE_TIMEOUT_S = 60.0  # deleting gigabytes from flash takes its time
 _EVIDENCE_CHARS = 2000
-_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 async def note_residue(client: AdbClient, serial: str) -> str:
@@ -281,7 +281,7 @@ async def note_residue(client: AdbClient, serial: str) -> str:
             hint="look at its storage: df /data, ls -l /data/local/tmp",
             evidence=result.output[-_EVIDENCE_CHARS:],
         )
-    return words[-1] if _SHA256.fullmatch(words[-1]) else ""
+    return words[-1] if is_sha256(words[-1]) else ""
 
 
 async def remove_residue(client: AdbClient, serial: str, noted: str = "") -> dict[str, int]:

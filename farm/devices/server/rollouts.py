@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from farm.bundle import rollout_rules as rules
-from farm.bundle.model import SHORT_HASH, Bundle
+from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import Rollout, RolloutConfig, RolloutPhone
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
+from farm.common.files import short_hash
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.state import LINK_DOWN
 from farm.model.device import Life
@@ -326,4 +327,4 @@ class Rollouts:
 
     def _name(self, bundle: str) -> str:
         found = self._bundles.get(bundle)
-        return found.name or found.short_hash if found is not None else bundle[:SHORT_HASH]
+        return found.name or found.short_hash if found is not None else short_hash(bundle)

@@ -14,7 +14,7 @@ from farm.cli.output import fold_reasons, print_json, print_line, print_note, pr
 from farm.cli.spec_options import spec_options
 from farm.common.durations import digits
 from farm.common.errors import UserError
-from farm.common.files import checked_file
+from farm.common.files import checked_file, short_hash
 from farm.kinds.compare.spec import CompareSpec
 from farm.measure.conditions import ROUGHLY, ratio_words
 
@@ -119,7 +119,8 @@ def _bundles(result: Mapping[str, Any]) -> list[str]:
     if "bundle" not in result["a"]:
         return []
     a, b = (result[side]["bundle"] for side in ("a", "b"))
-    return [f"A is bundle {a['name']} ({a['hash'][:12]}), B is bundle {b['name']} ({b['hash'][:12]}), TVM {a['tvm']}"]
+    a_is, b_is = (f"bundle {each['name']} ({short_hash(each['hash'])})" for each in (a, b))
+    return [f"A is {a_is}, B is {b_is}, TVM {a['tvm']}"]
 
 
 def _doubts(compared: Mapping[str, Any], *, why: bool) -> list[str]:

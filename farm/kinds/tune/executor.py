@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from farm.common.errors import FarmError, Fault, ProtocolError
-from farm.common.field_errors import SHA256_FORM
+from farm.common.files import is_sha256
 from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
@@ -170,7 +169,7 @@ def search_s(timeout_s: float) -> float:
 
 def _sha256(fields: Mapping[str, Any], name: str) -> str:
     value = text_field(fields, name)
-    if re.fullmatch(SHA256_FORM, value) is None:
+    if not is_sha256(value):
         raise ProtocolError(f"the worker's {name!r} is no SHA-256")
     return value
 

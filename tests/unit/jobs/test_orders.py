@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.common.errors import UserError
-from farm.control.callers import Role
+from farm.control.callers import Caller, Role
 from farm.control.verbs import handler
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps
@@ -47,7 +47,7 @@ def call(name):
     return SimpleNamespace(
         fields={"job": name},
         request=SimpleNamespace(kind="job.order"),
-        caller=SimpleNamespace(user="alice", role=Role.USER),
+        caller=Caller("alice", Role.USER, ""),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.common.files import hash_file
 from farm.simulation import arm64
 from farm.simulation.arm64 import Arm64ToolsError, DownloadError, fetch_debian, fetch_wheels, find_tools, is_whole
 from farm.simulation.profiles import Choice, choose, load_profile
@@ -44,7 +45,7 @@ def test_another_host_is_refused(monkeypatch):
 def folder(path):
     (path / "root").mkdir()
     (path / "root/libc").write_bytes(b"as it was")
-    contents = {"files": {"root/libc": arm64.sha256_of(path / "root/libc")}}
+    contents = {"files": {"root/libc": hash_file(path / "root/libc")}}
     (path / "contents.json").write_text(json.dumps(contents))
     return path
 
