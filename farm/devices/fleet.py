@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState, usable
 from farm.adb.watch import DeviceWatcher
-from farm.common.errors import NoSuchDeviceError
+from farm.common.errors import NoSuchDeviceError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.common.tasks import log_failure
@@ -196,6 +196,18 @@ class Fleet:
             NoSuchDeviceError: there is none; the hint names the nearest.
         """
         return self.device_views.view(self.find(name).serial)
+
+    def adopted(self, name: str) -> DeviceView:
+        """One adopted device by name or serial: on others nothing but read-only commands may run.
+
+        Raises:
+            NoSuchDeviceError: there is none.
+            UserError: it is not adopted.
+        """
+        view = self.view(name)
+        if not view.adopted:
+            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
+        return view
 
     def battery(self, name: str) -> BatteryReport:
         """What is known of one device's battery.

@@ -16,11 +16,10 @@ from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
 from farm.leasing.model import Holder, LeasePolicy, NoSuchLeaseError, PhoneLostError
 from farm.leasing.request_queue import RequestQueue
-from farm.leasing.sessions import FREE_WAIT_S, ActiveLease, LeaseSessions
+from farm.leasing.sessions import ActiveLease, LeaseSessions, without_session
 from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.model.device import RETURNING, DeviceView, Heat, Life
 from farm.model.requests import Lease
-from farm.model.sessions import MatchKeyBusyError
 from farm.store.leases import LeaseTable
 
 
@@ -157,13 +156,7 @@ class ActiveLeases:
 
     async def allow_bundle_override(self, lease_id: str) -> str:
         """See `Leasing.allow_bundle_override`."""
-        if (session := self.current(lease_id).session) is not None:
-            try:
-                async with asyncio.timeout(FREE_WAIT_S):
-                    await session.over.wait()
-            except TimeoutError as error:
-                raise MatchKeyBusyError(f"session {session.id} is open under this lease") from error
-        active = self.current(lease_id)
+        active = await without_session(partial(self.current, lease_id))
         active.bundle_overridden = True
         return active.lease.device
 
@@ -289,11 +282,9 @@ class ActiveLeases:
         )
 
 
-def no_lease(target: str) -> NoSuchLeaseError:
-    """The error for a lease that has ended, or a device without one."""
-    return NoSuchLeaseError(
-        f"there is no lease {target!r} and no device of that name is leased", hint="see `farm lease list`"
-    )
+def no_lease(lease_id: str) -> NoSuchLeaseError:
+    """The error for a lease that has ended."""
+    return NoSuchLeaseError(f"there is no lease {lease_id!r} now", hint="see `farm lease list`")
 
 
 class LeaseCondition(StrEnum):

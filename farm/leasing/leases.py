@@ -14,12 +14,12 @@ from functools import partial
 
 from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.common.events import EventLog
-from farm.common.selector import Selector
+from farm.common.selector import Selector, did_you_mean
 from farm.devices.fleet import Fleet
 from farm.leasing.active_leases import ActiveLeases, no_lease
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
-from farm.leasing.model import Explanation, LeasePolicy
+from farm.leasing.model import Explanation, LeasePolicy, NoSuchLeaseError
 from farm.leasing.reports import SEARCHED, explain, explain_waiting, why
 from farm.leasing.request_queue import RequestQueue
 from farm.leasing.tvm import TvmLeases
@@ -248,8 +248,8 @@ class Leasing:
             await active.session.over.wait()
         return active is not None and active.phone_closed
 
-    async def revoke(self, target: str, reason: str) -> None:
-        """Take a device away from its holder; returns when its session has ended.
+    async def revoke(self, target: str, reason: str) -> Lease:
+        """Take a device away from its holder; returns the lease when its session has ended.
 
         Args:
             target: a lease id or a device name.
@@ -259,9 +259,11 @@ class Leasing:
             NoSuchLeaseError: it is not leased.
             FarmError: its session does not end.
         """
-        active = self.active.leases.get(target) or self.active.by_device.get(target)
+        held = {**self.active.by_device, **self.active.leases}
+        active = held.get(target)
         if active is None:
-            raise no_lease(target)
+            hint = did_you_mean(target, held, "`farm lease list` shows who holds what")
+            raise NoSuchLeaseError(f"{target} is not leased", hint=hint)
         session = active.session
         self.active.revoke(
             active, UserError(f"the lease on {active.lease.device} was taken back: {reason}", Code.LEASE_ENDED), reason
@@ -276,6 +278,7 @@ class Leasing:
                     Code.SESSION_STUCK,
                     hint=f"farm explain device {active.lease.device} shows what becomes of it",
                 ) from error
+        return active.lease
 
     def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
         """A key by which the gate opens this lease's device: one session in all, or one at a time until the lease ends.

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from math import inf
 
 from farm.common.errors import FarmError, PhoneError
 from farm.common.events import EventLog
@@ -128,13 +130,7 @@ class LeaseSessions:
     ) -> UpstreamSession:
         """See `TvmLeases.open`; `view` gives the device as the allocator knows it, if it does."""
         key_digest = digest(match_key)
-        if (before := self._current(key_digest).session) is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(FREE_WAIT_S, timeout_s)):
-                    await before.over.wait()
-        active = self._current(key_digest)
-        if active.session is not None:
-            raise MatchKeyBusyError(f"session {active.session.id} is open under this lease")
+        active = await without_session(partial(self._current, key_digest), timeout_s)
         self._counter += 1
         session = LeaseSession(f"{self._prefix}-{self._counter}", peer, cut)
         active.session = session
@@ -240,6 +236,22 @@ class LeaseSessions:
         self._events.publish(
             kind, lease.id, device=lease.device, user=lease.request.user, session=session.id, fence=lease.fence, **data
         )
+
+
+async def without_session(find: Callable[[], ActiveLease], limit_s: float = inf) -> ActiveLease:
+    """The lease that `find` gives, when its session is over; `find` is asked again then.
+
+    Raises:
+        MatchKeyBusyError: a session is open under it after `limit_s` (at most FREE_WAIT_S), or again.
+    """
+    if (before := find().session) is not None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(FREE_WAIT_S, limit_s)):
+                await before.over.wait()
+    active = find()
+    if active.session is not None:
+        raise MatchKeyBusyError(f"session {active.session.id} is open under this lease")
+    return active
 
 
 def _facts(end: SessionEnd) -> dict[str, object]:

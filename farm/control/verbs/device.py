@@ -66,7 +66,7 @@ class CareVerbs(VerbGroup):
             "before": before.service.value,
             "life": view.life.value,
             "quarantine": "" if kept is None else kept.reason,
-            "holder": self._holder(view.name),
+            "holder": self._fleet.recovery.holder(view.name),
             "released": service is Service.IN and kept is not None,
             "still": still,
         }
@@ -90,7 +90,7 @@ class CareVerbs(VerbGroup):
     @verb("device.reboot", Role.OPERATOR)
     async def reboot(self, call: ControlCall, device: str, force: bool = False) -> Mapping[str, Any]:
         """Reboot a phone; unless forced, one without a holder."""
-        name = self._free(device, f"farm device reboot {device} --force", force=force)
+        name = free_device(self._fleet, device, f"farm device reboot {device} --force", force=force)
         self._none_under_way(name, RecoveryAction.REBOOT)
         await self._fleet.recovery.reboot(name, call.caller.user, force=force)
         return {"name": name}
@@ -98,7 +98,7 @@ class CareVerbs(VerbGroup):
     @verb("device.power_cycle", Role.OPERATOR)
     async def power_cycle(self, call: ControlCall, device: str, force: bool = False) -> Mapping[str, Any]:
         """Cut the power of a phone's USB port for a moment; `beside` are others that may lose it too."""
-        name = self._free(device, f"farm device power-cycle {device} --force", force=force)
+        name = free_device(self._fleet, device, f"farm device power-cycle {device} --force", force=force)
         self._none_under_way(name, RecoveryAction.POWER_CYCLE)
         others = await self._fleet.recovery.power_cycle(name, call.caller.user, force=force)
         return {"name": name, "beside": list(others)}
@@ -109,8 +109,8 @@ class CareVerbs(VerbGroup):
         reason = " ".join(reason.split())[:MOST_REASON]
         if not reason:
             raise FieldError("device.quarantine", "reason", "is missing", hint='--reason "what is wrong with it"')
-        name = self._free(device, f"add --force: {device} is taken away from them", force=force)
-        holder = self._holder(name)
+        name = free_device(self._fleet, device, f"add --force: {device} is taken away from them", force=force)
+        holder = self._fleet.recovery.holder(name)
         by = f" (by {call.caller.user})" if call.caller.user else ""
         await self._fleet.recovery.quarantine(name, reason + by, force=force)
         view = self._fleet.view(name)
@@ -126,23 +126,19 @@ class CareVerbs(VerbGroup):
                 hint=f"farm explain device {name}",
             )
 
-    def _free(self, name: str, otherwise: str, *, force: bool) -> str:
-        """The phone's own name, if it has no holder or `force` is given.
 
-        Raises:
-            NoSuchDeviceError: there is no such phone; the hint names the nearest.
-            UserError: it has a holder.
-        """
-        view = self._fleet.view(name)
-        holder = self._holder(view.name)
-        if holder and not force:
-            raise UserError(
-                f"{holder} holds {view.name}", hint=f"wait; end it: farm lease kick {view.name}; or: {otherwise}"
-            )
-        return view.name
+def free_device(fleet: Fleet, name: str, otherwise: str = "", *, force: bool = False) -> str:
+    """The phone's own name, if it has no holder or `force` is given; `otherwise`: what else its holder's phone allows.
 
-    def _holder(self, name: str) -> str:
-        return self._fleet.recovery.holder(name)
+    Raises:
+        NoSuchDeviceError: there is no such phone; the hint names the nearest.
+        UserError: it has a holder.
+    """
+    view = fleet.view(name)
+    if not force and (holder := fleet.recovery.holder(view.name)):
+        hint = f"wait, or end it: farm lease kick {view.name}"
+        raise UserError(f"{holder} holds {view.name}", hint=f"{hint}; or: {otherwise}" if otherwise else hint)
+    return view.name
 
 
 async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
@@ -314,21 +310,9 @@ class ToolVerbs(VerbGroup):
             UserError: it is not adopted.
             NotAllowedError: another user holds it, and the caller is no operator.
         """
-        serial = self._adopted(name)
-        device, caller = self._fleet.view(name).name, call.caller
-        holder = self._leasing.active.holder(device)
+        view, caller = self._fleet.adopted(name), call.caller
+        holder = self._leasing.active.holder(view.name)
         if holder is not None and holder.lease.request.user != caller.user and caller.role < Role.OPERATOR:
             holder_name = holder.lease.request.user or holder.peer
-            raise NotAllowedError(f"{holder_name} holds {device}", hint="wait until it is free, or ask an operator")
-        return serial
-
-    def _adopted(self, name: str) -> str:
-        """The serial of an adopted phone.
-
-        Raises:
-            UserError: it is not adopted: nothing but read-only commands may run on it.
-        """
-        view = self._fleet.view(name)
-        if not view.adopted:
-            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
+            raise NotAllowedError(f"{holder_name} holds {view.name}", hint="wait until it is free, or ask an operator")
         return view.serial

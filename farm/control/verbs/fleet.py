@@ -13,6 +13,7 @@ from farm.common.phone_text import REASON, plain
 from farm.common.selector import Selector, normalise
 from farm.control.callers import Role
 from farm.control.verbs import VerbGroup, json_of, verb
+from farm.control.verbs.device import free_device
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
 from farm.devices.registry import Aliases
@@ -82,7 +83,7 @@ class FleetVerbs(VerbGroup):
     async def adopt(self, device: str, pool: str = "", rename: str = "") -> Mapping[str, Any]:
         """Let a phone in; without pool and name the farm chooses them."""
         if rename:
-            self._free(device)  # a lease knows its device by name
+            free_device(self._fleet, device)  # a lease knows its device by name
         view = await self._fleet.admin.adopt(device, pool=pool, rename=rename)
         return {"name": view.name, "pool": view.pool}
 
@@ -95,7 +96,7 @@ class FleetVerbs(VerbGroup):
             raise UserError("device.set: nothing to change", hint="give --name, --pool or --label")
         assigned = dict(_assignment(text) for text in labels)
         if rename is not None:
-            self._free(device)  # a lease knows its device by name
+            free_device(self._fleet, device)  # a lease knows its device by name
         view = await self._fleet.admin.change(device, rename=rename, pool=pool, labels=assigned)
         changed = {label: view.labels.get(label, "") for label in map(normalise, assigned)}  # "": removed
         return {"name": view.name, "pool": view.pool, "labels": dict(view.labels), "changed": changed}
@@ -103,7 +104,7 @@ class FleetVerbs(VerbGroup):
     @verb("device.forget", Role.OPERATOR)
     async def forget(self, device: str, clean: bool = False, force: bool = False) -> Mapping[str, Any]:
         """Remove a phone from the farm, with `clean` farm from the phone too; `force` ends its lease."""
-        name = self._fleet.view(device).name if force else self._free(device)
+        name = free_device(self._fleet, device, force=force)
         await self._fleet.admin.forget(name, clean=clean)
         return {"name": name}
 
@@ -147,19 +148,6 @@ class FleetVerbs(VerbGroup):
         """Remove farm from every phone."""
         cleaned, failed = await self._fleet.admin.forget_all()
         return {"cleaned": list(cleaned), "failed": failed}
-
-    def _free(self, name: str) -> str:
-        """The device's own name, unless it is leased.
-
-        Raises:
-            UserError: it is leased.
-        """
-        view = self._fleet.view(name)
-        if (holder := self._leasing.active.holder(view.name)) is not None:
-            raise UserError(
-                f"{holder.holder_name} holds {view.name}", hint=f"wait, or end it: farm lease kick {view.name}"
-            )
-        return view.name
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from farm.adb.tunnels import Tunnel, TunnelKind
 from farm.common.durations import format_duration
 from farm.common.errors import UserError
 from farm.common.events import EventLog
-from farm.common.selector import Selector, did_you_mean
+from farm.common.selector import Selector
 from farm.control.callers import Role
 from farm.control.server import ControlCall
 from farm.control.verbs import VerbGroup, json_of, verb
@@ -26,7 +26,7 @@ from farm.devices.fleet import Fleet
 from farm.devices.registry import Aliases
 from farm.devices.tunnels import TunnelKeeper
 from farm.leasing.leases import Leasing
-from farm.leasing.model import Explanation, NoSuchLeaseError
+from farm.leasing.model import Explanation
 from farm.leasing.reports import UsageGrouping, asked_for, summed
 from farm.leasing.reservations import ReservationBook
 from farm.model.device import DeviceView, Life
@@ -114,12 +114,7 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.kick", Role.OPERATOR)
     async def kick(self, device: str) -> Mapping[str, Any]:
         """End a lease now."""
-        held = {name: h.lease for h in self._leasing.active.holders() for name in (h.lease.device, h.lease.id)}
-        lease = held.get(device)
-        if lease is None:
-            hint = did_you_mean(device, held, "`farm lease list` shows who holds what")
-            raise NoSuchLeaseError(f"{device} is not leased", hint=hint)
-        await self._leasing.revoke(lease.id, "ended by an operator")
+        lease = await self._leasing.revoke(device, "ended by an operator")
         return {"id": lease.id, "device": lease.device}
 
     # --- explain --------------------------------------------------------------------------------------------------
@@ -271,9 +266,7 @@ class TunnelVerbs(VerbGroup):
     async def add(self, device: str, listen: str, dial: str, reverse: bool = False) -> Mapping[str, Any]:
         """Set up a tunnel between adb socket specs (`tcp:9000`); farm repeats it after replugs and reboots."""
         kind = TunnelKind.REVERSE if reverse else TunnelKind.FORWARD
-        view = self._fleet.view(device)
-        if not view.adopted:
-            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
+        view = self._fleet.adopted(device)
         await self._keeper.add(Tunnel(kind, view.serial, listen, dial))
         return {"device": view.name, "listen": listen, "dial": dial, "kind": kind.value}
 
