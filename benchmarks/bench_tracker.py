@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks.harness import Context, Figure, cpu_percent, under
 from farm.adb.program import port_holder
-from farm.tvm_server.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
+from farm.tvm_server.external_rules import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION
 from farm.tvm_server.wire import TRACKER_MAGIC
 from tests.support.tvm import farm_door, stock_tracker
 

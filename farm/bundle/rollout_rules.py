@@ -7,7 +7,7 @@ has a proven bundle there is nothing to protect: the named bundle is current at 
 
 `Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
 returns the phones to exchange now, and busy phones that get no further lease before their exchange: else a phone that
-is always leased would never change. `farm.devices.server.rollouts` runs it.
+is always leased would never change. `farm.devices.rollouts` runs it.
 """
 
 from __future__ import annotations

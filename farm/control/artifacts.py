@@ -23,7 +23,7 @@ from pathlib import Path
 
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import hash_file, is_sha256, publish, short_hash
-from farm.control.artifact_budget import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
+from farm.control.artifact_rules import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
 from farm.store.artifacts import ArtifactReferences
 
@@ -228,7 +228,7 @@ class ArtifactFolder:
             await asyncio.sleep(TIDY_EVERY_S)
 
     def drop_unneeded(self, now_s: float | None = None, *, room_bytes: int = 0, spare: str = "") -> int:
-        """Delete abandoned uploads and unneeded artifacts (artifact_budget decides which); returns how many.
+        """Delete abandoned uploads and unneeded artifacts (artifact_rules decides which); returns how many.
 
         Blocking.
 

@@ -29,7 +29,7 @@ from farm.devices.power.power_rules import PowerConfig
 from farm.devices.power.switchboard import Switchboard
 from farm.devices.power.usb import Topology
 from farm.devices.registry import Aliases
-from farm.devices.server.rollouts import Rollouts
+from farm.devices.rollouts import Rollouts
 from farm.devices.thermal.thermal_gates import ThermalGates
 from farm.devices.tunnels import TunnelKeeper
 from farm.jobs.toolchains import Toolchains

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from farm.bundle.library import BundleLibrary
 from farm.config import FarmConfig
-from farm.control.artifact_budget import DAY_S, GB, ArtifactRules
+from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.control.server import WorkerServer

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from farm.devices.agent import Agent
     from farm.devices.fleet import Fleet
     from farm.devices.recovery_control import RecoveryController
-    from farm.devices.server.rollouts import Rollouts
+    from farm.devices.rollouts import Rollouts
     from farm.devices.views import DeviceViews
 
 # A hub of phones comes at once and shares one cable anyway. A push holds 2 MiB in buffers: a hundred at a time took

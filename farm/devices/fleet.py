@@ -50,7 +50,7 @@ from farm.model.device import DeviceView, Life, Service
 from farm.model.identity import DeviceIdentity
 
 if TYPE_CHECKING:
-    from farm.devices.server.rollouts import Rollouts
+    from farm.devices.rollouts import Rollouts
     from farm.store.devices import BatteryTable, DeviceTable, RecoveryTable
 
 VIEWED_S = 30.0  # after `farm status` or a page of the web: then its reader has most probably left

@@ -14,7 +14,7 @@ from farm.common.errors import Code, UserError
 from farm.config import ExternalConfig
 from farm.model.sessions import OrphanedSession
 from farm.tvm_server.connection import Limits
-from farm.tvm_server.external import Admission, Network
+from farm.tvm_server.external_rules import Admission, Network
 from farm.tvm_server.gate.gate import Gate, GateLimits, Route
 from farm.tvm_server.listener import Listener
 from farm.tvm_server.tracker import Tracker, TrackerBackend

@@ -22,7 +22,7 @@ from farm.config import ExternalConfig
 from farm.model.sessions import FleetSummary, Peer
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, ClientConnection, Limits
-from farm.tvm_server.external import Admission, Offer, OfferRegistry, Registration, RegistrationRefused
+from farm.tvm_server.external_rules import Admission, Offer, OfferRegistry, Registration, RegistrationRefused
 from farm.tvm_server.wire import TrackerCode
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from farm.common.tasks import SharedCall
 from farm.control.callers import Role
 from farm.control.server import ControlCall
 from farm.control.verbs import HostPath, VerbGroup, json_of, verb
-from farm.devices.server.rollouts import Rollouts
+from farm.devices.rollouts import Rollouts
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains, check_pair, examine
 from farm.jobs.zygote import Toolchain

@@ -23,7 +23,7 @@ from farm.adb.client import AdbClient
 from farm.common.durations import format_duration
 from farm.common.errors import NotAllowedError, UserError
 from farm.common.phone_text import decode
-from farm.control.artifact_budget import SHARE
+from farm.control.artifact_rules import SHARE
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
 from farm.control.callers import Role
 from farm.control.limits import BusyError

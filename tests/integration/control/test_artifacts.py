@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.common.errors import Code
-from farm.control.artifact_budget import ArtifactRules
+from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES

@@ -20,7 +20,7 @@ from farm.common.events import Event, EventLog
 from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
-from farm.devices.server.rollouts import Rollouts
+from farm.devices.rollouts import Rollouts
 from farm.model.device import DeviceView, Life
 from farm.simulation.control import LabClient
 from farm.store.devices import DeviceRecord

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from farm.common.doctor_findings import FAIL, OK, WARN
-from farm.control.artifact_budget import ArtifactRules
+from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.verbs.doctor import DoctorHost, host_findings
 

@@ -19,7 +19,7 @@ from farm.common.events import EventLog
 from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.registry import Aliases
-from farm.devices.server.rollouts import Rollouts
+from farm.devices.rollouts import Rollouts
 from farm.model.device import Service
 from farm.model.event_kinds import KINDS
 from farm.store.devices import DeviceRecord

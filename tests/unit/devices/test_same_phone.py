@@ -20,7 +20,7 @@ from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.identity.serial_migration import is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.usb import Topology
-from farm.devices.server.rollouts import Rollouts
+from farm.devices.rollouts import Rollouts
 from farm.model.device import DeviceView
 from farm.model.identity import DeviceIdentity
 from farm.store.devices import DeviceRecord

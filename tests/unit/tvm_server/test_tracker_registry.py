@@ -4,8 +4,14 @@ import sys
 
 import pytest
 
-from farm.tvm_server import external
-from farm.tvm_server.external import MAX_OFFERS, MAX_OFFERS_PER_CONNECTION, Offer, OfferRegistry, RegistrationRefused
+from farm.tvm_server import external_rules
+from farm.tvm_server.external_rules import (
+    MAX_OFFERS,
+    MAX_OFFERS_PER_CONNECTION,
+    Offer,
+    OfferRegistry,
+    RegistrationRefused,
+)
 
 SILENT_AFTER_S = 30.0
 
@@ -43,7 +49,7 @@ def steps(action):
 
     def trace(frame, event, _):
         nonlocal count
-        if frame.f_code.co_filename != external.__file__:
+        if frame.f_code.co_filename != external_rules.__file__:
             return None
         count += event == "line"
         return trace

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.control.artifact_budget import DAY_S, RECENT_S, SHARE, ArtifactFile, ArtifactRules, looks_tidy, to_drop
+from farm.control.artifact_rules import DAY_S, RECENT_S, SHARE, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 
 RULES = ArtifactRules(budget_bytes=100, keep_s=30 * DAY_S)
 
