@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from farm.devices.server.rollouts import Rollouts
 
 from farm.bundle.library import BundleLibrary
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
 from farm.devices.lifecycle.state import LifecycleState
+from farm.devices.rollouts import Rollouts
 from farm.jobs.config import ToolchainConfig
 from farm.jobs.toolchains import Toolchains
 from farm.store.store import Store
