@@ -32,7 +32,7 @@ def new(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Make a key for clients elsewhere, or a token."""
+    """Make a key for remote clients, or a token."""
     kept = None if out is None else _file_for_secret(out)  # before there is one: an account is made once
     answer: dict[str, Any] = {}
     try:

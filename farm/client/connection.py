@@ -23,7 +23,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from farm.common.errors import Code, DaemonUnreachableError, FarmError, ProtocolError
 from farm.control.address import Where, connect, probe, refused
-from farm.control.client import ENDS, FAILED_HANDSHAKE, FIRST_SIGN_S, REMOTE_SIGN_S, Exchange
+from farm.control.client import ENDS, FAILED_HANDSHAKE, REMOTE_SILENT_AFTER_S, SILENT_AFTER_S, Exchange
 from farm.control.messages import Reply, Request, encode_request
 
 RESTART_S = 60.0  # a start with 100,000 jobs of history takes seconds; an upgrade of the package half a minute
@@ -195,8 +195,8 @@ class Link:
         message = encode_request(request)
         self.busy = True
         await self._socket.send_multipart(message)
-        first_sign_s = FIRST_SIGN_S if isinstance(self._where, Path) else REMOTE_SIGN_S
-        exchange = Exchange(request.id, time.monotonic(), first_sign_s)
+        silent_after_s = SILENT_AFTER_S if isinstance(self._where, Path) else REMOTE_SILENT_AFTER_S
+        exchange = Exchange(request.id, time.monotonic(), silent_after_s)
         while not exchange.ended:
             received = await self._receive(exchange)
             try:

@@ -43,7 +43,7 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A daemon elsewhere."""
+    """A remote daemon."""
 
     host: str
     port: int

@@ -94,7 +94,7 @@ class AuditTrail:
     def _refusal(self, caller: Caller, record: AuditRecord) -> list[AuditRecord]:
         now = self._clock()
         rows = self._ended(now)
-        source = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.payer)
+        source = (caller.user or caller.origin) if caller.peer is None else str(caller.peer.quota_key)
         key = (source, record.kind, record.outcome)
         window = self._refusals.get(key)
         if window is None and len(self._refusals) < MOST_WINDOWS:

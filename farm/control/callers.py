@@ -69,7 +69,7 @@ class LocalPeer:
     pid: int
 
     @property
-    def payer(self) -> int:
+    def quota_key(self) -> int:
         """Whose share its calls are counted to."""
         return self.uid
 
@@ -87,7 +87,7 @@ class KeyPeer:
     address: str
 
     @property
-    def payer(self) -> str:
+    def quota_key(self) -> str:
         """Whose share its calls are counted to."""
         return self.account
 
@@ -112,14 +112,14 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Principal:
     """A user of this host by uid, or the account of a key or token."""
 
     user: str
     role: Role
 
 
-class People:
+class LocalUsers:
     """Name and role by uid: root and the service user operate, the group `farm` uses, all others view."""
 
     def __init__(
@@ -129,15 +129,15 @@ class People:
         self._group = group
         self._known = SharedCall(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
 
-    async def __call__(self, uid: int) -> Person:
+    async def principal_of(self, uid: int) -> Principal:
         """Who `uid` is, at most a minute old. Name services are asked in a thread, once for all who wait."""
         return await self._known(uid)
 
-    async def _ask(self, uid: int) -> Person:
+    async def _ask(self, uid: int) -> Principal:
         return await asyncio.to_thread(self._read, uid)
 
-    def _read(self, uid: int) -> Person:
-        return Person(user_name(uid), self._role(uid))
+    def _read(self, uid: int) -> Principal:
+        return Principal(user_name(uid), self._role(uid))
 
     def _role(self, uid: int) -> Role:
         if uid in self._operators:
@@ -154,14 +154,14 @@ class People:
 class NewSecret:
     """What only the account's owner may know; never kept, never logged."""
 
-    account: Person
+    account: Principal
     token: str = ""  # of the web page
     public_key: str = ""  # CURVE, Z85
     secret_key: str = ""
 
 
 @dataclass(slots=True)
-class _Origin:
+class _Attempts:
     wrong: int = 0
     last: float = 0.0
 
@@ -173,7 +173,7 @@ class FailedAttempts:
         """`what` they are, for the log."""
         self._what = what
         self._clock = clock
-        self._places: dict[str, _Origin] = {}
+        self._places: dict[str, _Attempts] = {}
         self.wrong = 0  # ever
 
     def failed(self, place: str) -> float:
@@ -182,7 +182,7 @@ class FailedAttempts:
         self.wrong += 1
         known = self._places.pop(place, None)  # put back as the latest: the oldest stand first
         if known is None or now - known.last > FORGET_AFTER_S:
-            known = _Origin()
+            known = _Attempts()
             logger.warning("a wrong %s from %s; more of them are only counted", self._what, place)
         known.wrong += 1
         known.last = now
@@ -220,7 +220,7 @@ class Accounts:
         """Have the name of each account that is revoked: its connections must end."""
         self._on_revoked.append(callback)
 
-    def by_token(self, token: str, origin: str = "") -> Person | None:
+    def by_token(self, token: str, origin: str = "") -> Principal | None:
         """Whose token it is. A wrong one is counted against `origin`, an address; see `tokens.wait_s`."""
         if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii():
             found = None
@@ -233,12 +233,12 @@ class Accounts:
             self.tokens.failed(origin)
         return None if found is None else _account(found)
 
-    def by_curve_key(self, key: bytes) -> Person | None:
+    def by_curve_key(self, key: bytes) -> Principal | None:
         """Whose public key it is: its 32 bytes."""
         found = self._store.by_curve_key(z85.encode(key).decode())
         return None if found is None else _account(found)
 
-    def named(self, name: str) -> Person | None:
+    def named(self, name: str) -> Principal | None:
         """The account of that name, unless it is revoked."""
         found = self._store.get(name)
         return None if found is None or found.revoked_at is not None else _account(found)
@@ -247,7 +247,7 @@ class Accounts:
         """Every account, revoked ones too."""
         return self._store.all()
 
-    async def noted(self, account: Person) -> None:
+    async def noted(self, account: Principal) -> None:
         """It was used just now. A store that cannot be written is no reason to refuse a caller."""
         found, now = self._store.get(account.user), self._now()
         if found is not None and (found.used_at is None or now - found.used_at >= USED_EVERY):
@@ -275,7 +275,7 @@ class Accounts:
         if (known.token_sha256 if web else known.curve_key) is not None:
             what = "token" if web else "key"
             raise UserError(f"{name} has a {what}", hint=f"lost it? farm auth revoke {name}, then make it anew")
-        account = Person(name, role)
+        account = Principal(name, role)
         if web:
             token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
             await self._store.save(replace(known, token_sha256=hash_of(token)))
@@ -301,7 +301,7 @@ class Accounts:
 
 
 class Operators(Container[int | str]):
-    """Whose calls have no share: uids of this host and names of accounts (`payer`) with that role."""
+    """Whose calls have no share: uids of this host and names of accounts (`quota_key`) with that role."""
 
     def __init__(self, accounts: Accounts | None) -> None:
         self._uids = frozenset({0, os.geteuid()})
@@ -310,14 +310,14 @@ class Operators(Container[int | str]):
         if accounts is not None:
             accounts.on_revoked(self._forget)
 
-    def __contains__(self, payer: object) -> bool:
-        if self._accounts is None or not isinstance(payer, str):
-            return payer in self._uids
-        if payer not in self._roles:
+    def __contains__(self, quota_key: object) -> bool:
+        if self._accounts is None or not isinstance(quota_key, str):
+            return quota_key in self._uids
+        if quota_key not in self._roles:
             with contextlib.suppress(FarmError):  # the database cannot be read
-                if (account := self._accounts.named(payer)) is not None:
-                    self._roles[payer] = account.role
-        return self._roles.get(payer) is Role.OPERATOR
+                if (account := self._accounts.named(quota_key)) is not None:
+                    self._roles[quota_key] = account.role
+        return self._roles.get(quota_key) is Role.OPERATOR
 
     def _forget(self, name: str) -> None:
         self._roles.pop(name, None)
@@ -328,5 +328,5 @@ def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _account(record: AccountRecord) -> Person:
-    return Person(record.name, Role[record.role.upper()])
+def _account(record: AccountRecord) -> Principal:
+    return Principal(record.name, Role[record.role.upper()])

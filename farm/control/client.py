@@ -23,8 +23,8 @@ from farm.common.files import checked_file, short_hash
 from farm.control.address import Remote, Where, connect, probe, refused, stuck_hint
 from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply, encode_request
 
-FIRST_SIGN_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
-REMOTE_SIGN_S = 8.0  # from elsewhere: with connecting, the handshake, and a slow line
+SILENT_AFTER_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
+REMOTE_SILENT_AFTER_S = 8.0  # of a remote client: with connecting, the handshake, and a slow line
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
 START_POLL_S = 0.05  # how often a starting daemon is asked
 
@@ -38,11 +38,11 @@ OnBytes = Callable[[int, int], None]  # bytes done, bytes in all
 class Exchange:
     """Separates replies from signs of life, and sets when silence means that the daemon does not answer."""
 
-    def __init__(self, request_id: str, now_s: float, first_sign_s: float = FIRST_SIGN_S) -> None:
-        """`now_s` is monotonic, as in `received`; `first_sign_s`: how long nothing at all may come."""
+    def __init__(self, request_id: str, now_s: float, silent_after_s: float = SILENT_AFTER_S) -> None:
+        """`now_s` is monotonic, as in `received`; `silent_after_s`: how long nothing at all may come."""
         self._id = request_id
-        self._silence_s = first_sign_s
-        self.deadline_s = now_s + first_sign_s  # something must have come by then
+        self._silence_s = silent_after_s
+        self.deadline_s = now_s + silent_after_s  # something must have come by then
         self.ended = False  # the answer is there
 
     def received(self, frames: Sequence[bytes], now_s: float) -> Reply | None:
@@ -153,16 +153,22 @@ class ControlClient:
     """One connection to the daemon. Not for several threads at once: give each its own."""
 
     def __init__(
-        self, where: Where, *, token: str = "", attempt: str = "", fence: int = 0, first_sign_s: float = FIRST_SIGN_S
+        self,
+        where: Where,
+        *,
+        token: str = "",
+        attempt: str = "",
+        fence: int = 0,
+        silent_after_s: float = SILENT_AFTER_S,
     ) -> None:
-        """`where`: the daemon's socket, or one elsewhere.
+        """`where`: the daemon's socket, or a remote one.
 
         `token`, `attempt` and `fence` are a worker's credentials; people have none.
 
-        `first_sign_s`: how long the daemon may say nothing at all before it counts as unreachable.
+        `silent_after_s`: how long the daemon may say nothing at all before it counts as unreachable.
         """
         self.where = where
-        self._first_sign_s = first_sign_s
+        self._silent_after_s = silent_after_s
         self._credentials = {"token": token, "attempt": attempt, "fence": fence}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
@@ -173,10 +179,10 @@ class ControlClient:
         """The daemon's socket, when it is on this host.
 
         Raises:
-            UserError: it is elsewhere.
+            UserError: it is remote.
         """
         if isinstance(self.where, Remote):
-            raise UserError(f"the farm daemon is elsewhere, at {self.where}", hint="do that on its own host")
+            raise UserError(f"the farm daemon is remote, at {self.where}", hint="do that on its own host")
         return self.where
 
     def __enter__(self) -> Self:
@@ -204,7 +210,7 @@ class ControlClient:
         """Ask and wait for the answer, however long the daemon is at work on it.
 
         Raises:
-            DaemonUnreachableError: no daemon answers (within `first_sign_s`).
+            DaemonUnreachableError: no daemon answers (within `silent_after_s`).
             FarmError: what the daemon reported, of the same fault, code and exit code.
         """
         return dict(self._ask(kind, fields, frames, on_progress).fields)
@@ -277,8 +283,10 @@ class ControlClient:
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
-        first_sign_s = self._first_sign_s if isinstance(self.where, Path) else max(self._first_sign_s, REMOTE_SIGN_S)
-        exchange = Exchange(request.id, time.monotonic(), first_sign_s)
+        silent_after_s = (
+            self._silent_after_s if isinstance(self.where, Path) else max(self._silent_after_s, REMOTE_SILENT_AFTER_S)
+        )
+        exchange = Exchange(request.id, time.monotonic(), silent_after_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.

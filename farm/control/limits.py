@@ -123,43 +123,45 @@ class CallLimiter:
             self._streams = Limiter(quota.all_streams, quota.streams)
         self._held_bytes: Limiter[int | str] = Limiter(MAX_HELD_BYTES, MAX_HELD_BYTES_PER_USER)
 
-    def begin(self, route: bytes, payer: int | str, kind: str, size_bytes: int = 0) -> Callable[[], None]:
+    def begin(self, route: bytes, quota_key: int | str, kind: str, size_bytes: int = 0) -> Callable[[], None]:
         """Count a call; returns the function to call at its end.
 
         Raises:
             BusyError: it would be one too many.
         """
         quota = self._quota
-        bounded = quota is not None and payer not in quota.operators
+        bounded = quota is not None and quota_key not in quota.operators
         streams = quota is not None and bounded and kind in quota.stream_kinds
         if not self._connections.fits(route):
             raise BusyError(f"this connection has {MAX_CALLS_PER_CONNECTION} calls at once", hint="wait for answers")
-        if not self._calls.key_fits(payer):
+        if not self._calls.key_fits(quota_key):
             raise BusyError(f"you have {self._calls.per_key} calls at once", hint="end some of your farm programs")
-        if streams and not self._streams.key_fits(payer):
+        if streams and not self._streams.key_fits(quota_key):
             raise BusyError(
                 f"you follow {self._streams.per_key} things at once", hint="end some `farm watch` or `logs -f`"
             )
-        if bounded and not self._held_bytes.key_fits(payer, size_bytes):
+        if bounded and not self._held_bytes.key_fits(quota_key, size_bytes):
             raise BusyError("your calls have too much in them together", hint="fewer at once, or smaller ones")
-        if streams and not self._streams.total_fits(payer):
+        if streams and not self._streams.total_fits(quota_key):
             raise BusyError(f"{self._streams.total} streams are followed at once", hint="try again in a moment")
-        if not self._calls.total_fits(payer) or (bounded and not self._held_bytes.total_fits(payer, size_bytes)):
+        if not self._calls.total_fits(quota_key) or (
+            bounded and not self._held_bytes.total_fits(quota_key, size_bytes)
+        ):
             raise BusyError(hint="try again in a moment")
         self._connections.take(route)
-        self._calls.take(payer)
+        self._calls.take(quota_key)
         if streams:
-            self._streams.take(payer)
+            self._streams.take(quota_key)
         if bounded:
-            self._held_bytes.take(payer, size_bytes)
+            self._held_bytes.take(quota_key, size_bytes)
 
         def end() -> None:
             self._connections.give_back(route)
-            self._calls.give_back(payer)
+            self._calls.give_back(quota_key)
             if streams:
-                self._streams.give_back(payer)
+                self._streams.give_back(quota_key)
             if bounded:
-                self._held_bytes.give_back(payer, size_bytes)
+                self._held_bytes.give_back(quota_key, size_bytes)
 
         return end
 
@@ -173,35 +175,35 @@ class UnreadLimiter:
         self._answers: dict[bytes, tuple[int | str, deque[tuple[int, MessageTracker]]]] = {}  # by connection
         self._sent = 0
 
-    def sent(self, route: bytes, payer: int | str, size_bytes: int, tracker: MessageTracker) -> None:
+    def sent(self, route: bytes, quota_key: int | str, size_bytes: int, tracker: MessageTracker) -> None:
         """Count an answer until `tracker` reports that ZeroMQ has sent all of it."""
-        payer, answers = self._answers.setdefault(route, (payer, deque()))
+        quota_key, answers = self._answers.setdefault(route, (quota_key, deque()))
         answers.append((size_bytes, tracker))
         self._connections.take(route, size_bytes)
-        self._users.take(payer, size_bytes)
+        self._users.take(quota_key, size_bytes)
         self._sent += 1
         if self._sent % LOOK_THROUGH_EVERY == 0:
             self.forget_read(tuple(self._answers))
 
-    def fits(self, route: bytes, payer: int | str, size_bytes: int) -> bool:
+    def fits(self, route: bytes, quota_key: int | str, size_bytes: int) -> bool:
         """Whether so much more may be kept; anything may for a caller that has read all."""
         self.forget_read((route,))
         if route in self._answers and not self._connections.fits(route, size_bytes):
             return False
-        if not self._users.fits(payer, size_bytes):
-            self.forget_read(tuple(each for each, (answer_payer, _) in self._answers.items() if answer_payer == payer))
-        return not self._users.of(payer) or self._users.fits(payer, size_bytes)
+        if not self._users.fits(quota_key, size_bytes):
+            self.forget_read(tuple(each for each, (answer_key, _) in self._answers.items() if answer_key == quota_key))
+        return not self._users.of(quota_key) or self._users.fits(quota_key, size_bytes)
 
     def forget_read(self, routes: Iterable[bytes]) -> None:
         """Forget answers that were read meanwhile, or went with their connection."""
         for route in routes:
             if route not in self._answers:
                 continue
-            payer, answers = self._answers[route]
+            quota_key, answers = self._answers[route]
             while answers and answers[0][1].done:
                 size_bytes, _ = answers.popleft()
                 self._connections.give_back(route, size_bytes)
-                self._users.give_back(payer, size_bytes)
+                self._users.give_back(quota_key, size_bytes)
             if not answers:
                 del self._answers[route]
 

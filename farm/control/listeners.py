@@ -1,4 +1,4 @@
-"""The control sockets: a unix socket, whose clients the kernel names, and TCP with CURVE for clients elsewhere.
+"""The control sockets: a unix socket, whose clients the kernel names, and TCP with CURVE for remote clients.
 
 The runtime folder of the unix sockets belongs to the daemon's user; the group `farm`, whose members use phones, may
 enter it when there is such a group, no other user.
@@ -30,7 +30,7 @@ from farm.common.peers import peer_process
 from farm.common.tasks import log_failure
 from farm.config.consistency import address_of
 from farm.control.address import notice_dead_links
-from farm.control.callers import FARM_GROUP, Accounts, KeyPeer, LocalPeer, Person
+from farm.control.callers import FARM_GROUP, Accounts, KeyPeer, LocalPeer, Principal
 
 MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
 TAKEN_PROBE_S = 1.0
@@ -85,8 +85,8 @@ class UnixListener:
             ) from error
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
-        """None."""
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
+        """No tasks: a unix socket needs none."""
         return ()
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ def _check_free(path: Path) -> None:
 class CurveListener:
     """A TCP port for clients with a key."""
 
-    name = "elsewhere"
+    name = "remote"
 
     def __init__(self, listen: str, accounts: Accounts, key_file: Path) -> None:
         """Prepare the port.
@@ -189,13 +189,13 @@ class CurveListener:
         self.endpoint = server.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
         """The key check: without it no key is admitted."""
         return () if self._answering is None else (self._answering,)
 
     def close(self) -> None:
         """End the key check."""
-        for task in (*self._waiting, *self.parts):
+        for task in (*self._waiting, *self.tasks):
             task.cancel()
         if self._zap is not None:
             self._zap.close(linger=0)
@@ -230,7 +230,7 @@ class CurveListener:
             try:
                 self._check_key(zap, frames)
             except Exception:  # this client is not answered, and so not admitted; the next one is
-                logger.exception("control socket elsewhere: a key is not checked")
+                logger.exception("control socket remote: a key is not checked")
 
     def _check_key(self, zap: zmq.asyncio.Socket, frames: Sequence[bytes]) -> None:
         if len(frames) < 9:  # route, "", version, id, domain, address, identity, mechanism, key
@@ -250,7 +250,7 @@ class CurveListener:
             self._later(self._admit(zap, route, request_id, key, known))
 
     async def _admit(
-        self, zap: zmq.asyncio.Socket, route: bytes, request_id: bytes, key: bytes, account: Person
+        self, zap: zmq.asyncio.Socket, route: bytes, request_id: bytes, key: bytes, account: Principal
     ) -> None:
         await _answer(zap, route, request_id, b"200", b"OK", key.hex().encode(), 0.0)
         await self._accounts.noted(account)

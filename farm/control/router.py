@@ -32,7 +32,9 @@ from farm.control.messages import (
     request_id,
 )
 
-FIRST_SIGN_S = 0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
+STILL_AT_WORK_AFTER_S = (
+    0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
+)
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
 READ_AFTER_S = 5.0  # by then most answers are read, and libzmq has dropped those of ended connections
@@ -104,7 +106,7 @@ class Router:
         self._socket: zmq.asyncio.Socket | None = None
         self._receiver: asyncio.Task[None] | None = None
         self._calls: dict[asyncio.Task[None], LocalPeer | KeyPeer] = {}
-        self._put_out: dict[asyncio.Task[None], FarmError] = {}  # why a call is ended before its time
+        self._ended_early: dict[asyncio.Task[None], FarmError] = {}  # why a call is ended before its time
         self._garbage: dict[str, int] = {}  # messages that are none, by sender
         self._connections: ConnectionLimiter | None = None
         self._call_limiter = CallLimiter(quota)
@@ -121,9 +123,9 @@ class Router:
         return "" if self._connections is None else self._connections.problem
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
         """Tasks that run while the socket is open. When one ends the socket is dead, which nothing else reports."""
-        return (*(() if self._receiver is None else (self._receiver,)), *self._listener.parts)
+        return (*(() if self._receiver is None else (self._receiver,)), *self._listener.tasks)
 
     async def start(self) -> None:
         """Open the socket.
@@ -160,16 +162,16 @@ class Router:
         self._listener.close()
         self._close()
 
-    def put_out(self, payer: int | str, error: FarmError) -> Hashable:
+    def end_calls_of(self, quota_key: int | str, error: FarmError) -> Hashable:
         """End every call of a caller whose account ended, with `error` as the answer; returns the argument of `cut`."""
         for task, peer in tuple(self._calls.items()):
-            if peer.payer == payer:
-                self._put_out[task] = error
+            if peer.quota_key == quota_key:
+                self._ended_early[task] = error
                 task.cancel()
-        return None if self._connections is None else self._connections.mark_leaving(payer)
+        return None if self._connections is None else self._connections.mark_leaving(quota_key)
 
     def cut(self, leaving: Hashable) -> int:
-        """End the connections of a caller who was put out; returns how many."""
+        """End the connections of a caller whose calls were ended so; returns how many."""
         return 0 if self._connections is None else self._connections.cut_connections(leaving)
 
     def _close(self) -> None:
@@ -200,7 +202,7 @@ class Router:
             self._log_garbage("an unknown sender" if peer is None else peer.origin, "no sender, or no body")
             return
         if self._connections is not None:
-            self._connections.note_sender(int(frames[0].get(zmq.SRCFD)), peer.payer)
+            self._connections.note_sender(int(frames[0].get(zmq.SRCFD)), peer.quota_key)
         try:
             request = decode_request(body)
         except ProtocolError as error:
@@ -211,7 +213,7 @@ class Router:
                     await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
             return
         try:
-            if not self._unread.fits(route, peer.payer, MAX_FRAME_BYTES):
+            if not self._unread.fits(route, peer.quota_key, MAX_FRAME_BYTES):
                 raise BusyError("your programs do not read their answers", hint="end those that hang")
             self._begin(route, request, peer, in_memory_bytes(body))
         except BusyError as error:
@@ -232,13 +234,13 @@ class Router:
         Raises:
             BusyError: there are too many.
         """
-        end = self._call_limiter.begin(route, peer.payer, request.kind, size_bytes)
+        end = self._call_limiter.begin(route, peer.quota_key, request.kind, size_bytes)
         task = asyncio.create_task(self._serve(route, request, peer), name=f"call {request.kind} {request.id}")
         self._calls[task] = peer
 
         def ended(task: asyncio.Task[None]) -> None:
             self._calls.pop(task, None)
-            self._put_out.pop(task, None)
+            self._ended_early.pop(task, None)
             end()
             # A caller that has gone reads no more and asks no more: nothing else would look at its answers again.
             task.get_loop().call_later(READ_AFTER_S, self._unread.forget_read, (route,))
@@ -254,7 +256,7 @@ class Router:
         call = Call(request, peer, send)
         work = asyncio.ensure_future(self._answer(call))
         try:
-            wait_s = FIRST_SIGN_S
+            wait_s = STILL_AT_WORK_AFTER_S
             while not (await asyncio.wait((work,), timeout=wait_s))[0]:
                 await send(Reply(request.id, more=True))
                 wait_s = SIGN_INTERVAL_S
@@ -262,8 +264,8 @@ class Router:
         except CallerGoneError:
             call.caller_gone.set()
             logger.info("the caller of %s went away", request.kind)
-        except asyncio.CancelledError:  # only `stop` and `put_out` cancel calls
-            why = self._put_out.get(task) if (task := asyncio.current_task()) is not None else None
+        except asyncio.CancelledError:  # only `stop` and `end_calls_of` cancel calls
+            why = self._ended_early.get(task) if (task := asyncio.current_task()) is not None else None
             reply = Reply(request.id, error=why or stopping_error(hint=STOPPING_HINT))
             with contextlib.suppress(CallerGoneError):
                 await self._send(route, peer, reply, patience_s=0.0)
@@ -283,7 +285,7 @@ class Router:
         size_bytes = sum(map(len, frames))
         given_up_at = loop.time() + patience_s
         while self._socket is not None:
-            if not patience_s or self._unread.fits(route, peer.payer, size_bytes):
+            if not patience_s or self._unread.fits(route, peer.quota_key, size_bytes):
                 last = zmq.Frame(frames[-1], track=True, copy=False)  # a message's last part is let go of last
                 try:
                     # NOBLOCK: a caller that does not read must not hold the others up.
@@ -294,7 +296,7 @@ class Router:
                     raise CallerGoneError(evidence=str(error)) from error
                 else:
                     assert isinstance(last.tracker, zmq.MessageTracker)
-                    self._unread.sent(route, peer.payer, size_bytes, last.tracker)
+                    self._unread.sent(route, peer.quota_key, size_bytes, last.tracker)
                     return
             if loop.time() >= given_up_at:
                 raise CallerGoneError("the caller does not read its answers")

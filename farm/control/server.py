@@ -18,7 +18,7 @@ from typing import Any
 from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import OK, AuditTrail, subject_of, with_order
-from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, Operators, People, Person, Role
+from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, LocalUsers, Operators, Principal, Role
 from farm.control.limits import CallQuota, StreamTurns
 from farm.control.listeners import CurveListener, UnixListener
 from farm.control.messages import Reply, Request, decode_request, encode_request
@@ -63,32 +63,32 @@ class ControlServer:
         path: Path,
         *,
         artifacts: ArtifactFolder,
-        who_is: Callable[[int], Awaitable[Person]] | None = None,
+        principal_of: Callable[[int], Awaitable[Principal]] | None = None,
         gid: int | None = None,
         audit: AuditTrail | None = None,
         accounts: Accounts | None = None,
-        elsewhere: CurveListener | None = None,
+        remote: CurveListener | None = None,
     ) -> None:
         """Prepare the server with its sockets.
 
         Args:
             path: of the unix socket.
             artifacts: what clients put and get.
-            who_is: name and role by uid.
+            principal_of: name and role by uid.
             gid: the group that may connect besides the daemon's own user.
             audit: None: nothing is written.
-            accounts: people elsewhere; needed with `elsewhere`.
-            elsewhere: the way in for them; None: there is none.
+            accounts: of remote users; needed with `remote`.
+            remote: the port for them; None: there is none.
         """
         self._audit = audit
         self.accounts = accounts
         quota = CallQuota(stream_kinds=STREAMS, operators=Operators(accounts))
         self._turns = StreamTurns()
         self._router = Router(UnixListener(path, gid), self._answer, quota=quota)
-        self._remote = None if elsewhere is None else Router(elsewhere, self._answer, quota=quota)
+        self._remote = None if remote is None else Router(remote, self._answer, quota=quota)
         if accounts is not None:
-            accounts.on_revoked(self._put_out)
-        self._who_is = who_is or People()
+            accounts.on_revoked(self._end_calls_of)
+        self._principal_of = principal_of or LocalUsers().principal_of
         self._handlers: dict[str, tuple[Handler, Role]] = {}  # with the least role that may call it
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
@@ -116,7 +116,7 @@ class ControlServer:
         if self._remote is not None:
             try:
                 await self._remote.start()
-                logger.info("people elsewhere come in at %s", self._remote.endpoint)
+                logger.info("remote users connect to %s", self._remote.endpoint)
             except BaseException:
                 await self._router.stop()
                 raise
@@ -128,9 +128,9 @@ class ControlServer:
         await self._router.stop()
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
         """Tasks that run while the sockets are open."""
-        return [part for router in (self._router, self._remote) if router is not None for part in router.parts]
+        return [task for router in (self._router, self._remote) if router is not None for task in router.tasks]
 
     def problems(self) -> list[str]:
         """Problems of the sockets now."""
@@ -247,8 +247,8 @@ class ControlServer:
     async def _answer(self, call: Call) -> Answer:
         peer = call.peer
         if isinstance(peer, LocalPeer):
-            person = await self._who_is(peer.uid)
-            return await self.serve(call, Caller(person.user, person.role, peer.origin, peer))
+            principal = await self._principal_of(peer.uid)
+            return await self.serve(call, Caller(principal.user, principal.role, peer.origin, peer))
         assert isinstance(peer, KeyPeer)
         account = None if self.accounts is None else self.accounts.named(peer.account)
         if account is None:
@@ -257,10 +257,10 @@ class ControlServer:
             raise _revoked(peer.account)
         return await self.serve(call, Caller(account.user, account.role, peer.origin, peer))
 
-    def _put_out(self, name: str) -> None:
+    def _end_calls_of(self, name: str) -> None:
         """An account was revoked: its calls end, and so do its connections, once the answers are sent."""
         if self._remote is not None:
-            leaving = self._remote.put_out(name, _revoked(name))
+            leaving = self._remote.end_calls_of(name, _revoked(name))
             asyncio.get_running_loop().call_later(REVOKED_LINGER_S, self._remote.cut, leaving)
 
     async def _ping(self, call: ControlCall) -> Mapping[str, Any]:
@@ -350,9 +350,9 @@ class WorkerServer:
         return str(self._path)
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
         """Tasks that run while the socket is open."""
-        return self._router.parts
+        return self._router.tasks
 
     async def start(self) -> None:
         """Open the socket.

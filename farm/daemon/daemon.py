@@ -145,7 +145,7 @@ class Daemon:
         }
         running += [asyncio.create_task(task, name=name) for name, task in tasks.items()]
         # If a listener ends, the daemon starts anew.
-        return [*running, *workers.server.parts, *control.parts, *web.parts]
+        return [*running, *workers.server.tasks, *control.tasks, *web.tasks]
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

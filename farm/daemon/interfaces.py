@@ -22,7 +22,7 @@ from farm.control.server import ControlServer
 from farm.control.verbs import VerbGroup
 from farm.control.verbs.auth import AuthVerbs
 from farm.control.verbs.bundle import BundleVerbs, ToolchainVerbs
-from farm.control.verbs.device import CareVerbs, ReadingsVerbs, ToolVerbs
+from farm.control.verbs.device import DeviceOrderVerbs, ReadingsVerbs, ToolVerbs
 from farm.control.verbs.doctor import MB, DoctorHost, DoctorVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
 from farm.control.verbs.job import JobVerbs
@@ -70,7 +70,7 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     """
     config, persistence, workers = parts.config, parts.persistence, parts.workers
     accounts = Accounts(persistence.store.accounts)
-    elsewhere = _remote_listener(config, accounts, persistence.audit)
+    remote = _remote_listener(config, accounts, persistence.audit)
 
     def adb_used(lease: Lease, service: str, allowed: bool) -> None:
         caller = Caller(lease.request.user, Role.USER, f"adb of {lease.id}")
@@ -83,10 +83,10 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
         gid=workers.gid,
         audit=persistence.audit,
         accounts=accounts,
-        elsewhere=elsewhere,
+        remote=remote,
     )
     for verbs in (
-        AuthVerbs(accounts, persistence.store.audit, elsewhere),
+        AuthVerbs(accounts, persistence.store.audit, remote),
         parts.reloader,
         *_device_verbs(parts),
         *_work_verbs(parts),
@@ -126,7 +126,7 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     )
     return (
         FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.events, facts),
-        CareVerbs(fleet),
+        DeviceOrderVerbs(fleet),
         ReadingsVerbs(fleet, phones.series),
         TunnelVerbs(fleet, phones.tunnels),
         ToolVerbs(fleet, leasing, parts.workers.artifacts, phones.client),
@@ -206,7 +206,7 @@ class WebPage:
         self._config = config
         self._problems = problems
         self.url = ""  # "": there is no page
-        self.parts: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
+        self.tasks: Sequence[asyncio.Task[None]] = ()  # what runs for as long as it is open
 
     def open(
         self,
@@ -236,5 +236,5 @@ class WebPage:
         server.start(app)
         stack.push_async_callback(server.stop)
         stack.callback(app.state.hints.close)
-        self.url, self.parts = server.url, server.parts
+        self.url, self.tasks = server.url, server.tasks
         log.info("the web page is at %s", self.url)

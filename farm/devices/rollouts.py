@@ -39,7 +39,7 @@ STEP_EVERY_S = 1.0
 AWAY = timedelta(minutes=10)
 _OUT = frozenset({Life.NEW, Life.QUARANTINED})
 _ROLLOUT = TypeAdapter(Rollout)
-Group = tuple[str, str]  # ABI, platform
+RolloutGroup = tuple[str, str]  # ABI, platform
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class Rollouts:
         self._config = config
         self._fleet: Fleet  # see `follow`
         self._bundles: Mapping[str, Bundle] = {}  # the library as read last, by hash
-        self._groups: dict[Group, Rollout] = {}
-        self._unsaved: set[Group] = set()
+        self._groups: dict[RolloutGroup, Rollout] = {}
+        self._unsaved: set[RolloutGroup] = set()
         self._changed = asyncio.Event()
         for row in table.all():
             values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
@@ -99,7 +99,7 @@ class Rollouts:
         """
         abi, platform = agent.runs()
         wanted, stored = await asyncio.to_thread(lambda: (self._wanted(abi, platform), self._stored()))
-        self._named((abi, platform), wanted, stored)
+        self._on_library_read((abi, platform), wanted, stored)
         proven = agent.state.proven if self._is_usable((abi, platform), agent.state.proven) else ""
         return self._bundles.get(rules.assigned(self._groups[abi, platform], agent.serial, proven))
 
@@ -147,7 +147,7 @@ class Rollouts:
             except FarmError as error:  # a toolchain names a bundle that is not there
                 log.warning("no bundle for %s (%s): %s", *group, error)
                 continue
-            self._named(group, wanted, stored, added)
+            self._on_library_read(group, wanted, stored, added)
         await self._save()
 
     async def promote(self, bundle: Bundle) -> None:
@@ -254,7 +254,9 @@ class Rollouts:
 
     # -- below --
 
-    def _named(self, group: Group, wanted: Bundle | None, stored: Sequence[Bundle], added: str = "") -> None:
+    def _on_library_read(
+        self, group: RolloutGroup, wanted: Bundle | None, stored: Sequence[Bundle], added: str = ""
+    ) -> None:
         """Take the library as it was read just now."""
         self._bundles = {bundle.hash: bundle for bundle in (*stored, *((wanted,) if wanted else ()))}
         own = {bundle.hash for bundle in self._bundles.values() if (bundle.abi, bundle.platform) == group}
@@ -265,8 +267,8 @@ class Rollouts:
         damaged = {bundle.hash: bundle.damage for bundle in stored if bundle.damage}
         self._put(group, rules.named(rollout, wanted.hash if wanted else "", own, proven, damaged))
 
-    def _put(self, group: Group, after: Rollout) -> None:
-        """Take a decision: it holds at once, is told, and is kept as soon as the store can."""
+    def _put(self, group: RolloutGroup, after: Rollout) -> None:
+        """Apply a new state at once, publish what changed, and store it as soon as the store can write."""
         before = self._groups.get(group, Rollout())
         if after == before and group in self._groups:
             return
@@ -292,21 +294,21 @@ class Rollouts:
     def _agents(self) -> tuple[Agent, ...]:
         return tuple(self._fleet.agents.values())
 
-    def _group_of(self, agent: Agent) -> Group | None:
+    def _group_of(self, agent: Agent) -> RolloutGroup | None:
         """The group whose bundles a phone gets; of one not yet identified that of its last proven bundle."""
         if agent.identity is not None:
-            group: Group = agent.runs()
+            group: RolloutGroup = agent.runs()
         elif (bundle := self._bundles.get(agent.state.proven)) is not None:
             group = bundle.abi, bundle.platform
         else:
             return None
         return group if group in self._groups else None
 
-    def _is_usable(self, group: Group, bundle: str) -> bool:
+    def _is_usable(self, group: RolloutGroup, bundle: str) -> bool:
         found = self._bundles.get(bundle)
         return found is not None and (found.abi, found.platform) == group and bundle not in self._groups[group].refused
 
-    def _phones(self, group: Group) -> tuple[RolloutPhone, ...]:
+    def _phones(self, group: RolloutGroup) -> tuple[RolloutPhone, ...]:
         return tuple(self._phone(agent) for agent in self._agents() if self._group_of(agent) == group)
 
     def _phone(self, agent: Agent) -> RolloutPhone:

@@ -107,7 +107,7 @@ class AttemptRun:
                 self.pool.begin(partial(_pool_changed, context))
                 taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
-                taken = self._taken_away()
+                taken = self._when_revoked()
             context = replace(context, progress=self._noting(context.progress), pool=self.pool, over=self._over)
             if executor is None:
                 raise HostError(f"there is no way to run a {self.job.kind} job here", Code.UNKNOWN_KIND)
@@ -129,9 +129,9 @@ class AttemptRun:
         finally:
             await _ended(work, self.attempt.id)
 
-    def _taken_away(self) -> asyncio.Future[FarmError]:
+    def _when_revoked(self) -> asyncio.Future[FarmError]:
         try:
-            return self._leases.taken_away(self.lease.id)
+            return self._leases.when_revoked(self.lease.id)
         except NoSuchLeaseError as error:  # between the attempt's commit and this moment; the job is not to blame
             raise PhoneLostError(f"the lease of {self.lease.device} was over before the work began") from error
 

@@ -313,7 +313,7 @@ class Pool:
         self._asked[ticket] = self._leases.ask(request, granted)
 
     def _take(self, lease: Lease) -> None:
-        taken = self._leases.taken_away(lease.id)
+        taken = self._leases.when_revoked(lease.id)
         self._held[lease.id] = lease
         self._had[lease.device] = None
         taken.add_done_callback(lambda why: self._lost(lease.id, why))

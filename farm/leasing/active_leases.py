@@ -102,7 +102,7 @@ class ActiveLeases:
         active = self._checks[lease.device] = ActiveLease(lease, self._wall(), internal=True)
         return active
 
-    def give_back_unused(self, active: ActiveLease) -> None:
+    def end_with_session(self, active: ActiveLease) -> None:
         """A stock client's lease ends with its session, or soon when it opens none."""
         unused_s = self._policy.unused_s
         active.ends_with_session = True
@@ -122,7 +122,7 @@ class ActiveLeases:
         """The lease is taken from its holder, who gets `why`."""
         if active.ending:
             return
-        active.taken.set_result(why)
+        active.revocation.set_result(why)
         if not active.internal:
             kind, subject, data = lease_event("lease.revoked", active.lease, reason=reason)
             self._events.publish(kind, subject, **data)

@@ -218,8 +218,10 @@ class Leasing:
         """The worker slot that came with this lease is needed no more. Harmless when repeated."""
         self.requests.decide(self._allocator.slot_freed, lease_id)
 
-    def taken_away(self, lease_id: str) -> asyncio.Future[FarmError]:
-        """Told why when a lease is taken from its holder: kicked, its phone lost, the farm stopping.
+    def when_revoked(self, lease_id: str) -> asyncio.Future[FarmError]:
+        """A future that gets the error when the lease is taken from its holder.
+
+        That is when the lease is kicked, its phone is lost or the farm stops.
 
         From that moment on whatever is done under the lease is void, though its session may take a little to end.
         A lease that its holder gives back is never taken away.
@@ -230,7 +232,7 @@ class Leasing:
         active = self.active.leases.get(lease_id)
         if active is None:
             raise no_lease(lease_id)
-        return asyncio.shield(active.taken)
+        return asyncio.shield(active.revocation)
 
     def abort(self, lease_id: str, reason: str) -> None:
         """A holder says that its session went wrong: the session is cut, the phone cleaned and checked.

@@ -69,7 +69,7 @@ class ActiveLease:
     detached: bool = False  # its session goes on while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit
     awaiting_device: bool = False  # of the time before a restart, its phone not seen ready yet
-    taken: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
+    revocation: asyncio.Future[FarmError] = field(  # why it was taken from its holder; never set when that gave it back
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     timer: asyncio.TimerHandle | None = None  # unused grant, or recovering phone

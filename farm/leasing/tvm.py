@@ -60,7 +60,7 @@ class TvmLeases:
         lease = await self._leasing.acquire(
             LeaseRequest(Selector.parse(key), user, LeaseSource.TVM, priority, lease_class, key=key)
         )
-        self._active.give_back_unused(self._active.leases[lease.id])
+        self._active.end_with_session(self._active.leases[lease.id])
         return self._leasing.new_match_key(lease.id, single_use=True)
 
     def serves(self, key: str) -> bool:

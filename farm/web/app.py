@@ -34,7 +34,7 @@ from farm.web.page import (
     guard_requests,
     own_path,
     render,
-    session_of,
+    sign_in_of,
     web_of,
 )
 from farm.web.rendering import make_templates, read_assets
@@ -71,7 +71,7 @@ def create_app(
     )
     assets = read_assets()
     app.state.web = Web(verbs, accounts, events, assets, make_templates(assets), __version__, config)
-    accounts.on_revoked(app.state.web.sessions.end_of)
+    accounts.on_revoked(app.state.web.sign_ins.end_of)
     app.state.hints = HintReaders(events)
     app.state.metrics = metrics
     for each in (router, devices.router, leases.router, jobs.router, measured.router):
@@ -156,16 +156,16 @@ async def sign_in(request: Request) -> Response:
     if account is None:
         return render(request, "sign_in.html", status=403, to=to, wrong="The farm knows no such token.")
     await web.accounts.noted(account)
-    before = session_of(request)
+    before = sign_in_of(request)
     if before is not None:
-        web.sessions.end(before.id)
+        web.sign_ins.end(before.id)
     caller = Caller(account.user, account.role, f"web token {account.user} from {address}")
     await web.verbs.audit(caller, "auth.sign_in", "", OK)
-    session = web.sessions.begin(account.user)
-    session.notice = f"You are signed in as {account.user} ({account.role.name.lower()})."
+    begun = web.sign_ins.begin(account.user)
+    begun.notice = f"You are signed in as {account.user} ({account.role.name.lower()})."
     answer = done(request, "", to)
     answer.set_cookie(
-        COOKIE, session.id, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+        COOKIE, begun.id, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
     )
     return answer
 
@@ -173,10 +173,10 @@ async def sign_in(request: Request) -> Response:
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
     """End the session."""
-    session = session_of(request)
-    if session is not None:
+    begun = sign_in_of(request)
+    if begun is not None:
         await web_of(request).verbs.audit(caller_of(request), "auth.sign_out", "", OK)
-        web_of(request).sessions.end(session.id)
+        web_of(request).sign_ins.end(begun.id)
     answer = done(request, "", "/")
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer

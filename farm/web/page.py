@@ -41,13 +41,13 @@ PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reache
 FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while it is leased”."
 IDLE_S = 8 * 3600.0  # a working day
 LONGEST_S = 24 * 3600.0  # of a session
-MOST_SESSIONS = 256
+MOST_SIGN_INS = 256
 ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
 
 
 @dataclass(slots=True)
-class Session:
+class SignIn:
     """One browser that showed a token."""
 
     id: str
@@ -58,46 +58,46 @@ class Session:
     notice: str = ""  # shown on the next page, once
 
 
-class Sessions:
-    """Sessions by the value of their cookie; the one unused for longest makes room."""
+class SignIns:
+    """Sign-ins by the value of their cookie; the one unused for longest makes room."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sign_ins: OrderedDict[str, SignIn] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._sign_ins)
 
-    def begin(self, account: str) -> Session:
+    def begin(self, account: str) -> SignIn:
         """A new session of an account whose token was shown."""
         now = self._clock()
-        session = Session(secrets.token_urlsafe(ID_BYTES), secrets.token_urlsafe(ID_BYTES), account, now, now)
-        while len(self._sessions) >= MOST_SESSIONS:
-            self._sessions.popitem(last=False)
-        self._sessions[session.id] = session
-        return session
+        sign_in = SignIn(secrets.token_urlsafe(ID_BYTES), secrets.token_urlsafe(ID_BYTES), account, now, now)
+        while len(self._sign_ins) >= MOST_SIGN_INS:
+            self._sign_ins.popitem(last=False)
+        self._sign_ins[sign_in.id] = sign_in
+        return sign_in
 
-    def get(self, session_id: str) -> Session | None:
+    def get(self, sign_in_id: str) -> SignIn | None:
         """The session of a cookie, if it is not over."""
-        session = self._sessions.get(session_id)
-        if session is None:
+        sign_in = self._sign_ins.get(sign_in_id)
+        if sign_in is None:
             return None
         now = self._clock()
-        if now - session.seen_s > IDLE_S or now - session.began_s > LONGEST_S:
-            self.end(session_id)
+        if now - sign_in.seen_s > IDLE_S or now - sign_in.began_s > LONGEST_S:
+            self.end(sign_in_id)
             return None
-        session.seen_s = now
-        self._sessions.move_to_end(session_id)
-        return session
+        sign_in.seen_s = now
+        self._sign_ins.move_to_end(sign_in_id)
+        return sign_in
 
-    def end(self, session_id: str) -> None:
+    def end(self, sign_in_id: str) -> None:
         """Sign out."""
-        self._sessions.pop(session_id, None)
+        self._sign_ins.pop(sign_in_id, None)
 
     def end_of(self, account: str) -> None:
         """End every session of an account that is revoked."""
-        for session in [each for each in self._sessions.values() if each.account == account]:
-            self.end(session.id)
+        for sign_in in [each for each in self._sign_ins.values() if each.account == account]:
+            self.end(sign_in.id)
 
 
 class VerbApi(Protocol):
@@ -121,7 +121,7 @@ class Web:
     templates: Environment
     version: str
     config: WebConfig
-    sessions: Sessions = field(default_factory=Sessions)
+    sign_ins: SignIns = field(default_factory=SignIns)
     drawing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one plot at a time: others need threads too
 
 
@@ -131,11 +131,11 @@ def web_of(request: Request) -> Web:
     return web
 
 
-def session_of(request: Request) -> Session | None:
+def sign_in_of(request: Request) -> SignIn | None:
     """The caller's session, if they are signed in."""
     _identify(request)
-    session: Session | None = request.state.session
-    return session
+    sign_in: SignIn | None = request.state.sign_in
+    return sign_in
 
 
 def caller_of(request: Request) -> Caller:
@@ -150,12 +150,12 @@ def _identify(request: Request) -> None:
         return
     web, address = web_of(request), address_of(request)
     cookie = request.cookies.get(COOKIE)
-    session = web.sessions.get(cookie) if cookie else None
-    account = web.accounts.named(session.account) if session else None
-    if session is not None and account is None:
-        web.sessions.end(session.id)
-        session = None
-    request.state.session = session
+    sign_in = web.sign_ins.get(cookie) if cookie else None
+    account = web.accounts.named(sign_in.account) if sign_in else None
+    if sign_in is not None and account is None:
+        web.sign_ins.end(sign_in.id)
+        sign_in = None
+    request.state.sign_in = sign_in
     request.state.caller = (
         Caller(user="", role=Role.VIEWER, origin=f"web page from {address}")
         if account is None
@@ -191,16 +191,16 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
     Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event) and
     `version`.
     """
-    web, session = web_of(request), session_of(request)
+    web, sign_in = web_of(request), sign_in_of(request)
     is_open = request.headers.get("hx-request") == "true"
     notice = ""
-    if session is not None and session.notice and not is_open:
-        notice, session.notice = session.notice, ""
+    if sign_in is not None and sign_in.notice and not is_open:
+        notice, sign_in.notice = sign_in.notice, ""
     body = web.templates.get_template(part if is_open and part else template).render(
         caller=caller_of(request),
-        signed_in=session is not None,
+        signed_in=sign_in is not None,
         may_read=may_read(request),
-        csrf=session.csrf if session else "",
+        csrf=sign_in.csrf if sign_in else "",
         notice=notice,
         path=request.url.path,
         seq=web.events.seq,
@@ -213,9 +213,9 @@ def render(request: Request, template: str, *, part: str = "", status: int = 200
 
 def done(request: Request, notice: str, to: str) -> RedirectResponse:
     """An action's answer: back to a page of ours, which says `notice` once."""
-    session = session_of(request)
-    if session is not None:
-        session.notice = notice
+    sign_in = sign_in_of(request)
+    if sign_in is not None:
+        sign_in.notice = notice
     return RedirectResponse(own_path(to), SEE_OTHER)
 
 
@@ -245,7 +245,7 @@ async def form_of(request: Request) -> dict[str, str]:
 def may_read(request: Request) -> bool:
     """Whether the caller may read pages: a signed-in user, and with `read = "loopback"` users of this host."""
     nameless = web_of(request).config.read == "loopback" and is_loopback(address_of(request))
-    return nameless or session_of(request) is not None
+    return nameless or sign_in_of(request) is not None
 
 
 async def audit_refusal(request: Request, outcome: str) -> None:
@@ -265,14 +265,14 @@ async def guard_requests(request: Request) -> None:
         return
     if request.method not in UNSAFE_METHODS and may_read(request):
         return
-    session = session_of(request)
-    if session is None:
+    sign_in = sign_in_of(request)
+    if sign_in is None:
         if request.method in UNSAFE_METHODS:
             await audit_refusal(request, NotAllowedError.code)
         hint = "sign in with a token: farm auth new NAME --role user --web prints one"
         raise NotAllowedError(code=Code.SIGN_IN, hint=hint)
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
-    if not secrets.compare_digest(given.encode(), session.csrf.encode()):
+    if not secrets.compare_digest(given.encode(), sign_in.csrf.encode()):
         await audit_refusal(request, Code.FORM_EXPIRED)
         raise UserError(
             code=Code.FORM_EXPIRED,

@@ -158,7 +158,7 @@ class WebServer:
         self._serving.add_done_callback(log_failure)
 
     @property
-    def parts(self) -> Sequence[asyncio.Task[None]]:
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
         """What runs for as long as it listens."""
         return () if self._serving is None else (self._serving,)
 

@@ -202,7 +202,7 @@ def _client(order: Spawn) -> ControlClient:
         token=order.token,
         attempt=order.attempt,
         fence=order.fence,
-        first_sign_s=SILENCE_LIMIT_S,
+        silent_after_s=SILENCE_LIMIT_S,
     )
 
 

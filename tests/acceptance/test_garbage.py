@@ -173,7 +173,7 @@ def size_of(*pids):
 
 def serves(farm):
     """People, stock clients and browsers are served, as soon as what was sent before has been read."""
-    with ControlClient(farm.socket, first_sign_s=60.0) as client:
+    with ControlClient(farm.socket, silent_after_s=60.0) as client:
         client.call("status")
     assert farm.farm("shell", "--on", "android", "--", "echo alive").stdout == "alive\n"
     urllib.request.urlopen(farm.status()["web"], timeout=10).close()

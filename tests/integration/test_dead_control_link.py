@@ -17,7 +17,7 @@ from tests.support.waiting import until
     [
         "control socket worker.sock",
         "control socket control.sock",
-        "control socket elsewhere",
+        "control socket remote",
         "key check of the control socket",
         "web",
     ],

@@ -22,31 +22,31 @@ Name = Annotated[str, Field(max_length=64)]
 class AuthVerbs(VerbGroup):
     """Verbs over accounts and the audit log."""
 
-    def __init__(self, accounts: Accounts, audit: AuditTable, elsewhere: CurveListener | None) -> None:
+    def __init__(self, accounts: Accounts, audit: AuditTable, remote: CurveListener | None) -> None:
         self._accounts = accounts
         self._audit = audit
-        self._elsewhere = elsewhere
+        self._remote = remote
 
     @verb("auth.new", Role.OPERATOR)
     async def new(
         self, call: ControlCall, name: Name, role: Literal["viewer", "user", "operator"], web: bool = False
     ) -> Mapping[str, Any]:
-        """Make an account with a key for clients elsewhere, or with `web` a token for the web page.
+        """Make an account with a key for remote clients, or with `web` a token for the web page.
 
         The answer is the only place where its secret ever stands.
         """
-        if not web and self._elsewhere is None:
+        if not web and self._remote is None:
             raise UserError(
-                "this farm has no control socket for clients elsewhere",
+                "this farm has no control socket for remote clients",
                 hint='set [control] listen = "tcp://127.0.0.1:9192" and restart; a token for the web page: --web',
             )
         made = await self._accounts.new(name, Role[role.upper()], web=web, by=call.caller.user)
         answer = {"name": made.account.user, "role": made.account.role.word}
-        if web or self._elsewhere is None:
+        if web or self._remote is None:
             return answer | {"token": made.token}
         return answer | {
-            "daemon": self._elsewhere.endpoint,
-            "server_key": self._elsewhere.server_key,
+            "daemon": self._remote.endpoint,
+            "server_key": self._remote.server_key,
             "public_key": made.public_key,
             "secret_key": made.secret_key,
         }

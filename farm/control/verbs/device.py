@@ -45,7 +45,7 @@ TURN_LIMIT_S = 10.0  # a file that waits longer for the ones before it is refuse
 T = TypeVar("T")
 
 
-class CareVerbs(VerbGroup):
+class DeviceOrderVerbs(VerbGroup):
     """Orders of an operator about one phone."""
 
     def __init__(self, fleet: Fleet) -> None:

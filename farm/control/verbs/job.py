@@ -50,7 +50,7 @@ class JobEntry:
     must_match: bool = False
 
 
-class CancelledError(UserError):
+class CancelledByCallerError(UserError):
     """The job was cancelled."""
 
     code = "cancelled"
@@ -182,7 +182,7 @@ class JobVerbs(VerbGroup):
         Answers about at most 500 of the latter; `more`: again, with `before` the last of them. Jobs that have ended
         stay as they are. `key` is that of a submit.
         """
-        error = CancelledError(f"{call.caller.user} cancelled it")
+        error = CancelledByCallerError(f"{call.caller.user} cancelled it")
         if job:
             jobs, more = await asyncio.to_thread(self._named, job), False
         else:
@@ -338,7 +338,7 @@ class JobVerbs(VerbGroup):
 
     def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
         """Cancel jobs that have not begun: the caller that waited for them left."""
-        error = CancelledError(f"{caller.user} went away while it waited")
+        error = CancelledByCallerError(f"{caller.user} went away while it waited")
         for job in self._store.jobs.several(jobs):
             if job.state is not JobState.RUNNING and caller.may_act_for(job.user):
                 with suppress(NoSuchJobError):

@@ -108,7 +108,7 @@ class EventVerbs(VerbGroup):
         """
         seq, unpaced = since, 0
         peer = call.caller.peer
-        user = call.caller.user if peer is None else peer.payer
+        user = call.caller.user if peer is None else peer.quota_key
         await asyncio.sleep(self._pace.pause_s(user, 0))
         try:
             async with aclosing(self._history.follow(seq, subject, wait=follow)) as events:

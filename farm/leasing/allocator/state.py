@@ -45,12 +45,12 @@ class AllocatorState:
         # Devices on their way back from a lease: its user, its id, its end.
         self._cleaned_for: dict[str, tuple[str, str, float]] = {}
         self.cleanings: list[Cleaning] = []  # that ended and are not written down
-        self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices, by whom they refuse
+        self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices closed to a class
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.kept: dict[str, KeptCool] = {}  # by device
         self.quiet: set[str] = set()  # devices whose holders need a quiet hub
         self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as their ports are known
-        self.closed_at_s: dict[str, float] = {}  # when that was last said of a device
+        self.closed_at_s: dict[str, float] = {}  # when the device last reported a closed class (monotonic)
         self._holders: set[str] = set()  # request ids
         self._workers = 0
         self.slots: dict[str, Holding] = {}  # worker slots that outlast their leases, by who keeps them

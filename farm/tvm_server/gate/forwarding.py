@@ -167,7 +167,7 @@ class FdHandoff:
 
 
 @dataclass(slots=True, eq=False)
-class _Session:
+class _GrantedSession:
     """A client's session, from the question about its match key until a daemon has noted its end."""
 
     n: int
@@ -190,7 +190,7 @@ class RemoteRoute:
         self._wait_s = wait_s
         self._link: GateLink | None = None
         self._ready = asyncio.Event()  # the daemon has adopted the kept sessions
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _GrantedSession] = {}
         self._count = 0
         self.all_noted = asyncio.Event()  # no granted session is left whose end a daemon should note
         self.all_noted.set()
@@ -228,7 +228,7 @@ class RemoteRoute:
         while True:
             link = await self._daemon(peer.user, deadline)
             n = self.next_number()
-            session = self._sessions[n] = _Session(n, peer, cut)
+            session = self._sessions[n] = _GrantedSession(n, peer, cut)
             try:
                 async with asyncio.timeout(timeout_s + ANSWER_S):
                     session.granted = await self._ask(link, session, m.OpenSession(n, match_key, peer, timeout_s))
@@ -245,7 +245,7 @@ class RemoteRoute:
             self.all_noted.clear()
             return self._upstream(session, session.granted)
 
-    def _upstream(self, session: _Session, granted: m.SessionGranted) -> UpstreamSession:
+    def _upstream(self, session: _GrantedSession, granted: m.SessionGranted) -> UpstreamSession:
         return UpstreamSession(
             granted.device,
             granted.session,
@@ -272,7 +272,7 @@ class RemoteRoute:
             return await self._daemon(user, deadline)
         return self._link
 
-    async def _ask(self, link: GateLink, session: _Session, question: m.OpenSession | m.DialPhone) -> Any:
+    async def _ask(self, link: GateLink, session: _GrantedSession, question: m.OpenSession | m.DialPhone) -> Any:
         """The daemon's answer; raises its refusal, or DaemonAwayError when it goes before it has answered."""
         answer = session.answer = self._loop.create_future()
         link.send(question)
@@ -287,20 +287,20 @@ class RemoteRoute:
         finally:
             session.answer = None
 
-    async def _dial(self, session: _Session, limit_s: float) -> PhoneStream:
+    async def _dial(self, session: _GrantedSession, limit_s: float) -> PhoneStream:
         if self._link is None:
             raise DaemonAwayError("the farm's daemon went before it had dialled the phone")
         stream: PhoneStream = await self._ask(self._link, session, m.DialPhone(session.n, limit_s))
         session.secret = stream.server_secret
         return stream
 
-    def _opened(self, session: _Session) -> None:
+    def _opened(self, session: _GrantedSession) -> None:
         session.opened_at = self._loop.time()
         if self._link is not None:
             session.reported = True
             self._link.send(m.Notice(Signal.SESSION_OPENED, session.n))
 
-    def _ended(self, session: _Session, end: SessionEnd) -> None:
+    def _ended(self, session: _GrantedSession, end: SessionEnd) -> None:
         session.end = replace(end, seconds=max(0.0, end.seconds), detail=m.clip(end.detail))
         if self._link is not None:
             self._link.send(m.SessionEnded(session.n, session.end))

@@ -33,7 +33,7 @@ class AdoptingRoute(Route, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _GateSession:
+class _SessionAtGate:
     """What the daemon knows of one connection at the gate."""
 
     upstream: UpstreamSession | None = None
@@ -50,7 +50,7 @@ class GateSessions:
         """`send(message, carried=None)` sends to the gate, while it is there; OSError: no descriptor is left."""
         self._route = route
         self._send = send
-        self._sessions: dict[int, _GateSession] = {}
+        self._sessions: dict[int, _SessionAtGate] = {}
         self.changed = asyncio.Event()  # a session is over
 
     def __len__(self) -> int:
@@ -106,11 +106,11 @@ class GateSessions:
 
     def kept(self, message: m.KeptSession) -> None:
         """A session of an earlier daemon."""
-        self._sessions[message.n] = _GateSession(orphan=message.session, reported=message.reported)
+        self._sessions[message.n] = _SessionAtGate(orphan=message.session, reported=message.reported)
 
     def open(self, message: m.OpenSession) -> None:
         """A client shows a match key."""
-        session = self._sessions[message.n] = _GateSession()
+        session = self._sessions[message.n] = _SessionAtGate()
         session.task = asyncio.get_running_loop().create_task(self._open(message, session), name=f"session {message.n}")
 
     def dial(self, message: m.DialPhone) -> None:
@@ -133,7 +133,7 @@ class GateSessions:
     def _cut(self, n: int, reason: str) -> None:
         self._send(m.CutSession(n, m.clip(reason)))
 
-    async def _open(self, message: m.OpenSession, session: _GateSession) -> None:
+    async def _open(self, message: m.OpenSession, session: _SessionAtGate) -> None:
         n = message.n
         try:
             upstream = await self._route.open(
@@ -154,7 +154,7 @@ class GateSessions:
         self._sessions.pop(n, None)
         self._send(_refusal(n, code, error))
 
-    async def _dial(self, message: m.DialPhone, session: _GateSession, upstream: UpstreamSession) -> None:
+    async def _dial(self, message: m.DialPhone, session: _SessionAtGate, upstream: UpstreamSession) -> None:
         try:
             stream = await upstream.dial(message.timeout_s)
             with stream.sock:

@@ -20,12 +20,12 @@ async def main(folder: Path) -> None:
     """Serve; print the port of the CURVE door, and at the end how many connections were cut."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     accounts = Accounts(AccountStore())
-    elsewhere = CurveListener("tcp://127.0.0.1:0", accounts, folder / "server.key")
+    remote = CurveListener("tcp://127.0.0.1:0", accounts, folder / "server.key")
     server = ControlServer(
-        folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), accounts=accounts, elsewhere=elsewhere
+        folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), accounts=accounts, remote=remote
     )
     await server.start()
-    print(elsewhere.port, flush=True)
+    print(remote.port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     print("\n".join(server.problems()))
     await server.stop()

@@ -6,7 +6,7 @@ from pathlib import Path
 from farm.common.errors import PhoneError
 from farm.common.peers import user_name
 from farm.control.artifacts import ArtifactFolder
-from farm.control.callers import Person, Role
+from farm.control.callers import Principal, Role
 from farm.control.client import ControlClient
 from farm.control.router import Answer
 from farm.control.server import ControlServer
@@ -23,7 +23,7 @@ class ServedControl:
         self.role = Role.OPERATOR
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.server = ControlServer(self.path, artifacts=self.artifacts, who_is=self.who_is, gid=gid)
+        self.server = ControlServer(self.path, artifacts=self.artifacts, principal_of=self.principal_of, gid=gid)
         for kind, handler, role in (
             ("echo", self.echo, Role.VIEWER),
             ("count", self.count, Role.USER),
@@ -37,8 +37,8 @@ class ServedControl:
         ):
             self.server.register(kind, handler, role)
 
-    async def who_is(self, uid):
-        return Person(user_name(uid), self.role)
+    async def principal_of(self, uid):
+        return Principal(user_name(uid), self.role)
 
     async def echo(self, call):
         return Answer({"fields": dict(call.fields), "user": call.caller.user}, call.request.frames)

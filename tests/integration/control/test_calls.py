@@ -12,7 +12,7 @@ import zmq
 
 from farm.common.errors import Code, FarmError, HostError, NotAllowedError, PhoneError
 from farm.control import callers, limits, router
-from farm.control.callers import People, Role
+from farm.control.callers import LocalUsers, Role
 from farm.control.client import ControlClient
 from farm.control.messages import MAX_FRAME_BYTES
 from tests.integration.control.served import FLOOD, ServedControl
@@ -161,8 +161,8 @@ async def test_each_role_may_do_its_part(door, role, allowed):
 
 
 async def test_root_and_the_service_operate_and_other_users_view():
-    people = People(service_uid=4242, group="no-such-group-here")
-    roles = [(await people(uid)).role for uid in (0, 4242, 4243)]
+    users = LocalUsers(service_uid=4242, group="no-such-group-here")
+    roles = [(await users.principal_of(uid)).role for uid in (0, 4242, 4243)]
     assert roles == [Role.OPERATOR, Role.OPERATOR, Role.VIEWER]
 
 
@@ -175,15 +175,15 @@ async def test_a_slow_name_service_is_asked_once_a_minute_and_never_on_the_loop(
         return f"user-{uid}"
 
     monkeypatch.setattr(callers, "user_name", slow)
-    people = People(service_uid=4242, clock=lambda: now[0])
-    waiting = [asyncio.create_task(people(4242)) for _ in range(3)]
+    users = LocalUsers(service_uid=4242, clock=lambda: now[0])
+    waiting = [asyncio.create_task(users.principal_of(4242)) for _ in range(3)]
     await until(lambda: asked)  # the loop goes on meanwhile
     answer.set()
-    assert {person.user for person in await asyncio.gather(*waiting)} == {"user-4242"}
-    await people(4242)
+    assert {principal.user for principal in await asyncio.gather(*waiting)} == {"user-4242"}
+    await users.principal_of(4242)
     assert len(asked) == 1
     now[0] = callers.ROLE_CACHE_S + 1
-    await people(4242)
+    await users.principal_of(4242)
     assert len(asked) == 2
     assert threading.main_thread() not in asked
 

@@ -37,7 +37,7 @@ class Lab:
         self.entrance = CurveListener("tcp://127.0.0.1:0", self.accounts, folder / "keys" / "server.key")
         self.server = ControlServer(
             folder / "control.sock", artifacts=ArtifactFolder(folder / "artifacts"), audit=self.audit,
-            accounts=self.accounts, elsewhere=self.entrance,
+            accounts=self.accounts, remote=self.entrance,
         )  # fmt: skip
         AuthVerbs(self.accounts, self.store.audit, self.entrance).register(self.server)
         self.server.register("count", self.count, Role.VIEWER)
@@ -287,7 +287,7 @@ async def test_a_taken_port_is_reported_and_the_other_interface_is_closed(lab, t
     folder.mkdir()
     entrance = CurveListener(lab.entrance.endpoint, lab.accounts, folder / "server.key")
     server = ControlServer(
-        folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), accounts=lab.accounts, elsewhere=entrance
+        folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), accounts=lab.accounts, remote=entrance
     )
     with pytest.raises(ControlSocketError, match="cannot listen on"):
         await server.start()

@@ -9,7 +9,7 @@ import pytest
 
 from farm.cli.device import service_lines
 from farm.common.errors import UserError
-from farm.control.verbs.device import CareVerbs
+from farm.control.verbs.device import DeviceOrderVerbs
 from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, RecoveryProgress, ReleaseRule
 from farm.model.device import DeviceView, Life
 from farm.model.health import DeviceFault, Finding, FindingKind
@@ -44,10 +44,10 @@ def test_an_order_beside_another_one_names_it() -> None:
     assert "ann still has it" in said(service="draining", holder="ann")
 
 
-def verbs(finding: Finding, progress: RecoveryProgress = NOWHERE) -> tuple[CareVerbs, DeviceView]:
+def verbs(finding: Finding, progress: RecoveryProgress = NOWHERE) -> tuple[DeviceOrderVerbs, DeviceView]:
     care = SimpleNamespace(state=lambda _: SimpleNamespace(progress=progress))
     fleet: Any = SimpleNamespace(recovery=care, find=lambda _: SimpleNamespace(findings=(finding,)))
-    return CareVerbs(fleet), DeviceView("pixel", "S1", Life.QUARANTINED)
+    return DeviceOrderVerbs(fleet), DeviceView("pixel", "S1", Life.QUARANTINED)
 
 
 def test_a_cause_that_the_next_probe_finds_again_is_named_instead_of_a_release() -> None:

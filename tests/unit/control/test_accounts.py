@@ -9,7 +9,16 @@ import pytest
 from zmq.utils import z85
 
 from farm.common.errors import Code, UserError
-from farm.control.callers import FREE_TRIES, MOST_PLACES, MOST_WAIT_S, Accounts, FailedAttempts, Operators, Person, Role
+from farm.control.callers import (
+    FREE_TRIES,
+    MOST_PLACES,
+    MOST_WAIT_S,
+    Accounts,
+    FailedAttempts,
+    Operators,
+    Principal,
+    Role,
+)
 from farm.store.store import Store
 from tests.support.errors import raises_code
 
@@ -37,14 +46,14 @@ async def test_a_token_is_kept_as_its_hash_only(accounts, store, tmp_path):
 
 async def test_of_a_key_only_the_public_half_is_kept(accounts, store, tmp_path):
     made = await accounts.new("ann", Role.OPERATOR, web=False, by="root")
-    assert accounts.by_curve_key(z85.decode(made.public_key)) == Person("ann", Role.OPERATOR)
+    assert accounts.by_curve_key(z85.decode(made.public_key)) == Principal("ann", Role.OPERATOR)
     store.close()
     assert not any(made.secret_key.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
 async def test_the_right_token_finds_its_account_and_no_other_does(accounts):
     made = await accounts.new("ann", Role.USER, web=True, by="root")
-    assert accounts.by_token(made.token) == Person("ann", Role.USER)
+    assert accounts.by_token(made.token) == Principal("ann", Role.USER)
     digest = hashlib.sha256(made.token.encode()).hexdigest()
     for wrong in ("", made.token[:-1], made.token + "x", digest, "x" * 10_000, "\udcff", "ä", "' OR 1=1 --"):
         assert accounts.by_token(wrong, "10.0.0.3") is None

@@ -109,7 +109,7 @@ class FakeLeases:
         del self.held[device]
         self.look()
 
-    def taken_away(self, lease_id):
+    def when_revoked(self, lease_id):
         return self.taken[lease_id]
 
     def take(self, device, error):

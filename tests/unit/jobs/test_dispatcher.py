@@ -209,7 +209,7 @@ async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_jo
         monkeypatch.undo()
         raise NoSuchLeaseError(f"there is no lease {lease_id!r}")
 
-    monkeypatch.setattr(farm.leases, "taken_away", over)
+    monkeypatch.setattr(farm.leases, "when_revoked", over)
     job_id = await farm.one()
     ended = await farm.until("attempt.ended", f"{job_id}.1")
     assert (ended.data["error"]["code"], ended.data["error"]["fault"]) == ("phone_lost", "phone")

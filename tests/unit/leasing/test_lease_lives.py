@@ -57,7 +57,7 @@ async def test_a_personal_lease_goes_on_after_a_restart():
     leg = await after.leasing.tvm.open(key, None, 1.0, lambda reason: None)
     assert leg.device == lease.device
     after.devices.recover = False
-    taken = after.leasing.taken_away(lease.id)
+    taken = after.leasing.when_revoked(lease.id)
     await asyncio.wait_for(revoke(after, lease.device, leg), 2)
     assert taken.done()
     assert after.devices.broken  # cleaned after a person, whatever ended it
@@ -79,7 +79,7 @@ async def test_a_restored_lease_whose_phone_does_not_come_back_is_revoked():
     after.devices.add("a", "android", life=Life.GONE)
     after.keeper.rows = dict(before.keeper.rows)
     after.leasing.restore(lease)
-    lost = await asyncio.wait_for(after.leasing.taken_away(lease.id), 2)
+    lost = await asyncio.wait_for(after.leasing.when_revoked(lease.id), 2)
     assert isinstance(lost, PhoneLostError)
     await until(lambda: not after.open_rows())
     assert after.told() == ["lease.revoked", "lease.released"]

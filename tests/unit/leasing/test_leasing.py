@@ -84,7 +84,7 @@ async def test_a_dangerously_hot_phone_is_taken_from_its_holder_and_what_ran_the
     lab = Lab("a", "b")
     lease = await lab.want(device="a")
     leg = await lab.open(lab.leasing.new_match_key(lease.id, single_use=False))
-    taken = lab.leasing.taken_away(lease.id)
+    taken = lab.leasing.when_revoked(lease.id)
     said = "skin 70.0 °C is above 65 °C, where every lease ends"
     hot = {each: Closed("skin 70.0 °C is above 48 °C for any lease") for each in LeaseClass}
     lab.devices.become("a", Life.READY, heat=Heat.COOLING, closed=hot, too_hot=said)

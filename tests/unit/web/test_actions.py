@@ -44,7 +44,7 @@ async def test_no_action_without_a_session_its_csrf_and_our_own_page(path: str) 
         assert (other, missing, foreign, framed) == (400, 400, 403, 403)
         assert (await farm.client.get(path)).status_code in (404, 405)
         assert farm.desk.asked == []
-        assert len(farm.web.sessions) == 1
+        assert len(farm.web.sign_ins) == 1
         nobody, ann = "web page from 127.0.0.1", farm.desk.audited[1][0]
         assert farm.desk.audited == [
             (nobody, "web.action", "not_allowed"),

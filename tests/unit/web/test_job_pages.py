@@ -268,7 +268,7 @@ async def test_a_job_is_cancelled_by_its_owner_s_form_only() -> None:
         assert (await farm.client.post("/jobs/bench-1/cancel")).status_code == 401
         csrf = await farm.sign_in("bob", Role.USER)
         assert "/cancel" not in (await farm.client.get("/jobs/bench-1")).text
-        farm.web.sessions._sessions.clear()
+        farm.web.sign_ins._sign_ins.clear()
         csrf = await farm.sign_in("ann", Role.USER)
         assert 'action="/jobs/bench-1/cancel"' in (await farm.client.get("/jobs/bench-1")).text
         assert (await farm.client.post("/jobs/bench-1/cancel", data={"csrf": "wrong"})).status_code == 400

@@ -38,7 +38,7 @@ async def test_a_wrong_token_is_told_and_then_has_to_wait() -> None:
         answer = await farm.client.post("/sign-in", data={"token": "farm_wrong"})
         assert answer.status_code == 429
         assert answer.headers["retry-after"] == "2"
-        assert len(farm.web.sessions) == 0
+        assert len(farm.web.sign_ins) == 0
         farm.clock += 2.5
         assert (await farm.client.post("/sign-in", data={"token": "farm_wrong"})).status_code == 403
 
@@ -56,12 +56,12 @@ async def test_a_session_ends_with_its_account_and_by_signing_out() -> None:
     async with page(Desk(status=status(view()))) as farm:
         csrf = await farm.sign_in("ann")
         await farm.accounts.revoke("ann")
-        assert len(farm.web.sessions) == 0
+        assert len(farm.web.sign_ins) == 0
         answer = await farm.client.post("/devices/pixel/service", data={"csrf": csrf, "service": "in"})
         assert answer.status_code == 401
         csrf = await farm.sign_in("bob")
         assert (await farm.client.post("/sign-out", data={"csrf": csrf})).status_code == 303
-        assert len(farm.web.sessions) == 0
+        assert len(farm.web.sign_ins) == 0
         assert "Sign in" in text_of((await farm.client.get("/")).text)
 
 

@@ -23,8 +23,8 @@ class Clients:
         self.beats = 0
         self.ended = threading.Event()
 
-    def __call__(self, path, *, first_sign_s, **credentials):
-        self.limits_s.append(first_sign_s)
+    def __call__(self, path, *, silent_after_s, **credentials):
+        self.limits_s.append(silent_after_s)
         return self
 
     def call(self, kind):
