@@ -29,13 +29,13 @@ Shape = Callable[[Random, int], Drawn]
 Noise = Callable[[Random, int], FloatArray]
 
 
-def ar(likeness: float) -> Callable[[Random, int], FloatArray]:
+def ar(rho: float) -> Callable[[Random, int], FloatArray]:
     def drawn(random: Random, count: int) -> FloatArray:
-        fresh = random.normal(size=count + BURN_IN) * math.sqrt(1 - likeness**2)
+        fresh = random.normal(size=count + BURN_IN) * math.sqrt(1 - rho**2)
         values = np.empty_like(fresh)
         last = 0.0
         for place, each in enumerate(fresh):
-            last = likeness * last + each
+            last = rho * last + each
             values[place] = last
         return values[BURN_IN:]
 

@@ -82,8 +82,7 @@ async def pull(
     so many more bytes are written; what it raises ends the pull.
 
     Raises:
-        UserError: it is a device, a pipe or a socket.
-        UserError: more than `max_bytes` came.
+        UserError: it is a device, a pipe or a socket, or more than `max_bytes` came.
         HostError: the host's disk is, or would be, full.
         AdbError: the phone refused, or its link ended.
     """

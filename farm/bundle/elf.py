@@ -58,8 +58,7 @@ def read_elf(path: Path) -> ElfInfo:
     """Read the ELF file at `path`.
 
     Raises:
-        ElfError: it is no ELF file.
-        ElfError: it is one, but damaged.
+        ElfError: it is no ELF file, or a damaged one.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -73,8 +72,7 @@ def parse_elf(data: bytes | mmap.mmap, where: str = "the file") -> ElfInfo:
     """Read an ELF file's bytes; `where` names it in errors.
 
     Raises:
-        ElfError: the magic number is missing.
-        ElfError: anything else is wrong.
+        ElfError: the magic number is missing, or the rest is damaged.
     """
     if bytes(data[:4]) != ELF_MAGIC:
         raise _not_elf(where, bytes(data[:4]))

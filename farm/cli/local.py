@@ -51,10 +51,9 @@ def with_tvm(
         after_crash: what to do when TVM crashed.
 
     Raises:
-        FarmError: what it raised.
+        FarmError: what it raised, or it failed unexpectedly.
         HostError: no interpreter with TVM is known.
         ModelError: a signal ended it.
-        FarmError: it failed unexpectedly.
     """
     asked, answer, log = (scratch / name for name in ("request.json", "reply.json", "log.txt"))
     asked.write_text(json.dumps({"do": do, "scratch": str(scratch), **request}))

@@ -70,8 +70,7 @@ def load(path: Path) -> tuple[Planned, ...]:
     """What the file asks for, in its order.
 
     Raises:
-        UserError: it cannot be read, or something in it is wrong; nothing was sent anywhere.
-        UserError: a file it names cannot be read.
+        UserError: it, or a file it names, cannot be read, or something in it is wrong; nothing was sent anywhere.
     """
     tree = _read(path)
     tables = list(_tables(path, tree))

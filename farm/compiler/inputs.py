@@ -55,8 +55,8 @@ def import_with(
     """The model with open dimensions fixed by `shapes` and by the arrays of an .npz file, and these arrays as inputs.
 
     Raises:
-        ModelError: as `farm.compiler.load.import_model`.
-        ModelError: as `read_arrays` and `fitted`; an array and `shapes` contradict each other.
+        ModelError: as `farm.compiler.load.import_model`, `read_arrays` and `fitted`; or an array and `shapes`
+            contradict each other.
     """
     from farm.compiler.load import import_model  # TVM is needed from here on; this module is read without it, too
 

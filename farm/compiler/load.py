@@ -77,8 +77,8 @@ def import_model(
     the model's start, so the numbers inside stay those of the file. `by_arrays`: a hint may mention --input.
 
     Raises:
-        ModelError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open.
-        ModelError: an operator is not supported, or a node cannot be converted; both are named.
+        ModelError: a name is no input; a shape has another rank or contradicts the file; a dimension stays open; an
+            operator is not supported or a node cannot be converted (both are named).
     """
     check_names(source, dtypes, "type")
     inputs = fixed_inputs(source, shapes, by_arrays=by_arrays)

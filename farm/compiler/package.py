@@ -176,8 +176,8 @@ def read_package(source: bytes | Path, name: str = "the package") -> Package:
     """Read and check a package; `name` is for messages.
 
     Raises:
-        UserError: it is none, has members that it should not have, lacks some, or a hash is wrong.
-        UserError: its format is another than this farm's.
+        UserError: it is none, has members that it should not have, or lacks some; a hash is wrong; its format is
+            another than this farm's.
     """
     if isinstance(source, Path):
         return read_package(_bytes(source), source.name)

@@ -37,8 +37,8 @@ class TorchModel:
         """The model as a Relax module (SourceModel.to_relax).
 
         Raises:
-            ModelError: a dimension is outside what it was exported for, or one name stands for two sizes.
-            ModelError: an operator is not supported, or a node cannot be converted; both are named.
+            ModelError: a dimension is outside what it was exported for; one name stands for two sizes; an operator is
+                not supported or a node cannot be converted (both are named).
         """
         from tvm.relax.frontend.torch import from_exported_program
 

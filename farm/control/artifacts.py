@@ -126,8 +126,7 @@ class ArtifactFolder:
         """Where a complete artifact is.
 
         Raises:
-            UserError: `sha256` is no SHA-256.
-            UserError: it is not here.
+            UserError: `sha256` is no SHA-256, or it is not here.
         """
         found = self._folder / checked_sha256(sha256)
         if not _touch(found):
@@ -207,8 +206,7 @@ class ArtifactFolder:
         """Up to one frame of a complete artifact from `offset`, and the artifact's size in bytes.
 
         Raises:
-            UserError: the offset is outside the artifact.
-            UserError: it is not here.
+            UserError: the offset is outside the artifact, or it is not here.
         """
         path = self.path(sha256)
         size_bytes = path.stat().st_size

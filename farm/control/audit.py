@@ -1,9 +1,8 @@
 """The audit log: one row per call that changes something, or was refused; written before the caller is answered.
 
 A row names what the call was about and what was ordered: switches, choices and names of the request, never free text,
-since a spec, a label or a note may hold a secret. A
-caller who is refused again and again fills no disk: of the same refusal only the first few of a minute are written,
-and after them one row that counts the rest.
+since a spec, a label or a note may hold a secret. A caller who is refused again and again fills no disk: of the same
+refusal only the first few of a minute are written, and after them one row that counts the rest.
 """
 
 from __future__ import annotations

@@ -121,8 +121,7 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
     """Change a phone back; nothing happens where nothing was changed, or not by `owner`.
 
     Raises:
-        PhoneError: something stays changed.
-        PhoneError: the script is not there, or said something else.
+        PhoneError: something stays changed, or the script is not there or said something else.
         AdbError: phone or link failed.
     """
     # The script waits for a begin that still runs there, though its caller has ended.
@@ -148,8 +147,7 @@ def parse_begun(output: str) -> QuiesceResult:
     """Read what `quiesce.sh begin` says.
 
     Raises:
-        PhoneError: it failed.
-        PhoneError: it says something else.
+        PhoneError: it failed, or it says something else.
     """
     steps, level = [], None
     for line in output.splitlines():

@@ -311,8 +311,8 @@ class Aliases:
         """Set a key; returns it normalised.
 
         Raises:
-            UserError: nothing of the name survives normalisation, or a device has that key by itself.
-            UserError: the selector does not follow the grammar.
+            UserError: nothing of the name survives normalisation, a device has that key by itself, or the selector
+                does not follow the grammar.
         """
         alias, parsed = normalise(name), Selector.parse(selector)
         if not alias:

@@ -78,8 +78,7 @@ class FarmChecker:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
-            PhoneError: the phone hangs.
-            PhoneError: the phone failed in the session.
+            PhoneError: the phone hangs, or the phone failed in the session.
             HostError: the worker or its toolchain failed.
         """
         async with self._places:

@@ -31,7 +31,8 @@ from farm.store.artifacts import RecordSets
 WORKER = "worker"  # source of what workers say
 MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it refused
 MAX_LOOKED = 1_000_000  # artifacts of one attempt
-# A broken session is followed by a check within 2 s. A worker asks, and hears of a busy daemon after 15 s.
+# A broken session is followed by a check within 2 s.
+# The asking worker takes the daemon for dead after 15 s, so this must be shorter.
 LOOK_S = 10.0
 # What a phone goes through whose session broke while its RPC server lives and its link holds. A lost link leads over
 # PROVISIONING or further, a server that died over STARTING: there it may have been anything.
@@ -289,7 +290,7 @@ def is_virtual(view: DeviceView) -> bool:
 
 @dataclass(slots=True)
 class QuiesceParts:
-    """What it takes. `config` may be exchanged: leases that have begun keep what they began with."""
+    """What a `DeviceQuiescer` needs. `config` may be exchanged: leases that have begun keep what they began with."""
 
     phones: QuiesceController
     leases: Leasing

@@ -25,13 +25,13 @@ from farm.measure.patterns import (
     find_trend,
     find_warmup,
 )
-from farm.measure.series import FloatArray, SampleSeries, correct, detrended, filled
+from farm.measure.series import FloatArray, SampleSeries, correct, detrended, interpolated_reference
 
 FEWEST = 5  # with fewer samples left there is no interval worth the name
 FEWEST_TRUSTED = 30  # with fewer, the interval holds the median less often than it says (bench statistics)
 FEWEST_EFFECTIVE = 30.0  # likewise, of independent samples
 LEAST_EFFECTIVE_PART = 0.25  # of few samples: whether they resemble their neighbours shows badly
-AIM_EFFECTIVE = 100.0  # where samples resemble their neighbours: a likeness found too small would end the run
+AIM_EFFECTIVE = 100.0  # where samples resemble their neighbours: an autocorrelation found too small would end the run
 LEAST_SPAN_S, LEAST_SPAN_SAMPLES = 1.0, 60  # a run that is shorter and has fewer samples sees no slow noise
 LEAST_SLOW_NOISE, MOST_SLOW_NOISE = 0.15, 0.3  # probability: beyond, more samples are taken; nothing is trusted
 MOST_WARMUP = 1 / 3  # of the samples; a run that needs more has hardly settled
@@ -61,11 +61,11 @@ class Assessment:
     reference_offset: float | None  # of that median from the nominal, relative; above 0: slower
     drift: float  # the smoothed reference's slowest over its fastest, minus 1
     slow_noise: float  # how likely samples remember others a 75th of the run away or further; in the corrected samples
-    trend: Trend | None  # likewise
+    trend: Trend | None  # in the corrected samples
     step: LevelStep | None  # in the corrected samples, or as measured
     reference_step: LevelStep | None
-    modes: Modes | None  # likewise
-    reference_modes: Modes | None
+    modes: Modes | None  # in the corrected samples, or as measured
+    reference_modes: Modes | None  # of the reference readings
     outliers: Outliers
     reference_outliers: Outliers | None
     conditions: Conditions
@@ -113,7 +113,7 @@ def assess(
     has_reference = whole.nominal_s is not None
     cut = find_warmup(whole.log_s)
     if has_reference:
-        cut = max(cut, find_warmup(detrended(np.log(filled(samples)))))
+        cut = max(cut, find_warmup(detrended(np.log(interpolated_reference(samples)))))
     settled = samples.after(cut)
     # Again: now that the warm-up no longer bends the smoothed reference.
     corrected = correct(settled, nominal_s) if cut else whole
@@ -281,8 +281,8 @@ def more_samples(found: Assessment, half_width: float, *, most: int = 5000) -> i
     """How many more to take before looking again; 0: enough, or `most` are taken.
 
     The width of an interval falls with the square root of the samples. Never fewer than half as many, never more than
-    as many again. Samples that resemble their neighbours need so many that they say as much as 100 independent ones: a
-    likeness found too small would both narrow the interval and end the run. A run below a second has 60.
+    as many again. Samples that resemble their neighbours need so many that they say as much as 100 independent ones: an
+    autocorrelation found too small would both narrow the interval and end the run. A run below a second has 60.
     """
     used = max(found.used, 1)
     needed = float(FEWEST_TRUSTED)

@@ -14,7 +14,7 @@ import numpy as np
 from farm.measure.conditions import Conditions, Reason, Verdict, judge_conditions, ratio_words
 from farm.measure.interval import MedianEstimate, median_interval, student
 from farm.measure.patterns import find_modes, find_step
-from farm.measure.series import FloatArray, pulled_in, series
+from farm.measure.series import FloatArray, series, winsorised
 
 CONFIDENCE = 0.99
 POWER = 0.95
@@ -123,8 +123,7 @@ def needed_pairs(scatter: float, effect: float, min_effect: float = MIN_EFFECT) 
     """Pairs by which a true difference of `effect` is told with 95 % power; even.
 
     Told means: the interval excludes 1, and the estimate is beyond `min_effect`. `scatter` is the half width, on the
-    log scale, of the 99 % interval that a single round would have; `effect` is above
-    `min_effect`.
+    log scale, of the 99 % interval that a single round would have; `effect` is above `min_effect`.
     """
     power = NormalDist().inv_cdf(POWER) / _z()
     return _pairs(scatter, min(math.log1p(effect) / (1 + power), (effect - min_effect) / power))
@@ -405,7 +404,7 @@ def _for_all_stages(found: MedianEstimate, rounds: FloatArray) -> MedianEstimate
 
 def _normal(rounds: FloatArray, quantile: float) -> float:
     """The half width, on the log scale, that one round's interval would have if rounds were normal."""
-    return quantile * math.sqrt(math.pi / 2) * float(np.std(pulled_in(rounds)))
+    return quantile * math.sqrt(math.pi / 2) * float(np.std(winsorised(rounds)))
 
 
 def _scatter(found: MedianEstimate, rounds: FloatArray) -> float:

@@ -11,12 +11,12 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from farm.measure.series import CLIP, FloatArray, spread
+from farm.measure.series import CLIP, FloatArray, robust_sigma
 
 RESAMPLES = 1000  # the interval's ends then scatter by about 2 % of its width between seeds
 SEED = 20260801  # fixed: the same samples always give the same interval
 NO_SPREAD = 1e-9  # relative: rounding, not timing
-MOST_LIKENESS = 0.998  # beyond, samples say next to nothing
+MOST_AUTOCORRELATION = 0.998  # beyond, samples say next to nothing
 SURE_OF_NEXT, SURE_OF_MEANS = 1.0, 1.6  # standard errors by which pairs, and longer means, scatter beyond chance
 # Of `slow_noise`. Shares of the variance: a white floor below hides the slope of what has a long memory.
 SLOW_SHARES = (0.15, 0.3, 0.5, 0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.0)
@@ -51,19 +51,19 @@ class MedianEstimate:
         return (self.high_s - self.low_s) / 2 / self.median_s
 
 
-def likeness(values: FloatArray) -> float:
+def autocorrelation(values: FloatArray) -> float:
     """How much samples resemble their neighbours: the AR(1) coefficient that explains means of neighbours; 0: not.
 
     Means of 2, 3, 5 ... up to a fifth of the samples in a row scatter more than those of independent ones would. Each
     length gives a coefficient, the largest counts: noise that is partly independent, or has several time scales, shows
     at the longer ones. A length counts where its excess is beyond chance (Lo and MacKinlay 1988). Far values, which
-    would hide the likeness of the others, are pulled in before.
+    would hide the autocorrelation of the others, are winsorised before.
     """
     count = values.size
-    tame = _tame(values)
-    if count < 4 or tame is None:
+    standard = _standardised(values)
+    if count < 4 or standard is None:
         return 0.0
-    sums = np.concatenate([[0.0], np.cumsum(tame)])
+    sums = np.concatenate([[0.0], np.cumsum(standard)])
     found, window = 0.0, 2
     while window <= max(count // FEWEST_BLOCKS, 2):
         excess = _scatter_of_means(sums, window) - 1
@@ -72,7 +72,7 @@ def likeness(values: FloatArray) -> float:
             coefficients, inflations = _inflations(window)
             found = max(found, float(np.interp(1 + excess, inflations, coefficients)))
         window = math.ceil(1.5 * window)
-    return min(found, MOST_LIKENESS)
+    return min(found, MOST_AUTOCORRELATION)
 
 
 def slow_noise(values: FloatArray) -> float:
@@ -83,10 +83,10 @@ def slow_noise(values: FloatArray) -> float:
     where the spectrum is level for 24 half waves of the run does the run itself say how far its median may be off.
     """
     count = values.size
-    tame = _tame(values)
-    if count < FEWEST_FOR_SPECTRUM or tame is None:
+    standard = _standardised(values)
+    if count < FEWEST_FOR_SPECTRUM or standard is None:
         return 0.0
-    waves = np.fft.rfft(np.concatenate([tame, tame[::-1]]))[1:count]
+    waves = np.fft.rfft(np.concatenate([standard, standard[::-1]]))[1:count]
     waves = waves * np.exp(-0.5j * math.pi / count * np.arange(1, count))
     edges, inverse, prior, slow = _spectra(count)
     likelihood = prior - (count - 1) / 2 * np.log(inverse @ np.add.reduceat(waves.real**2, edges))
@@ -111,14 +111,14 @@ def _spectra(count: int) -> tuple[npt.NDArray[np.intp], FloatArray, FloatArray, 
     return edges, 1 / spectra, np.log(prior) - np.log(spectra) @ sizes / 2, np.array(corners) < SLOW_CORNER
 
 
-def _tame(values: FloatArray) -> FloatArray | None:
+def _standardised(values: FloatArray) -> FloatArray | None:
     """The values around 0 at unit variance, those far from the median pulled in; None where nothing varies."""
-    middle, far = float(np.median(values)), CLIP * spread(values)
-    tame = np.clip(values, middle - far, middle + far)
-    sigma = float(np.std(tame))
+    middle, far = float(np.median(values)), CLIP * robust_sigma(values)
+    standard = np.clip(values, middle - far, middle + far)
+    sigma = float(np.std(standard))
     if sigma <= NO_SPREAD:
         return None
-    return np.asarray((tame - tame.mean()) / sigma, dtype=np.float64)
+    return np.asarray((standard - standard.mean()) / sigma, dtype=np.float64)
 
 
 def _scatter_of_means(sums: FloatArray, window: int) -> float:
@@ -130,21 +130,21 @@ def _scatter_of_means(sums: FloatArray, window: int) -> float:
 @lru_cache(maxsize=256)
 def _inflations(window: int) -> tuple[FloatArray, FloatArray]:
     """AR(1) coefficients, and what `_scatter_of_means` is for each."""
-    coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MOST_LIKENESS, 60)[1:]])
+    coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MOST_AUTOCORRELATION, 60)[1:]])
     return coefficients, np.array([_inflation(float(each), window, window) for each in coefficients])
 
 
-def variance_inflation(likeness_of: float, count: int) -> float:
+def variance_inflation(rho: float, count: int) -> float:
     """How many times the variance of a mean grows when samples resemble their neighbours as in an AR(1) process."""
-    return _inflation(likeness_of, count, count)
+    return _inflation(rho, count, count)
 
 
-def block_length(likeness_of: float, count: int) -> int:
+def block_length(rho: float, count: int) -> int:
     """How many neighbours to draw together: the length with the least error for an AR(1) process.
 
     (6 n)^(1/3) (rho / (1 - rho^2))^(2/3): Carlstein 1986; Andrews 1991 gives the same order.
     """
-    best = (6 * count) ** (1 / 3) * (likeness_of / (1 - likeness_of**2)) ** (2 / 3)
+    best = (6 * count) ** (1 / 3) * (rho / (1 - rho**2)) ** (2 / 3)
     return int(min(max(round(best), 1), max(count // FEWEST_BLOCKS, 1)))
 
 
@@ -170,14 +170,14 @@ def median_interval(
     """
     count = log_values.size
     middle = float(np.median(log_values))
-    likeness_of = likeness(log_values)
-    block = block_length(likeness_of, count)
-    inflation = variance_inflation(likeness_of, count)
+    rho = autocorrelation(log_values)
+    block = block_length(rho, count)
+    inflation = variance_inflation(rho, count)
     tail = (1 - confidence) / 2
     together = max(block, min(beside, max(count // FEWEST_BLOCKS, 1)))
     drawn = _medians(log_values - middle, residual, together)
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    wider = _widening(likeness_of, block, together, count, confidence)
+    wider = _widening(rho, block, together, count, confidence)
     below, above = min(wider * float(low), 0.0), max(wider * float(high), 0.0)
     noise = np.zeros(1) if residual is None else residual
     least = min(float(log_values.min() - noise.max()) - middle, 0.0)
@@ -247,12 +247,12 @@ def _row_medians(values: FloatArray, taken: npt.NDArray[np.intp]) -> FloatArray:
     return np.asarray((ordered[drawn[:, (width - 1) // 2]] + ordered[drawn[:, width // 2]]) / 2, dtype=np.float64)
 
 
-def _widening(likeness_of: float, block: int, together: int, count: int, confidence: float) -> float:
+def _widening(rho: float, block: int, together: int, count: int, confidence: float) -> float:
     """By how much the bootstrap's interval is too narrow. `together`: samples that are drawn together."""
     if count < 2:
         return 1.0
-    truth = _inflation(likeness_of, count, count)
-    seen = _inflation(likeness_of, block, block) - (block / count if block > 1 else 0.0) * truth
+    truth = _inflation(rho, count, count)
+    seen = _inflation(rho, block, block) - (block / count if block > 1 else 0.0) * truth
     missed = math.sqrt(max(truth / max(seen, 0.2 * truth), 1.0))
     quantile = 0.5 + confidence / 2
     if block > 1:
@@ -268,10 +268,10 @@ def _widening(likeness_of: float, block: int, together: int, count: int, confide
 
 
 @lru_cache(maxsize=4096)
-def _inflation(likeness_of: float, window: int, count: int) -> float:
+def _inflation(rho: float, window: int, count: int) -> float:
     """1 + 2 sum over lags k < window of (1 - k / count) rho^k."""
     lags = np.arange(1, window)
-    return float(1 + 2 * np.sum((1 - lags / count) * likeness_of**lags)) if window > 1 else 1.0
+    return float(1 + 2 * np.sum((1 - lags / count) * rho**lags)) if window > 1 else 1.0
 
 
 SUMMARY_RESAMPLES = 4000  # the interval's ends then scatter by about 1 % of its width between seeds

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.measure.interval import likeness, variance_inflation
-from farm.measure.series import FloatArray, pulled_in, spread
+from farm.measure.interval import autocorrelation, variance_inflation
+from farm.measure.series import FloatArray, robust_sigma, winsorised
 
 FEWEST_BESIDE_STEP = 3  # samples on either side of a step
 SURE_OF_STEP = 5.0  # standard errors; the place is searched for, so the usual 3 would be passed by chance
@@ -45,13 +45,13 @@ def find_trend(log_values: FloatArray) -> Trend | None:
     count = log_values.size
     if count < 4 * FEWEST_BESIDE_STEP:
         return None
-    values = pulled_in(log_values, 4.0)
+    values = winsorised(log_values, 4.0)
     places = np.arange(count) - (count - 1) / 2
     power = float(places @ places)
     slope = float(places @ (values - values.mean())) / power
     left = values - values.mean() - slope * places
     sigma = math.sqrt(float(left @ left) / (count - 2))
-    error = max(sigma * math.sqrt(variance_inflation(likeness(left), count) / power) * count, LEAST_ERROR)
+    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / power) * count, LEAST_ERROR)
     change = slope * (count - 1)
     if abs(change) < LEAST_TREND or abs(change) < SURE_OF_TREND * error:
         return None
@@ -68,7 +68,7 @@ def find_step(log_values: FloatArray) -> LevelStep | None:
     count = log_values.size
     if count < 4 * FEWEST_BESIDE_STEP:
         return None
-    values = pulled_in(log_values, 4.0)
+    values = winsorised(log_values, 4.0)
     places = np.arange(count) - (count - 1) / 2
     values = values - values.mean()
     rest = values - places * float(places @ values) / float(places @ places)
@@ -82,7 +82,7 @@ def find_step(log_values: FloatArray) -> LevelStep | None:
     jump = (np.arange(count) >= index) - after[best] / count - places * tilt[best] / float(places @ places)
     left = rest - change * jump
     sigma = math.sqrt(float(left @ left) / max(count - 4, 1))
-    error = max(sigma * math.sqrt(variance_inflation(likeness(left), count) / norms[best]), LEAST_ERROR)
+    error = max(sigma * math.sqrt(variance_inflation(autocorrelation(left), count) / norms[best]), LEAST_ERROR)
     if abs(change) < LEAST_STEP or abs(change) < SURE_OF_STEP * error:
         return None
     return LevelStep(index, math.expm1(change), abs(change) / error)
@@ -178,7 +178,7 @@ class Outliers:
 def find_outliers(log_values: FloatArray, first: int = 0) -> Outliers:
     """Samples further than 5 robust standard deviations from the median. `first` is the index of the first value."""
     away = log_values - np.median(log_values)
-    far = np.abs(away) > FAR * max(spread(log_values), LEAST_SIGMA)
+    far = np.abs(away) > FAR * max(robust_sigma(log_values), LEAST_SIGMA)
     places = np.flatnonzero(far)
     if not places.size:
         return Outliers(0, 0.0, (), 0, 0.0, 0.0)
@@ -206,27 +206,27 @@ def find_warmup(log_values: FloatArray) -> int:
     """How many samples at the start to leave out of the estimate; 0 when they are like the rest.
 
     The cut is half as far again as where the standard error of what is left is smallest (MSER, White 1997), over the
-    first half of the run.
-    It is made only when the samples before it are slower than the rest by more than 4 of their standard errors, so that
-    a run without a warm-up is left alone. Faster first samples are no warm-up: a clock that fell is a step.
+    first half of the run. It is made only when the samples before it are slower than the rest by more than 4 of their
+    standard errors, so that a run without a warm-up is left alone. Faster first samples are no warm-up: a clock that
+    fell is a step.
     """
     count = log_values.size
     if count < FEWEST_FOR_WARMUP:
         return 0
-    tame = pulled_in(log_values, 4.0)
+    calm = winsorised(log_values, 4.0)
     most = int(count * MOST_WARMUP_SHARE)
     left = count - np.arange(most + 1)
-    centred = tame - np.median(tame)
+    centred = calm - np.median(calm)
     sums = np.cumsum(centred[::-1])[::-1]
     squares = np.cumsum(centred[::-1] ** 2)[::-1]
     errors = (squares[: most + 1] - sums[: most + 1] ** 2 / left) / left.astype(np.float64) ** 2
     cut = int(np.argmin(errors))
     if cut == 0:
         return 0
-    rest = tame[cut:]
-    excess = float(np.median(tame[:cut]) - np.median(rest))
-    inflation = variance_inflation(likeness(rest), int(rest.size))
-    error = max(spread(rest), 1e-9) * math.sqrt(inflation * (1 / cut + 1 / rest.size)) * 1.25
+    rest = calm[cut:]
+    excess = float(np.median(calm[:cut]) - np.median(rest))
+    inflation = variance_inflation(autocorrelation(rest), int(rest.size))
+    error = max(robust_sigma(rest), 1e-9) * math.sqrt(inflation * (1 / cut + 1 / rest.size)) * 1.25
     if excess <= SURE_OF_WARMUP * error or excess <= LEAST_WARMUP:
         return 0
     return min(math.ceil(BEYOND_BEST_CUT * cut), most)

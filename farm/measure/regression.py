@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from farm.measure.interval import likeness, variance_inflation
+from farm.measure.interval import autocorrelation, variance_inflation
 from farm.measure.series import MAD_TO_SIGMA, FloatArray
 
 MIN_EFFECT = 0.02  # results of different days differ by more than samples of one run
@@ -166,7 +166,7 @@ def _scatter_within(sides: FloatArray) -> float:
     """
     away = np.sort(np.abs(sides))[:-1]
     sigma = math.sqrt(float(away @ away) / max(sides.size - 3, 1))
-    return sigma * math.sqrt(variance_inflation(likeness(sides), sides.size))
+    return sigma * math.sqrt(variance_inflation(autocorrelation(sides), sides.size))
 
 
 def _sigma(point: Point) -> float:

@@ -96,7 +96,7 @@ class Corrected:
     nominal_s: float | None  # None: there was no reference, and nothing was corrected
 
 
-def spread(values: FloatArray) -> float:
+def robust_sigma(values: FloatArray) -> float:
     """A standard deviation that outliers do not move: the median absolute deviation, scaled as for a normal one."""
     return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values)))) if values.size else 0.0
 
@@ -105,10 +105,10 @@ def correct(samples: SampleSeries, nominal_s: float | None = None) -> Corrected:
     """Each sample times nominal over smoothed reference: what it would have taken at the nominal speed.
 
     Each reading of the reference is smoothed by a line through its neighbours (7 on either side, fewer at the ends),
-    after single wild readings were pulled in; the level is that of the readings' median; samples between two readings
-    take what lies between. Unsmoothed, its noise would be added to each sample, and
-    would move the median of samples whose distribution is skewed. What noise is left in the level after smoothing
-    belongs to the result: the interval draws `residual` together with the samples.
+    after single wild readings were winsorised; the level is that of the readings' median; samples between two readings
+    take what lies between. Unsmoothed, its noise would be added to each sample, and would move the median of samples
+    whose distribution is skewed. What noise is left in the level after smoothing belongs to the result: the interval
+    draws `residual` together with the samples.
 
     A step within a run is smoothed too, and corrected samples beside it are wrong: so `assess` looks for steps in the
     reference itself.
@@ -138,7 +138,7 @@ def correct(samples: SampleSeries, nominal_s: float | None = None) -> Corrected:
     )
 
 
-def filled(samples: SampleSeries) -> FloatArray:
+def interpolated_reference(samples: SampleSeries) -> FloatArray:
     """The reference kernel's time at each sample, from the line between the readings before and after it."""
     readings = samples.readings
     return np.interp(np.arange(samples.count, dtype=np.float64), readings, samples.reference_s[readings])
@@ -164,10 +164,10 @@ def running_median(values: FloatArray) -> FloatArray:
     return np.asarray((windows[places, (there - 1) // 2] + windows[places, there // 2]) / 2, dtype=np.float64)
 
 
-def pulled_in(values: FloatArray, sigmas: float = CLIP) -> FloatArray:
+def winsorised(values: FloatArray, sigmas: float = CLIP) -> FloatArray:
     """Values, those far from their neighbours' median pulled to the given number of standard deviations from it."""
     around = running_median(values)
-    far = sigmas * max(spread(values - around), LEAST_SPREAD)
+    far = sigmas * max(robust_sigma(values - around), LEAST_SPREAD)
     return around + np.clip(values - around, -far, far)
 
 
@@ -176,7 +176,7 @@ def _smoothed(values: FloatArray) -> FloatArray:
     count = values.size
     if count < FEWEST_FOR_LINES:
         return np.full(count, np.median(values))
-    tame = pulled_in(values)
+    calm = winsorised(values)
     places = np.arange(count, dtype=np.float64)
     low = np.maximum(np.arange(count) - HALF_WINDOW, 0)
     high = np.minimum(np.arange(count) + HALF_WINDOW + 1, count)
@@ -185,9 +185,9 @@ def _smoothed(values: FloatArray) -> FloatArray:
         sums = np.concatenate([[0.0], np.cumsum(each)])
         return np.asarray(sums[high] - sums[low], dtype=np.float64)
 
-    shifted = tame - tame[0]  # sums of large equal numbers would lose the digits that matter
+    shifted = calm - calm[0]  # sums of large equal numbers would lose the digits that matter
     size = (high - low).astype(np.float64)
     mean_place, mean = total(places) / size, total(shifted) / size
     across = total(places * shifted) / size - mean_place * mean
     along = total(places * places) / size - mean_place**2
-    return np.asarray(tame[0] + mean + across / along * (places - mean_place), dtype=np.float64)
+    return np.asarray(calm[0] + mean + across / along * (places - mean_place), dtype=np.float64)

@@ -141,9 +141,8 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
 
     Raises:
         Arm64ToolsError: a program is missing.
-        HostError: TVM is not installed.
+        HostError: TVM is not installed, or a compiler failed, or the cache cannot be written.
         DownloadError: a package could not be had.
-        HostError: a compiler failed, or the cache cannot be written.
     """
     tools = find_tools()
     try:

@@ -87,8 +87,7 @@ def build_bundle_folder(out: Path) -> Path:
     """Fill `out` with `tvm_rpc` and its libraries; returns `out`.
 
     Raises:
-        HostError: TVM is not installed.
-        HostError: g++ is there but failed; evidence is its output.
+        HostError: TVM is not installed, or g++ failed; evidence is its output.
     """
     wheel = find_wheel()
     out.mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,7 @@ class StateFolderLock:
         """Take the lock.
 
         Raises:
-            HostError: another process has it; its pid is named.
-            HostError: the folder cannot be written.
+            HostError: another process has it (its pid is named), or the folder cannot be written.
         """
         path = folder / "lock"
         try:

@@ -66,8 +66,7 @@ def bind(address: str, port: int) -> socket.socket:
     """A socket that listens on a TCP port; 0 lets the kernel choose.
 
     Raises:
-        HostError: another program listens there.
-        HostError: the address cannot be bound.
+        HostError: another program listens there, or the address cannot be bound.
     """
     try:
         family, kind, protocol, _, name = socket.getaddrinfo(
@@ -272,8 +271,7 @@ class Listener:
         """Listen; port 0 lets the kernel choose.
 
         Raises:
-            HostError: another program listens there.
-            HostError: the address cannot be bound.
+            HostError: another program listens there, or the address cannot be bound.
         """
         self.take(bind(address, port))
 

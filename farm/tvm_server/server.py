@@ -161,8 +161,7 @@ class LocalTvmServer(TvmServer):
         """Listen.
 
         Raises:
-            HostError: another program listens there.
-            HostError: the address cannot be bound.
+            HostError: another program listens there, or the address cannot be bound.
         """
         self.gate = Gate(self._route, self._policy.gate)
         tracker = self._make_tracker()

@@ -32,8 +32,8 @@ MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
 MAX_ECHO_LENGTH = 32  # characters of an unknown message in our answer to it
 MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
 
-# Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
 _FARM_SECRET = re.compile(r"[0-9a-f]{32}")  # 128 random bits (farm.leasing.sessions)
+# Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
 _KEY = re.compile(r"[^\s:\"'\\]+")
 
 MAX_HELLO_BYTES = 4096  # of `client:<match key> -timeout=<n>`; stock ones are below 200

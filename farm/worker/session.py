@@ -217,8 +217,7 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
     `side` tells libraries of one session apart: one that is loaded must not be written again, even with the same bytes.
 
     Raises:
-        PhoneError: it does not fit into the phone.
-        PhoneError: the phone failed.
+        PhoneError: it does not fit into the phone, or the phone failed.
     """
     device = session.device(built.device)
     report("uploading")

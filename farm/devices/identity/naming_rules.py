@@ -129,8 +129,8 @@ class AdoptRule:
         """Check the rule as configured.
 
         Raises:
-            UserError: `match` does not follow the selector grammar.
-            UserError: the name template has a field that does not exist, or no valid form.
+            UserError: `match` does not follow the selector grammar, or the name template has no valid form or
+                a field that does not exist.
         """
         Selector.parse(self.match)
         try:

@@ -160,8 +160,7 @@ class LeaseExecutor(Executor):
         """Let a lease last `seconds` longer; returns its new end, once that is kept.
 
         Raises:
-            UserError: there is no such lease now.
-            UserError: longer than any lease may last.
+            UserError: there is no such lease now, or it would last longer than any lease may.
         """
         current = self._find(name)
         async with current.writing:

@@ -138,8 +138,7 @@ def searched(
     runs already, builds.
 
     Raises:
-        HostError: another process tunes there.
-        HostError: there is no room for records, or nothing can be built.
+        HostError: another process tunes there, there is no room for records, or nothing can be built.
         FarmError: as `reporter` raises.
     """
     _drop_unused(plan.cache, ready.folder)

@@ -166,7 +166,7 @@ class GateSessions:
     def ended(self, message: m.SessionEnded) -> None:
         """A session is over, or its client left before it was granted; one to be adopted is reported when it is."""
         session = self._sessions.get(message.n)
-        if session is not None and session.orphan is not None:  # reported when it is adopted
+        if session is not None and session.orphan is not None:
             session.end = message.end
         else:
             self._over(message.n, message.end)

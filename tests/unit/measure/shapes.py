@@ -14,11 +14,11 @@ def noise(count: int, seed: int = 1) -> FloatArray:
     return np.random.default_rng(seed).normal(size=count)
 
 
-def ar(count: int, likeness: float, seed: int = 1) -> FloatArray:
-    fresh = noise(count + 50, seed) * np.sqrt(1 - likeness**2)
+def ar(count: int, rho: float, seed: int = 1) -> FloatArray:
+    fresh = noise(count + 50, seed) * np.sqrt(1 - rho**2)
     values = np.zeros(count + 50)
     for place in range(1, values.size):
-        values[place] = likeness * values[place - 1] + fresh[place]
+        values[place] = rho * values[place - 1] + fresh[place]
     return values[50:]
 
 

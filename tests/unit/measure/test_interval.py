@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from farm.measure.interval import _row_medians, block_length, likeness, median_interval, student, variance_inflation
+from farm.measure.interval import (
+    _row_medians,
+    autocorrelation,
+    block_length,
+    median_interval,
+    student,
+    variance_inflation,
+)
 from farm.measure.series import correct, detrended, filled, running_median, series
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise
 
@@ -28,16 +35,16 @@ def test_the_interval_of_independent_samples_is_that_of_order_statistics():
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.7])
-def test_likeness_is_found(rho):
-    found = [likeness(ar(200, rho, seed)) for seed in range(40)]
+def test_autocorrelation_is_found(rho):
+    found = [autocorrelation(ar(200, rho, seed)) for seed in range(40)]
     assert np.mean(found) == pytest.approx(rho, abs=0.1)
 
 
-def test_a_wild_value_does_not_hide_likeness():
+def test_a_wild_value_does_not_hide_autocorrelation():
     calm = ar(200, 0.7)
     wild = calm.copy()
     wild[100] = 50
-    assert likeness(wild) == pytest.approx(likeness(calm), abs=0.1)
+    assert autocorrelation(wild) == pytest.approx(autocorrelation(calm), abs=0.1)
 
 
 def test_variance_inflation_tends_to_what_is_known_of_ar1():
