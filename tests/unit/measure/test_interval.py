@@ -16,7 +16,7 @@ from farm.measure.interval import (
     student,
     variance_inflation,
 )
-from farm.measure.series import correct, detrended, filled, running_median, series
+from farm.measure.series import correct, detrended, interpolated_reference, running_median, series
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise
 
 
@@ -104,7 +104,7 @@ def test_a_wild_reference_time_moves_no_sample_much():
 
 def test_missing_reference_times_are_between_their_neighbours():
     beside = [1.0, math.nan, 3.0, math.nan]
-    assert filled(series([1.0] * 4, None, beside)).tolist() == [1.0, 2.0, 3.0, 3.0]
+    assert interpolated_reference(series([1.0] * 4, None, beside)).tolist() == [1.0, 2.0, 3.0, 3.0]
 
 
 def test_with_too_few_reference_times_nothing_is_corrected():
