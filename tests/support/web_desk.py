@@ -117,7 +117,7 @@ class Page:
     @property
     def session(self) -> Any:
         """The one session there is."""
-        (session,) = self.web.sessions._sessions.values()
+        (session,) = self.web.sign_ins._sign_ins.values()
         return session
 
     async def part(self, path: str) -> httpx.Response:
