@@ -247,12 +247,13 @@ class BundleLibrary:
             trash.close()
 
     def _stored_hashes(self) -> tuple[str, ...]:
-        return tuple(sorted(path.name for path in self._objects.iterdir() if is_sha256(path.name)))
+        stored = (path.name for path in self._objects.iterdir() if is_sha256(path.name) and path.is_dir())
+        return tuple(sorted(stored))
 
     def _hashes_by_name(self) -> dict[str, str]:
         found = {}
         for path in sorted(self._names.iterdir()):
-            with contextlib.suppress(FileNotFoundError):  # removed between listing and reading
+            with contextlib.suppress(OSError, UnicodeDecodeError):  # removed meanwhile, or no name that farm wrote
                 if _NAME.fullmatch(path.name):
                     found[path.name] = path.read_text().strip()
         return found
@@ -384,5 +385,5 @@ def _load_manifest(path: Path) -> BundleManifest:
         raise HostError(f"{path} is missing", hint=_REPAIR) from error
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}", hint=_REPAIR) from error
-    except (ValueError, KeyError, TypeError) as error:  # pydantic's ValidationError is a ValueError
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # pydantic's ValidationError is a ValueError
         raise HostError(f"{path} is damaged", hint=_REPAIR, evidence=str(error)) from error

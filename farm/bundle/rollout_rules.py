@@ -95,11 +95,10 @@ def named(
         wanted: the bundle named; "" there is none.
         stored: every bundle of this ABI and platform in the library.
         proven: for each phone with a proven bundle, that bundle.
-        damaged: why bundles in the library are unreadable; such a candidate is refused.
+        damaged: why bundles in the library are unreadable; such a candidate or current bundle is refused.
     """
     refused = {bundle: why for bundle, why in rollout.refused.items() if bundle in stored or bundle in damaged}
-    if rollout.candidate in damaged:
-        refused[rollout.candidate] = damaged[rollout.candidate]
+    refused |= {each: damaged[each] for each in (rollout.candidate, rollout.current) if each in damaged}
     current, previous, candidate = (
         bundle if bundle in stored else "" for bundle in (rollout.current, rollout.previous, rollout.candidate)
     )

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from farm.bundle import rollout_rules as rules
 from farm.bundle.model import Bundle
@@ -79,7 +79,10 @@ class Rollouts:
         self._changed = asyncio.Event()
         for row in table.all():
             values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
-            self._groups[row.abi, row.platform] = _ROLLOUT.validate_python(values)
+            try:
+                self._groups[row.abi, row.platform] = _ROLLOUT.validate_python(values)
+            except (ValidationError, RecursionError) as error:
+                log.warning("the rollout for %s (%s) begins anew, its row is damaged: %s", row.abi, row.platform, error)
 
     def follow(self, fleet: Fleet) -> None:
         """Its phones are those that get the bundles."""
@@ -112,8 +115,10 @@ class Rollouts:
         if group is None or not agent.assigned or agent.state.bundle_override:
             return ""
         proven = agent.state.proven if self._is_usable(group, agent.state.proven) else ""
-        back = proven or (self._groups[group].current if self.is_on_trial(agent) else "")
-        return back if back != agent.assigned else ""
+        for back in (proven, self._groups[group].current if self.is_on_trial(agent) else ""):
+            if back not in ("", agent.assigned):
+                return back
+        return ""
 
     def is_on_trial(self, agent: Agent) -> bool:
         """Whether the bundle that it has or gets is a candidate."""
@@ -217,8 +222,8 @@ class Rollouts:
         if trial is not None and trial.reason:
             lines.append(f"bundle {self._name(trial.bundle)} failed on it: {trial.reason}")
         elif trial is not None and trial.bundle == rollout.candidate:
-            kept = self._name(agent.state.proven)
-            lines.append(f"it has {self._name(trial.bundle)} on trial, and gets {kept} back if that fails")
+            back = self._name(self.fallback(agent) or rollout.current)
+            lines.append(f"it has {self._name(trial.bundle)} on trial, and gets {back} back if that fails")
         lines += (f"bundle {self._name(bundle)} is refused: {why}" for bundle, why in rollout.refused.items())
         return tuple(lines)
 
@@ -226,7 +231,13 @@ class Rollouts:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self.refresh()
+        while True:
+            try:
+                await self.refresh()
+                break
+            except OSError as error:
+                log.warning("the bundle library is unreadable: %s", error)
+                await asyncio.sleep(STEP_EVERY_S)
         while True:
             self.step()
             await self._save()

@@ -275,6 +275,7 @@ class TestVerify:
         ("break_it", "damage"),
         [
             (lambda manifest: manifest.write_bytes(b"\xff"), "manifest.json is damaged"),
+            (lambda manifest: manifest.write_bytes(b"[" * 200_000), "manifest.json is damaged"),
             (lambda manifest: manifest.unlink(), "manifest.json is missing"),
             (lambda manifest: (manifest.unlink(), manifest.mkdir()), "manifest.json cannot be read: Is a directory"),
         ],
@@ -294,6 +295,24 @@ class TestVerify:
             library.get("a")
         assert library.remove("a") == (("a",), True)
         assert library.list() == (whole,)
+
+    @pytest.mark.parametrize(
+        "leave",
+        [
+            lambda root: (root / "names" / "x").mkdir(),
+            lambda root: (root / "names" / "x").write_bytes(b"\xff\xfe"),
+            lambda root: (root / "objects" / ("0" * 64)).write_text("no folder"),
+        ],
+        ids=["a folder as a name", "a name that is no text", "a file as a bundle"],
+    )
+    def test_what_others_left_in_the_library_hides_no_bundle(
+        self, library: BundleLibrary, android: Path, tmp_path: Path, leave: Callable[[Path], object]
+    ) -> None:
+        bundle = library.add(android, name="a", compile_golden=golden)
+        leave(bundle.path.parents[2])
+        assert library.list() == (bundle,)
+        assert library.get("a") == bundle
+        assert library.verify() == ()
 
 
 def flip(path: Path) -> None:

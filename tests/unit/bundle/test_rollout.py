@@ -325,6 +325,12 @@ def test_a_candidate_whose_manifest_became_unreadable_is_refused_with_the_reason
     assert (lab.rollout.candidate, lab.rollout.refused) == (NEW, {})
 
 
+def test_a_current_bundle_that_became_unreadable_is_refused_with_the_reason_while_phones_have_another() -> None:
+    damaged = {NEW: "manifest.json is damaged"}
+    found = named(Rollout(current=NEW, wanted=NEW), OLD, {OLD}, [NEW] * 3 + [OLD], damaged)
+    assert (found.current, found.refused) == (OLD, damaged)
+
+
 def test_a_store_without_a_record_begins_with_what_most_phones_have_proven() -> None:
     found = named(Rollout(), NEW, {OLD, NEW}, [OLD, OLD, "unknown"])
     assert (found.current, found.candidate) == (OLD, NEW)

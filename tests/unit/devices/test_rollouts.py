@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from sqlalchemy import text
 
 from farm.bundle.library import BundleLibrary
+from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
+from farm.devices import rollouts as rollouts_module
 from farm.devices.fleet import Fleet
 from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.rollouts import Rollouts
 from farm.jobs.config import ToolchainConfig
 from farm.jobs.toolchains import Toolchains
+from farm.store.devices import RolloutRecord
 from farm.store.store import Store
 from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
 from tests.unit.bundle.test_library import golden
@@ -50,4 +55,39 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
         (refused,) = (each for each in events.since(0) if each.kind == "bundle.refused")
         assert refused.data["reason"] == listed.damage
     finally:
+        store.close()
+
+
+@pytest.mark.parametrize("trials", ["[]", '{"a": {"b": 1}}'])
+async def test_a_damaged_row_begins_the_rollout_anew(tmp_path: Path, trials: str) -> None:
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        await store.rollouts.save(RolloutRecord("x86_64", "linux", "a" * 64, "", "", "", {}, {}))
+        await store.database.execute(text("update rollout set trials = :trials").bindparams(trials=trials))
+        rollouts = Rollouts(lambda *_: None, tuple, store.rollouts, EventLog(), RolloutConfig())
+        await rollouts.refresh()
+        assert rollouts._groups == {}
+    finally:
+        store.close()
+
+
+async def test_a_library_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts_module, "STEP_EVERY_S", 0.001)
+    store, tries, stepped = Store.open(tmp_path / "farm.db"), [], asyncio.Event()
+
+    def stored() -> tuple[Bundle, ...]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise PermissionError("bundles")
+        return ()
+
+    rollouts = Rollouts(lambda *_: None, stored, store.rollouts, EventLog(), RolloutConfig())
+    monkeypatch.setattr(rollouts, "step", stepped.set)
+    running = asyncio.create_task(rollouts.run())
+    try:
+        async with asyncio.timeout(30):
+            await stepped.wait()
+        assert len(tries) == 2
+    finally:
+        running.cancel()
         store.close()
