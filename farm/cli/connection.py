@@ -36,19 +36,20 @@ def call(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def phone_of_environment() -> str | None:
-    """The name of the phone whose serial ANDROID_SERIAL has, as adb's own commands take it; None: it is not set.
+    """The name of the phone whose serial or name ANDROID_SERIAL has; None: it is not set.
 
     Raises:
-        NoPhoneError: the farm knows no phone of that serial.
+        NoPhoneError: the farm knows no such phone.
     """
     serial = os.environ.get("ANDROID_SERIAL")
     if not serial:
         return None
     for device in call("status")["devices"]:
-        if device["serial"] == serial:
+        if serial in (device["serial"], device["name"]):
             return str(device["name"])
     raise NoPhoneError(
-        f"ANDROID_SERIAL={serial}: the farm has no such phone", hint="--on chooses phones, and goes first"
+        f"ANDROID_SERIAL={serial}: the farm has no phone of that serial or name",
+        hint="--on chooses phones, and goes first",
     )
 
 

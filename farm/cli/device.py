@@ -20,6 +20,7 @@ from farm.common.durations import format_duration
 from farm.common.errors import NoPhoneError, PhoneError, UserError
 from farm.common.files import check_writable
 from farm.control.client import ControlClient
+from farm.model.identity import target_typed
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
 STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"})  # a person must act
@@ -79,7 +80,7 @@ def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in device["labels"].items():
         yield f"label {name}", value
     for name, value in device["targets"].items():
-        yield f"target {name}", str(value)
+        yield f"target {name}", target_typed(value)
 
 
 @app.command()

@@ -306,6 +306,8 @@ def _misused(error: Any) -> int:
         return ExitCode.USAGE
     usage = error.ctx.get_usage().removeprefix("Usage: ")
     message = " ".join(message.split())  # choices stand on lines of their own there
+    if message.startswith("Missing option '--on'"):
+        message = message.rstrip(".") + ", and ANDROID_SERIAL is not set"
     return print_error(UserError(message[:1].lower() + message[1:].rstrip("."), hint=f"{usage} (--help says more)"))
 
 

@@ -19,6 +19,7 @@ from farm.cli.output import emit, print_line, print_note, write_file
 from farm.cli.output.terminal import elapsed
 from farm.common.errors import NoPhoneError, UserError
 from farm.common.files import check_writable, checked_file
+from farm.model.identity import target_typed
 
 app = typer.Typer(help="Model files: what is in one, import it into TVM, networks to try (no daemon needed).")
 
@@ -114,7 +115,7 @@ def _show_package(file: Path, *, json: bool) -> None:
     lines = [
         f"{made.name}: a package, of {made.source_format}, sha256 {made.source_sha256[:16]}",
         *(f"{what}: {', '.join(map(_tensor, some))}" for what, some in tensors.items()),
-        f"target: {made.target_name or 'of its own'}, runs on {made.device}: {made.target}",
+        f"target: {made.target_name or 'of its own'}, runs on {made.device}: {target_typed(made.target)}",
         f"machine: {made.abi}, {made.platform}",
         f"precision: {made.precision}",
         f"tuned: {'yes, its records are inside' if package.tuned else 'no'}",
@@ -182,7 +183,7 @@ def compile_model(
         )  # fmt: skip
     emit(made, str(path), json=json)
     if not json:
-        print_note(f"compiled in {made['seconds']:.1f} s by TVM {made['tvm']} for {made['target']}")
+        print_note(f"compiled in {made['seconds']:.1f} s by TVM {made['tvm']} for {target_typed(made['target'])}")
         for note in made["notes"]:
             print_note(f"tuning records: {note}")
 

@@ -27,7 +27,7 @@ import tvm
 from tvm.target import codegen
 
 from farm.bundle.model import Abi, Platform
-from farm.common.errors import UserError
+from farm.common.errors import Code, ModelError, UserError
 from farm.common.selector import nearest
 from farm.compiler.record_files import BadRecordsError, read_records, write_records
 from farm.compiler.records import RecordSet, pruned
@@ -39,6 +39,7 @@ _ABIS = {
 }  # fmt: skip
 
 
+_UNKNOWN_OPTION = re.compile(r"Unknown config option '([^']+)'\. Known options: ([^.\n]+)")
 DEVICES = {"llvm": "cpu", "opencl": "opencl", "vulkan": "vulkan"}  # target kind -> TVM's device
 CLML_CODEGEN = "relax.ext.openclml"
 
@@ -72,6 +73,10 @@ def target_from(value: object) -> Any:
             return tvm.target.Target(target, host=tvm.target.Target(dict(host)))
         return tvm.target.Target(str(value))
     except Exception as error:  # TVM raises its own kinds, and plain ValueError, TypeError, RuntimeError
+        if unknown := _UNKNOWN_OPTION.search(str(error)):
+            near = nearest(unknown[1], re.findall(r"'([^']+)'", unknown[2]))
+            hint = f"did you mean {near[0]!r}?" if near else ""
+            raise TargetError(f"TVM's targets have no option {unknown[1]!r}", hint=hint) from error
         raise TargetError(f"TVM does not take the target {value!r}: {first_line(error)}") from error
 
 
@@ -79,14 +84,19 @@ def abi_of(target: object) -> tuple[Abi, Platform]:
     """For which machine and platform a target's CPU code is.
 
     Raises:
-        TargetError: no such phone exists.
+        TargetError: no such phone exists, or the target does not say.
     """
     tvm_target = target_from(target)
     host = tvm_target.host or tvm_target
     triple = str(host.attrs.get("mtriple", ""))
     abi = _ABIS.get(triple.partition("-")[0])
+    if not triple:
+        raise TargetError(
+            f"the target {described(tvm_target)} does not say for which CPU its host code is",
+            hint="add -mtriple=aarch64-linux-android (or another), or --on PHONE",
+        )
     if abi is None:
-        raise TargetError(f"the farm cannot link for {triple or 'a target without mtriple'}")
+        raise TargetError(f"the farm cannot link for {triple}", hint=f"it can for {', '.join(_ABIS)}")
     return abi, Platform.ANDROID if "android" in triple else Platform.LINUX
 
 
@@ -194,6 +204,22 @@ def host_target() -> dict[str, Any]:
         target["mattr"] = hidden
     target["num-cores"] = len(os.sched_getaffinity(0))
     return target
+
+
+def check_here(target: object) -> None:
+    """Refuse a target whose code this host cannot run.
+
+    Raises:
+        TargetError: it is for another architecture or platform.
+        ModelError: TVM here has no such device.
+    """
+    for_this, here = (f"{abi} ({system})" for abi, system in map(abi_of, (target, host_target())))
+    if for_this != here:
+        raise TargetError(
+            f"this target is for {for_this}, and this host is {here}", hint="--target host, or --on PHONE"
+        )
+    if not tvm.runtime.device(device := device_of(target), 0).exist:
+        raise ModelError(f"TVM here has no {device} device", Code.HOST_RUN, hint="--target host")
 
 
 _CPU = ("mcpu", "mattr")

@@ -84,6 +84,11 @@ def target_key(target: object) -> str:
     return hashlib.sha256(document.encode()).hexdigest()[:16]
 
 
+def target_typed(target: object) -> str:
+    """A target as `--target` takes it: a TVM tag, or a dict as JSON."""
+    return target if isinstance(target, str) else json.dumps(target)
+
+
 def target_words(target: object) -> str:
     """A target in a word or two."""
     if not isinstance(target, Mapping):

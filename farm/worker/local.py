@@ -26,6 +26,7 @@ from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.targets import (
     TargetRefusedError,
+    check_here,
     check_target,
     device_of,
     host_target,
@@ -34,7 +35,7 @@ from farm.compiler.targets import (
     unpack_records,
 )
 from farm.compiler.tvm_errors import end_of, first_line
-from farm.devices.identity.targets import ADRENO_TAGS, named_target
+from farm.devices.identity.targets import ADRENO_TAGS, named_target, with_machine
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 
 
@@ -88,7 +89,8 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         ModelError: it failed while it ran.
     """
     path = Path(request["model"])
-    target = host_target() if request["target"] is None else _target(request)
+    target = _target(request)
+    check_here(target)
     labels = read_labels(file_bytes(Path(request["labels"]))) if request["labels"] else ()
     records, notes = _records(request, target)
     wanted = BuildRequest(
@@ -108,8 +110,6 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     if labels:
         check_labels(labels, built.outputs)
     device = tvm.runtime.device(built.device, 0)
-    if not device.exist:
-        raise ModelError(f"TVM here has no {built.device} device", Code.HOST_RUN, hint="--target host")
     started_s = time.monotonic()
     try:
         machine = relax.VirtualMachine(tvm.runtime.load_module(str(built.compiled.library)), device)
@@ -181,12 +181,27 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _target(request: Mapping[str, Any]) -> Any:
+    """Of the request: a phone's target as a dict, or a name; None: this host's."""
     given = request["target"]
     if isinstance(given, Mapping):
         return dict(given)
     if given == "adreno-clml":  # first, what this TVM lacks: no other command line helps
         check_target(target_from({"tag": ADRENO_TAGS[given]}))
-    return host_target() if given == HOST else named_target(given)
+    return target_here(given or HOST)
+
+
+def target_here(text: str) -> dict[str, object]:
+    """The target that a text means on this host: `llvm` without mtriple is this host's.
+
+    Raises:
+        UserError: there is no such target.
+    """
+    if text == HOST:
+        return host_target()
+    target = named_target(text)
+    cpu = target.get("host", target)
+    is_complete = not isinstance(cpu, Mapping) or "mtriple" in cpu
+    return target if is_complete else with_machine(target, host_target())
 
 
 def _records(request: Mapping[str, Any], target: object) -> tuple[Path | None, tuple[str, ...]]:

@@ -130,7 +130,9 @@ def print_error(error: FarmError) -> int:
         line = (
             evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
         )  # a traceback's last line says what
-        print_note(f"  said: {line.strip()[:300]}")
+        said = line.strip()[:300]
+        if said not in error.message and not said.endswith(error.message):
+            print_note(f"  said: {said}")
     if error.hint:
         print_note(f"  hint: {error.hint}")
     return error.exit_code

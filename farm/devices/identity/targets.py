@@ -170,6 +170,7 @@ def _arm_target(
 
 
 _TAG = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)+")
+_HOST_PART = re.compile(r",\s*(?=llvm\b)")  # tvmc's DEVICE,HOST
 _SHOWN = 3  # phones whose reason is shown
 _ARM_LTD = 0x41  # ARM's own cores, by MIDR implementer
 _A53, _A55, _A72, _A76 = 0xD03, 0xD05, 0xD08, 0xD0B
@@ -235,6 +236,8 @@ NAMES = (*BOARDS, *_TUTORIALS, *_ARCHITECTURES, *_LINUX)  # that need no phone
 def named_target(text: str) -> Target:
     """The target that a text means without any phone: a board, an architecture, a TVM tag, or a dict as JSON.
 
+    A CPU may lack mtriple (farm.worker.local takes it for this host's), a GPU its host.
+
     Raises:
         UserError: there is no such name, or the JSON is none.
     """
@@ -250,7 +253,7 @@ def named_target(text: str) -> Target:
     if text in GPU_TARGETS:
         raise unknown_target(
             f"without a phone the CPU beside the GPU is unknown for {text!r}",
-            hint='--on SELECTOR, or a dict: {"kind": "opencl", "host": {"kind": "llvm", "mtriple": ...}}',
+            hint=f"--on SELECTOR, or name it: '{_written(text)} -mtriple=aarch64-linux-android'",
         )
     near = nearest(text, (*NAMES, *GPU_TARGETS))
     guess = f"did you mean {near[0]!r}? " if near else ""
@@ -274,12 +277,20 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
     custom, cpu = _custom(text), own.get("cpu")
     if custom is None or not isinstance(cpu, Mapping):
         raise _unknown_on(text, own, phone)
-    if custom.get("kind") == "llvm":
-        completed = {**{name: cpu[name] for name in ("mtriple", "num-cores") if name in cpu}, **custom}
-    else:
-        completed = {"host": dict(cpu), **custom}
+    completed = with_machine(custom if custom.get("kind") == "llvm" else {"host": dict(cpu), **custom}, cpu)
     _check_machine(text, completed, cpu, phone)
     return completed
+
+
+def with_machine(target: Mapping[str, Any], cpu: Mapping[str, Any]) -> Target:
+    """The target, its CPU part with the mtriple and num-cores of `cpu` where it has none; a bare `llvm` is `cpu`."""
+    if isinstance(host := target.get("host"), Mapping):
+        return {**target, "host": host if "mtriple" in host else with_machine(host, cpu)}
+    if target.get("kind") != "llvm":
+        return dict(target)
+    if target == {"kind": "llvm"}:
+        return dict(cpu)
+    return {**{name: cpu[name] for name in ("mtriple", "num-cores") if name in cpu}, **target}
 
 
 def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]]) -> tuple[str, str]:
@@ -307,6 +318,11 @@ def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]
     return "; ".join([*shown, *more]) + needs, f"{listing}; a virtual phone runs on its host, without the GPU it shows"
 
 
+def _written(name: str) -> str:
+    """A GPU target's name with its device as an option, as tvmc takes it."""
+    return f"opencl -device={name}" if name in ADRENO_TAGS else name
+
+
 def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UserError:
     near = nearest(text, {*own, *GPU_TARGETS}) if text not in GPU_TARGETS else ()
     guess = f"did you mean {near[0]!r}? " if near else ""
@@ -326,8 +342,6 @@ def _custom(text: str) -> dict[str, Any] | None:
     """A name of TVM's tutorials, a tag, a dict, or a string as tvmc takes it; None: it looks like none of them."""
     if text in _TUTORIALS:
         return dict(_TUTORIALS[text])
-    if " -" in text:
-        return _of_options(text)
     if text.startswith("{"):
         try:
             fields = json.loads(text)
@@ -336,6 +350,11 @@ def _custom(text: str) -> dict[str, Any] | None:
         if not isinstance(fields, dict) or not ("kind" in fields or "tag" in fields):
             raise unknown_target("the target names no kind", hint='such as {"kind": "opencl"}')
         return fields
+    device, *host = _HOST_PART.split(text, maxsplit=1)
+    if host:
+        return _of_options(device) | {"host": _of_options(host[0])}
+    if " -" in text or text == "llvm":
+        return _of_options(text)
     return {"tag": text} if _TAG.fullmatch(text) else None
 
 
@@ -354,9 +373,11 @@ def _of_options(text: str) -> dict[str, Any]:
                 f"the target {text!r} has an option without a value: {option}",
                 hint="such as: llvm -mcpu=cortex-a76 -mattr=+neon,+dotprod",
             )
-        fields[name] = (
+        fields["mtriple" if name == "target" else name] = (  # TVM before 0.8 called it so
             value.split(",") if name in ("mattr", "keys", "libs") else int(value) if value.isdigit() else value
         )
+    if kind != "llvm" and "mtriple" in fields:  # of the CPU beside the GPU
+        fields["host"] = {"kind": "llvm", "mtriple": fields.pop("mtriple")}
     device = str(fields.pop("device", ""))
     if kind == "opencl" and device in ADRENO_TAGS:
         return {"tag": ADRENO_TAGS[device]} | {name: value for name, value in fields.items() if name != "kind"}

@@ -65,7 +65,7 @@ def tune(
     """
     _check(model, output, plot, waits=not (detach or fields["hold"]))
     if on == HOST:
-        # A search ends by its time here, too.
+        # The time ends the search here, too; what comes before and after it takes as long as it takes.
         work.refuse_queue_options({**fields, "detach": detach, "wait": wait, "timeout_s": None})
         tune_here(model, fields, output=output, plot=plot, json=json)
         return

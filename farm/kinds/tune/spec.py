@@ -34,7 +34,7 @@ class TuneSpec(ModelSpec):
     timeout_s: Annotated[
         Seconds,
         Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S),
-        Help("For all of it, the end included: 30m, 8h.", form="timeout"),
+        Help("For all of it, the end included: 30m, 8h; with --on host for the search alone.", form="timeout"),
     ] = MAX_TIMEOUT_S
     prior: Annotated[
         Sha256 | None,

@@ -5,7 +5,12 @@ import pytest
 
 @pytest.mark.parametrize(
     ("options", "serial", "on"),
-    [((), "S1", "pixel"), (("--on", "android"), "S1", "android"), (("--on", "nord"), "S9", "nord")],
+    [
+        ((), "S1", "pixel"),
+        (("--on", "android"), "S1", "android"),
+        (("--on", "nord"), "S9", "nord"),
+        ((), "pixel", "pixel"),
+    ],
 )
 def test_the_phone_of_the_environment_is_leased_unless_on_is_given(daemon, typed, monkeypatch, options, serial, on):
     monkeypatch.setenv("ANDROID_SERIAL", serial)
@@ -17,7 +22,10 @@ def test_the_phone_of_the_environment_is_leased_unless_on_is_given(daemon, typed
 
 @pytest.mark.parametrize(
     ("serial", "code", "said"),
-    [("S9", 3, "error: ANDROID_SERIAL=S9: the farm has no such phone"), ("", 2, "error: missing option '--on'")],
+    [
+        ("S9", 3, "error: ANDROID_SERIAL=S9: the farm has no phone of that serial or name"),
+        ("", 2, "error: missing option '--on', and ANDROID_SERIAL is not set"),
+    ],
 )
 def test_without_such_a_phone_nothing_is_submitted(daemon, typed, monkeypatch, serial, code, said):
     monkeypatch.setenv("ANDROID_SERIAL", serial)

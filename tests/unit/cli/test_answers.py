@@ -56,6 +56,12 @@ def test_of_evidence_the_telling_line_is_shown(evidence, said, capsys):
     assert line.endswith(said)
 
 
+@pytest.mark.parametrize("evidence", ["no library\nand its frames", "ValueError: TVM failed: no library"])
+def test_evidence_that_repeats_the_message_is_not_shown(evidence, capsys):
+    print_error(UserError("TVM failed: no library", evidence=evidence))
+    assert capsys.readouterr().err == "error: TVM failed: no library\n"
+
+
 def test_a_store_without_a_daemon_names_the_options_that_find_it(typed, tmp_path):
     result = typed("store", "check", "--state-dir", str(tmp_path / "nowhere"))
     assert isinstance(result.exception, UserError)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 pytest.importorskip("tvm")
 
-from farm.compiler.targets import TargetError, check_target, target_from
+from farm.compiler.targets import TargetError, abi_of, check_here, check_target, host_target, target_from
+from farm.devices.identity.targets import named_target
+from farm.kinds.tune.tune_here import tune_here
+from farm.worker.local import run_here, target_here
 
 ARM64 = {"kind": "llvm", "mtriple": "aarch64-linux-android"}
 
@@ -29,3 +36,51 @@ def test_unknown_cpus_and_features_are_refused_by_name(fields: dict[str, object]
 @pytest.mark.parametrize("fields", [{}, {"mcpu": "generic"}, {"mcpu": "cortex-a76", "mattr": ["+dotprod", "-sve"]}])
 def test_known_ones_are_taken(fields: dict[str, object]) -> None:
     check_target(target_from({**ARM64, **fields}))
+
+
+def test_an_unknown_option_has_its_nearest_name_and_no_list() -> None:
+    with pytest.raises(TargetError) as caught:
+        target_from({**ARM64, "mcpuu": "cortex-a76"})
+    assert (caught.value.message, caught.value.hint) == (
+        "TVM's targets have no option 'mcpuu'", "did you mean 'mcpu'?"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["qcom/adreno-opencl", {"kind": "opencl"}])
+def test_without_the_cpu_the_hint_names_mtriple_and_on(target: object) -> None:
+    with pytest.raises(TargetError, match="does not say for which CPU") as caught:
+        abi_of(target)
+    assert "-mtriple=" in caught.value.hint
+    assert "--on PHONE" in caught.value.hint
+
+
+def test_llvm_is_this_host_and_the_rest_of_it_where_mtriple_is_left_out() -> None:
+    own = host_target()
+    assert target_here("llvm") == own
+    assert target_here("llvm -mcpu=x") == {
+        "kind": "llvm", "mcpu": "x", "mtriple": own["mtriple"], "num-cores": own["num-cores"],
+    }  # fmt: skip
+    assert target_here("opencl, llvm")["host"] == own
+    assert target_here("rpi4") == named_target("rpi4")
+
+
+@pytest.mark.parametrize(
+    "name", ["android-x86_64", "rpi4", "pixel2", '{"kind": "llvm", "mtriple": "armv7a-linux-eabi"}']
+)
+def test_code_for_another_machine_is_refused_before_it_is_made(name: str) -> None:
+    check_here(host_target())
+    if abi_of(named_target(name)) == abi_of(host_target()):
+        pytest.skip("that is this host")
+    with pytest.raises(TargetError, match=r"^this target is for .*, and this host is "):
+        check_here(named_target(name))
+
+
+@pytest.mark.parametrize("work", [run_here, tune_here])
+def test_neither_running_nor_tuning_here_begins_with_it(
+    work: Callable[[Mapping[str, Any]], object], tmp_path: Path
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"never read")
+    foreign = '{"kind": "llvm", "mtriple": "armv7a-linux-eabi", "num-cores": 4}'
+    with pytest.raises(TargetError, match="this target is for armeabi-v7a"):
+        work({"model": str(model), "target": foreign, "options": {"candidate_timeout_s": 1.0}})

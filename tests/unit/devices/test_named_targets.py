@@ -9,6 +9,7 @@ from tvm import target as tvm_target
 
 from farm.common.errors import Code, UserError
 from farm.devices.identity.targets import BOARDS, NAMES, ForeignTargetError, named_target, target_on
+from farm.model.identity import target_typed
 from tests.support.errors import raises_code
 
 PHONE = {
@@ -96,6 +97,40 @@ def test_strings_of_tvmc_and_names_of_tutorials_are_for_the_phone(text, expected
     attributes = {name: built.attrs.get(name) for name in expected}
     assert {name: list(value) if name == "mattr" else value for name, value in attributes.items()} == expected
     assert built.attrs["mtriple"] == "aarch64-linux-android"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("llvm", PHONE["cpu"]),
+        ("llvm -target=aarch64-linux-android", {"kind": "llvm", "mtriple": "aarch64-linux-android", "num-cores": 8}),
+        ("opencl,llvm -mtriple=aarch64-linux-android", {
+            "kind": "opencl", "host": {"kind": "llvm", "mtriple": "aarch64-linux-android"}
+        }),
+        ("opencl -device=adreno, llvm", {"tag": "qcom/adreno-opencl", "host": PHONE["cpu"]}),
+    ],
+)  # fmt: skip
+def test_targets_as_tvmc_has_them_are_completed_by_the_phone(text, meant):
+    assert target_on(text, PHONE, "p") == meant
+
+
+@pytest.mark.parametrize(
+    "text", ["opencl -device=adreno -mtriple=aarch64-linux-android", "vulkan -mtriple=aarch64-linux-android"]
+)
+def test_the_mtriple_of_a_gpu_is_its_hosts(text):
+    assert named_target(text)["host"] == {"kind": "llvm", "mtriple": "aarch64-linux-android"}
+
+
+@pytest.mark.parametrize("name", ["opencl", "adreno"])
+def test_the_hint_for_a_gpu_without_a_phone_is_a_target(name):
+    with raises_code(Code.NO_TARGET) as caught:
+        named_target(name)
+    assert "host" in named_target(caught.value.hint.split("'")[1])
+
+
+@pytest.mark.parametrize("name", ["cpu", "opencl"])
+def test_a_shown_target_can_be_typed(name):
+    assert target_on(target_typed(PHONE[name]), PHONE, "p") == PHONE[name]
 
 
 def test_opencl_for_adreno_is_the_tag_with_the_phones_cpu():
