@@ -35,7 +35,7 @@ from farm.compiler.targets import (
     unpack_records,
 )
 from farm.compiler.tvm_errors import end_of, first_line
-from farm.devices.identity.targets import ADRENO_TAGS, named_target, with_machine
+from farm.devices.identity.targets import ADRENO_TAGS, target_here
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 
 
@@ -187,21 +187,7 @@ def _target(request: Mapping[str, Any]) -> Any:
         return dict(given)
     if given == "adreno-clml":  # first, what this TVM lacks: no other command line helps
         check_target(target_from({"tag": ADRENO_TAGS[given]}))
-    return target_here(given or HOST)
-
-
-def target_here(text: str) -> dict[str, object]:
-    """The target that a text means on this host: `llvm` without mtriple is this host's.
-
-    Raises:
-        UserError: there is no such target.
-    """
-    if text == HOST:
-        return host_target()
-    target = named_target(text)
-    cpu = target.get("host", target)
-    is_complete = not isinstance(cpu, Mapping) or "mtriple" in cpu
-    return target if is_complete else with_machine(target, host_target())
+    return target_here(given or HOST, host_target)
 
 
 def _records(request: Mapping[str, Any], target: object) -> tuple[Path | None, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from farm.common.errors import Code, UserError
-from farm.common.selector import nearest
+from farm.common.selector import HOST, nearest
 from farm.devices.identity.cpu import ArmPart, CpuFacts, arm_part
 
 Target = dict[str, object]
@@ -236,7 +236,7 @@ NAMES = (*BOARDS, *_TUTORIALS, *_ARCHITECTURES, *_LINUX)  # that need no phone
 def named_target(text: str) -> Target:
     """The target that a text means without any phone: a board, an architecture, a TVM tag, or a dict as JSON.
 
-    A CPU may lack mtriple (farm.worker.local takes it for this host's), a GPU its host.
+    A CPU may lack mtriple (`target_here` takes it for this host's), a GPU its host.
 
     Raises:
         UserError: there is no such name, or the JSON is none.
@@ -263,6 +263,20 @@ def named_target(text: str) -> Target:
     )
 
 
+def target_here(text: str, host_target: Callable[[], Target]) -> Target:
+    """The target that a text means on this host: `host`, or as `named_target`, without mtriple for this host's CPU.
+
+    Raises:
+        UserError: there is no such target.
+    """
+    if text == HOST:
+        return host_target()
+    target = named_target(text)
+    cpu = target.get("host", target)
+    is_complete = not isinstance(cpu, Mapping) or "mtriple" in cpu
+    return target if is_complete else _with_machine(target, host_target())
+
+
 def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
     """The target that a text means on a phone: one of its `own` names, a TVM tag, or a dict as JSON.
 
@@ -277,15 +291,15 @@ def target_on(text: str, own: Mapping[str, object], phone: str) -> object:
     custom, cpu = _custom(text), own.get("cpu")
     if custom is None or not isinstance(cpu, Mapping):
         raise _unknown_on(text, own, phone)
-    completed = with_machine(custom if custom.get("kind") == "llvm" else {"host": dict(cpu), **custom}, cpu)
+    completed = _with_machine(custom if custom.get("kind") == "llvm" else {"host": dict(cpu), **custom}, cpu)
     _check_machine(text, completed, cpu, phone)
     return completed
 
 
-def with_machine(target: Mapping[str, Any], cpu: Mapping[str, Any]) -> Target:
+def _with_machine(target: Mapping[str, Any], cpu: Mapping[str, Any]) -> Target:
     """The target, its CPU part with the mtriple and num-cores of `cpu` where it has none; a bare `llvm` is `cpu`."""
     if isinstance(host := target.get("host"), Mapping):
-        return {**target, "host": host if "mtriple" in host else with_machine(host, cpu)}
+        return {**target, "host": host if "mtriple" in host else _with_machine(host, cpu)}
     if target.get("kind") != "llvm":
         return dict(target)
     if target == {"kind": "llvm"}:

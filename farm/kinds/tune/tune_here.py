@@ -15,11 +15,11 @@ from farm.common.errors import FarmError, error_to_wire
 from farm.compiler.build import SMALL_BYTES, make_package
 from farm.compiler.load import file_bytes
 from farm.compiler.record_files import read_records, write_records
-from farm.compiler.targets import check_here
+from farm.compiler.targets import check_here, host_target
+from farm.devices.identity.targets import target_here
 from farm.kinds.tune.run import TuningPlan, builds, compared, prepared, searched
 from farm.tuning.phones import HostPhones
 from farm.tuning.search import SearchOptions
-from farm.worker.local import target_here
 
 JOB = "host"  # the name of its folder: the same command goes on with a run that was broken off
 
@@ -53,7 +53,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     reporter = Printer()
     path, chosen = Path(asked["model"]), dict(asked["options"])
     timeout_s = chosen.pop("candidate_timeout_s")
-    target = target_here(asked["target"])
+    target = target_here(asked["target"], host_target)
     check_here(target)
     plan = TuningPlan(
         data=file_bytes(path),

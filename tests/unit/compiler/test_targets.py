@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("tvm")
 
 from farm.compiler.targets import TargetError, abi_of, check_here, check_target, host_target, target_from
-from farm.devices.identity.targets import named_target
+from farm.devices.identity.targets import named_target, target_here
 from farm.kinds.tune.tune_here import tune_here
-from farm.worker.local import run_here, target_here
+from farm.worker.local import run_here
 
 ARM64 = {"kind": "llvm", "mtriple": "aarch64-linux-android"}
 
@@ -56,12 +56,12 @@ def test_without_the_cpu_the_hint_names_mtriple_and_on(target: object) -> None:
 
 def test_llvm_is_this_host_and_the_rest_of_it_where_mtriple_is_left_out() -> None:
     own = host_target()
-    assert target_here("llvm") == own
-    assert target_here("llvm -mcpu=x") == {
+    assert target_here("llvm", host_target) == own
+    assert target_here("llvm -mcpu=x", host_target) == {
         "kind": "llvm", "mcpu": "x", "mtriple": own["mtriple"], "num-cores": own["num-cores"],
     }  # fmt: skip
-    assert target_here("opencl, llvm")["host"] == own
-    assert target_here("rpi4") == named_target("rpi4")
+    assert target_here("opencl, llvm", host_target)["host"] == own
+    assert target_here("rpi4", host_target) == named_target("rpi4")
 
 
 @pytest.mark.parametrize(
