@@ -300,11 +300,14 @@ def _misused(error: Any) -> int:
     """Print a misused command line as every other error; a group alone prints its help."""
     from farm.cli.output import print_error
 
-    message = error.format_message()
-    if error.ctx is None or message == error.ctx.get_help():
-        error.show()
-        return ExitCode.USAGE
-    usage = error.ctx.get_usage().removeprefix("Usage: ")
+    message, usage = error.format_message(), "farm COMMAND"
+    if error.ctx is not None:
+        if message == error.ctx.get_help():
+            error.show()
+            return ExitCode.USAGE
+        usage = error.ctx.get_usage().removeprefix("Usage: ")
+    elif getattr(error, "option_name", "") == "--wait":  # typer does not say of which command
+        message = "--wait takes a duration, e.g. 10m"
     message = " ".join(message.split())  # choices stand on lines of their own there
     if message.startswith("Missing option '--on'"):
         message = message.rstrip(".") + ", and ANDROID_SERIAL is not set"

@@ -16,7 +16,7 @@ from farm.cli.connection import JsonFlag
 from farm.cli.output import print_json_line, print_line, print_note, terminal
 from farm.cli.output.job_events import EventLines
 from farm.cli.output.terminal import interruptible
-from farm.cli.watch_picture import JobPicture, after, picture_of, refreshed
+from farm.cli.watch_picture import JobPicture, after, picture_of, refreshed, with_result
 from farm.common.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def _live(names: list[str], since: int) -> Sequence[Outcome]:
                         watched.on_event(event)
                     watched.refresh(farm, names)
                 outcomes = [farm.job(job, fetch_outputs=False) for job in watched.pictures]
+                watched.pictures = {each.job.id: with_result(watched.pictures[each.job.id], each) for each in outcomes}
                 watched.notice = ""
     except KeyboardInterrupt:
         print_note(f"stopped watching; the jobs go on: farm watch {' '.join(names)}")

@@ -19,6 +19,7 @@ from farm.model.job import FINAL, JobState
 
 if TYPE_CHECKING:
     from farm.client import Event, JobInfo
+    from farm.client.model import Outcome
 
 MOST_STEPS = 200  # kept; a job that repeats a step for ever must not grow its watcher
 MOST_POINTS = 5_000  # of a tuning's curve
@@ -72,6 +73,7 @@ class JobPicture:
     timing: Mapping[str, Any] | None = None  # of a bench: its interval and latest samples
     tuning: Mapping[str, Any] | None = None  # of a tuning: the search's progress
     points: tuple[tuple[float, float], ...] = ()  # of its curve: trial, estimated milliseconds
+    result: str = ""  # of a job that is done
 
 
 def picture_of(job: JobInfo) -> JobPicture:
@@ -87,6 +89,11 @@ def refreshed(picture: JobPicture, job: JobInfo) -> JobPicture:
     if picture.state in FINAL:
         return picture
     return replace(picture, waits=job.waits, state=job.state.value if not job.ended else picture.state)
+
+
+def with_result(picture: JobPicture, outcome: Outcome) -> JobPicture:
+    """The picture of a job that has ended."""
+    return replace(picture, result=outcome.brief().removeprefix("-"))
 
 
 def after(picture: JobPicture, event: Event) -> JobPicture:
@@ -110,7 +117,8 @@ def after(picture: JobPicture, event: Event) -> JobPicture:
             return replace(picture, state=state)
         case kind if kind in FINAL_KINDS:
             state = FINAL_KINDS[kind].value
-            return replace(picture, state=state, ended=event.at, waits="", error=_message(data))
+            # The last standing may be that of a try that is not the reported one.
+            return replace(picture, state=state, ended=event.at, waits="", error=_message(data), timing=None)
         case _:
             return picture
 
@@ -189,6 +197,8 @@ def _alone(job: JobPicture, view: WatchView) -> Iterator[Text]:
         yield from _tuning(job, job.tuning, view)
     elif job.timing is not None:
         yield from _timing(job.timing, view)
+    if job.result:
+        yield Text(f"  result   {escaped(job.result)}")
     if job.error:
         yield Text(f"  error    {escaped(job.error)}", "red")
 
@@ -264,8 +274,8 @@ def _line(job: JobPicture, view: WatchView) -> Text:
     celsius = view.celsius.get(job.device)
     heat = "" if celsius is None or job.ended else f"{celsius:.1f} C"
     progress = job.tuning or {}
-    if job.error or job.waits:
-        text = job.error or job.waits
+    if job.error or job.waits or job.result:
+        text = job.error or job.waits or job.result
     elif progress.get("wanted"):
         text = f"trial {progress['trials']} of {progress['wanted']}"
     else:

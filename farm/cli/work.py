@@ -45,7 +45,7 @@ ASKED_JOBS = 1000  # of those that wait: the others' reasons are the same
 Wait = Annotated[
     str | None,
     typer.Option(
-        metavar="[DURATION]",
+        metavar="DURATION",
         help="Wait for a phone at most so long: what waits then is cancelled, exit code 3. Default: no limit.",
         show_default=False,
     ),
@@ -242,7 +242,8 @@ class WaitLimit:
         try:
             waiting = self._farm.jobs(jobs=self._names[:ASKED_NAMES], state=WAITING[:-1], limit=MOST_JOBS)
             self._cancelled |= {job.id: job.waits for job in waiting}
-            self._farm.cancel([job.id for job in waiting])
+            within = format_duration(self._limit_s or 0)
+            self._farm.cancel([job.id for job in waiting], why=f"no phone within {within} (--wait)")
         except FarmError as error:
             print_note(f"the jobs that wait too long could not be cancelled: {error.message}")
 

@@ -218,9 +218,9 @@ class AsyncClient:
             outcome.with_file(await fetch(self.connection, outcome.file)) if fetch_outputs and outcome.file else outcome
         )
 
-    async def cancel(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
-        """End jobs; what runs is stopped. Those that have ended stay as they are."""
-        return await self._change("job.cancel", jobs)
+    async def cancel(self, jobs: JobRefs, *, why: str = "") -> tuple[JobInfo, ...]:
+        """End jobs; what runs is stopped. Those that have ended stay as they are. `why`: their error instead of who."""
+        return await self._change("job.cancel", jobs, **({"why": why} if why else {}))
 
     async def hold(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
         """Keep waiting jobs from starting until `resume`."""
@@ -482,10 +482,10 @@ class AsyncClient:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _change(self, kind: str, jobs: JobRefs) -> tuple[JobInfo, ...]:
+    async def _change(self, kind: str, jobs: JobRefs, **fields: str) -> tuple[JobInfo, ...]:
         found: list[JobInfo] = []
         for job in names_of(jobs):
-            found += map(job_from, (await self.connection.call(kind, job=job))["jobs"])
+            found += map(job_from, (await self.connection.call(kind, job=job, **fields))["jobs"])
         return tuple(found)
 
     async def _spec(self, kind: str, **given: Any) -> JobSpec:

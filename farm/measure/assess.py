@@ -55,6 +55,8 @@ class Assessment:
     span_s: float  # from the first sample's start to the last one's
     warmup: int  # of these, at the start, left out of the estimate
     estimate: MedianEstimate  # at the reference kernel's nominal speed, where there was one
+    fastest_s: float  # of the samples in the estimate, at the same speed
+    slowest_s: float  # likewise
     raw_median_s: float  # as measured, warm-up left out
     nominal_s: float | None  # the reference kernel's; None: there was no reference
     reference_median_s: float | None
@@ -69,7 +71,7 @@ class Assessment:
     outliers: Outliers
     reference_outliers: Outliers | None
     conditions: Conditions
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Reason, ...]  # those that reject it first
 
     @property
     def verdict(self) -> Verdict:
@@ -125,6 +127,8 @@ def assess(
         estimate=median_interval(
             corrected.log_s, corrected.residual if has_reference else None, beside=corrected.beside
         ),
+        fastest_s=float(np.exp(corrected.log_s.min())),
+        slowest_s=float(np.exp(corrected.log_s.max())),
         raw_median_s=float(np.median(settled.seconds)),
         nominal_s=corrected.nominal_s,
         reference_median_s=reference_s,
@@ -141,7 +145,8 @@ def assess(
         conditions=known,
         reasons=(),
     )
-    return replace(found, reasons=(*_reasons(found, half_width), *judge_conditions(known)))
+    reasons = (*_reasons(found, half_width), *judge_conditions(known))
+    return replace(found, reasons=tuple(sorted(reasons, key=lambda each: each.verdict is not Verdict.REJECTED)))
 
 
 def _step(log_values: FloatArray, cut: int) -> LevelStep | None:

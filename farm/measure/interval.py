@@ -160,7 +160,7 @@ def median_interval(
     Blocks of neighbouring samples are drawn with replacement until there are as many as before; the middle 95 % of the
     medians of many such draws is the interval. Its ends are then moved away from the median, by what blocks of this
     length miss of an AR(1) process's variance, and by Student's t in place of the normal quantile, with as many degrees
-    of freedom as the blocks have. They are cut where no sample is, allowing for the reference's noise.
+    of freedom as the blocks have. They are cut at the fastest and the slowest sample.
 
     Args:
         log_values: logarithms of samples, in the order they were taken.
@@ -179,9 +179,7 @@ def median_interval(
     low, high = np.quantile(drawn, [tail, 1 - tail])
     wider = _widening(rho, block, together, count, confidence)
     below, above = min(wider * float(low), 0.0), max(wider * float(high), 0.0)
-    noise = np.zeros(1) if residual is None else residual
-    least = min(float(log_values.min() - noise.max()) - middle, 0.0)
-    most = max(float(log_values.max() - noise.min()) - middle, 0.0)
+    least, most = float(log_values.min()) - middle, float(log_values.max()) - middle
     return MedianEstimate(
         median_s=math.exp(middle),
         low_s=math.exp(middle + max(below, least)),

@@ -70,6 +70,8 @@ def measured(
             "estimate": {
                 **{f"{name}_ms": estimate[f"{name}_s"] * MS for name in ("median", "low", "high")},
                 **{name: estimate[name] for name in ("half_width", "confidence", "count")},
+                "min_ms": found.fastest_s * MS,
+                "max_ms": found.slowest_s * MS,
             },
             "verdict": wire["verdict"],
             "certificate": {

@@ -176,13 +176,14 @@ class JobVerbs(VerbGroup):
         user: str = "",
         state: tuple[JobState, ...] = (),
         before: str = "",
+        why: Annotated[str, Field(max_length=200)] = "",
     ) -> Mapping[str, Any]:
         """End a job or an array; without `job`, a user's (one's own) jobs that meet the other fields.
 
         Answers about at most 500 of the latter; `more`: again, with `before` the last of them. Jobs that have ended
-        stay as they are. `key` is that of a submit.
+        stay as they are. `key` is that of a submit. `why` is the jobs' error; else who cancelled them.
         """
-        error = CancelledByCallerError(f"{call.caller.user} cancelled it")
+        error = CancelledByCallerError(why or f"{call.caller.user} cancelled it")
         if job:
             jobs, more = await asyncio.to_thread(self._named, job), False
         else:

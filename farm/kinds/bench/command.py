@@ -137,6 +137,8 @@ def doubts(result: Mapping[str, Any], *, why: bool) -> list[str]:
     """The reasons of a result's verdict and, with `why`, its other tries."""
     certificate = result.get("certificate") or {}
     lines = fold_reasons(certificate.get("reasons", ()), why=why)
+    if warmup := certificate.get("warmup"):
+        lines.append(f"{warmup} of {certificate['count']} samples are left out as warm-up")
     tries = certificate.get("tries", ())
     if why and len(tries) > 1:
         tries_ms = [f"{digits(each['estimate']['median_s'] * 1000)} ms ({each['verdict']})" for each in tries]
@@ -169,7 +171,6 @@ def print_profile(result: Mapping[str, Any]) -> None:
 
 def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
     latency, estimate = result["latency"], result["estimate"]
-    factor = _factor(result)
     error = result.get("max_abs_error")
     return (
         result["device"],
@@ -177,7 +178,7 @@ def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
         result["target"],
         digits(estimate["median_ms"]),
         f"{digits(estimate['low_ms'])} .. {digits(estimate['high_ms'])}",
-        f"{digits(latency['min_ms'] * factor)} .. {digits(latency['max_ms'] * factor)}",
+        f"{digits(estimate['min_ms'])} .. {digits(estimate['max_ms'])}",
         *((digits(latency["median_ms"]),) if as_seen else ()),
         latency["count"],
         result["verdict"],

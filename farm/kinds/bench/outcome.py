@@ -30,12 +30,11 @@ class BenchOutcome(Outcome):
     gpu: str
 
     def brief(self) -> str:
-        """The median latency with its range."""
-        if self.latency is None:
+        """The median at nominal speed with its interval, and the verdict."""
+        if not (found := self.certificate.get("estimate")):
             return "-"
-        found = (self.latency.median_s, self.latency.low_s, self.latency.high_s)
-        median, low, high = (digits(each * MS) for each in found)
-        return f"median {median} ms ({low} .. {high})"
+        median, low, high = (digits(found[name] * MS) for name in ("median_s", "low_s", "high_s"))
+        return f"median {median} ms ({low} .. {high}), {self.verdict}"
 
     @classmethod
     def details(cls, spec: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:

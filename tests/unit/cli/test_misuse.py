@@ -29,6 +29,8 @@ def told(monkeypatch, capsys, *words):
             "farm auth new [OPTIONS] NAME",
         ),
         (["top", "--nope"], "no such option: --nope", "farm top [OPTIONS]"),
+        (["bench", "m.onnx", "--wait"], "error: --wait takes a duration, e.g. 10m", "farm COMMAND"),
+        (["bench", "m.onnx", "--on"], "error: option '--on' requires an argument", "farm COMMAND"),
     ],
 )
 def test_a_misused_command(monkeypatch, capsys, words, said, hint):

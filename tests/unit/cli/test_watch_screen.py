@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.cli.output.terminal import ASCII, UNICODE
-from farm.cli.watch_picture import WatchView, lines_of, picture_of, refreshed
+from farm.cli.watch_picture import WatchView, lines_of, picture_of, refreshed, with_result
 from farm.cli.watch_picture import after as after_event
 from farm.client import JobInfo
 from farm.common.events import Event
+from farm.kinds.bench.outcome import BenchOutcome
 from farm.model.job import JobState
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -72,6 +73,20 @@ def test_a_bench_with_its_phases_heat_and_interval():
         "           #######                     #######              #######",
         "           1.4                                               1.6 ms",
     ]
+
+
+def test_a_bench_that_is_done_shows_its_result_and_not_the_figures_of_a_try():
+    picture = after(
+        picture_of(info()), started(5), event("job.progress", 20, step="timing", timing=TIMING),
+        event("attempt.ended", 30, "job-1.1", job="job-1", state="done"), event("job.done", 30),
+    )  # fmt: skip
+    estimate = {"median_s": 2e-3, "low_s": 1.9e-3, "high_s": 2.1e-3}
+    result = {"verdict": "suspect", "certificate": {"estimate": estimate}}
+    outcome = BenchOutcome(job=info(), spec={}, attempts=(), result=result, **BenchOutcome.details({}, result))
+    picture = with_result(picture, outcome)
+    assert drawn(picture)[-1] == "  result   median 2.000 ms (1.900 .. 2.100), suspect"
+    assert not any("samples" in line for line in drawn(picture))
+    assert "median 2.000 ms" in drawn(picture, picture, width=120)[-1]
 
 
 def test_a_tuning_with_its_curve():

@@ -237,6 +237,16 @@ def test_an_interval_ends_at_the_samples_and_one_that_says_nothing_is_rejected()
     assert next(each for each in found.reasons if each.code == "wide").verdict is Verdict.REJECTED
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_interval_of_few_samples_beside_a_noisy_reference_ends_at_the_samples_too(seed):
+    reference = NOMINAL_S * np.exp(0.5 * noise(6, seed + 50))
+    found = assess(series(1e-3 * np.exp(0.1 * noise(6, seed)), None, reference), NOMINAL_S)
+    low, high = found.estimate.low_s, found.estimate.high_s
+    assert found.fastest_s * (1 - 1e-9) <= low < high <= found.slowest_s * (1 + 1e-9)
+    at_an_end = low <= found.fastest_s * (1 + 1e-9) or high >= found.slowest_s * (1 - 1e-9)
+    assert ("beyond_samples" in codes(found)) == at_an_end
+
+
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_no_interval_exceeds_its_samples_without_a_reason(samples):

@@ -6,6 +6,12 @@ from typer.testing import CliRunner
 from farm.cli.main import app
 from farm.compiler.package import LIBRARY, REFERENCE, write_package
 from farm.kinds.bench.command import print_results, print_stats
+from farm.kinds.bench.worker import _step
+from farm.measure.assess import assess
+from farm.measure.conditions import Conditions, PhoneCondition
+from farm.measure.series import series
+from farm.worker.certificate import MeasuringRun
+from farm.worker.timing import TakenSamples
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 
@@ -25,7 +31,11 @@ def result(estimate_ms, seen_ms):
         "device": "pixel", "soc": "SM8650", "target": "cpu", "identity": {}, "verdict": "trusted",
         "max_abs_error": 1e-6,
         "latency": {"median_ms": seen_ms, "min_ms": seen_ms * 0.9, "max_ms": seen_ms * 1.2, "count": 40},
-        "estimate": {"median_ms": estimate_ms, "low_ms": estimate_ms * 0.99, "high_ms": estimate_ms * 1.01},
+        "estimate": {
+            "median_ms": estimate_ms, "low_ms": estimate_ms * 0.99, "high_ms": estimate_ms * 1.01,
+            "min_ms": estimate_ms * 0.95, "max_ms": estimate_ms * 1.1,
+        },
+        "certificate": {"count": 40},
     }  # fmt: skip
 
 
@@ -33,15 +43,28 @@ def test_all_times_are_at_nominal_speed_and_the_clocks_stands_beside_them(capsys
     print_results([result(1.0, 8.0)])
     head, row, foot = capsys.readouterr().out.splitlines()
     assert "AS SEEN ms" in head
-    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9000", "..", "1.200", "8.000"]
+    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9500", "..", "1.100", "8.000"]
     assert foot.startswith("  pixel: not at nominal speed")
+
+
+def test_it_says_how_many_samples_were_warm_up(capsys):
+    found = result(1.0, 1.0)
+    print_results([found | {"certificate": {"count": 42, "warmup": 2}}])
+    assert capsys.readouterr().out.splitlines()[-1] == "  pixel: 2 of 42 samples are left out as warm-up"
+
+
+def test_a_try_that_is_measured_again_is_told_with_a_reason_of_its_own_verdict():
+    throttled = Conditions(PhoneCondition(throttle_status=3))
+    found = assess(series([1e-3] * 12, None, [1e-4] * 12), 1e-4, conditions=throttled)
+    tries = [MeasuringRun(TakenSamples(1, 1e-3), found, "", 1.0)]
+    assert _step(tries, 1).startswith("timing again (1 of 1): rejected, the phone reported thermal status 3")
 
 
 def test_without_a_correction_there_is_nothing_else_to_show(capsys):
     print_results([result(1.0, 1.005)])
     head, row = capsys.readouterr().out.splitlines()
     assert "AS SEEN" not in head
-    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9000", "..", "1.200", "40"]
+    assert row.split()[3:11] == ["1.000", "0.9900", "..", "1.010", "0.9500", "..", "1.100", "40"]
 
 
 def test_stats_are_those_of_the_tutorials(capsys):
