@@ -17,6 +17,7 @@ setup: $(VENV)/.ready ## the virtual environment, with what tests, lint and docs
 $(VENV)/.runtime: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "farm needs Python 3.11 or newer: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing TVM and what else requirements.lock names: minutes, and pip prints nothing meanwhile"
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps -e .
 	@touch $@

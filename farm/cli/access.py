@@ -29,7 +29,8 @@ def list_aliases(json: JsonFlag = False) -> None:
     """Every key, the phones that answer to it, and its selector if an operator set it."""
     answer = call("alias.list")
     cells = ((row["alias"], ", ".join(row["devices"]) or "-", row["selector"]) for row in answer["aliases"])
-    emit(answer, table(("ALIAS", "DEVICES", "SELECTOR"), cells), json=json)
+    none = "no aliases: farm alias set ALIAS SELECTOR"
+    emit(answer, table(("ALIAS", "DEVICES", "SELECTOR"), cells, none=none), json=json)
 
 
 @alias.command("set")
@@ -73,7 +74,8 @@ def list_entries(json: JsonFlag = False) -> None:
     """Every entry that farm keeps, and why it does not work now."""
     answer = call("forward.list")
     cells = ((row["device"], row["kind"], row["listen"], row["dial"], row["problem"]) for row in answer["tunnels"])
-    emit(answer, table(("DEVICE", "KIND", "LISTEN", "DIAL", "PROBLEM"), cells), json=json)
+    none = "no forwards: farm forward add DEVICE LISTEN DIAL"
+    emit(answer, table(("DEVICE", "KIND", "LISTEN", "DIAL", "PROBLEM"), cells, none=none), json=json)
 
 
 @forward.command("remove")
@@ -127,7 +129,8 @@ def list_reservations(json: JsonFlag = False) -> None:
     rows = (
         (row["id"], row["selector"], row["user"], _window(row), row["note"] or "-") for row in answer["reservations"]
     )
-    emit(answer, table(("ID", "ON", "USER", "WHEN", "NOTE"), rows), json=json)
+    none = "no reservations: farm reservation add --on SELECTOR --user NAME --for 2h"
+    emit(answer, table(("ID", "ON", "USER", "WHEN", "NOTE"), rows, none=none), json=json)
 
 
 @reservation.command("remove")

@@ -112,7 +112,7 @@ def fault(
         )
         return
     given = dict(_argument(each) for each in arguments or ())
-    parse_fault(name, given)  # raises for a mistake before the daemon is asked
+    filled = parse_fault(name, given)  # raises for a mistake before the daemon is asked
     from farm.simulation.control import LabClient
 
     with connect() as client:
@@ -129,7 +129,8 @@ def fault(
         if phone not in names and phone not in known.values():
             raise UserError(f"no virtual phone {phone!r}", hint=f"there are: {', '.join([*names, *known.values()])}")
         lab.fault(names.get(phone, phone), name, **given)
-    print_line(f"{phone}: {FAULTS[name].meaning}")
+    values = ", ".join(f"{key}={value}" for key, value in filled.items() if value is not None)
+    print_line(f"{phone}: {FAULTS[name].meaning}" + (f" ({values})" if values else ""))
 
 
 def _argument(text: str) -> tuple[str, float | str | bool]:

@@ -41,7 +41,10 @@ def history(
             help="A model's name, its file, or the beginning of its SHA-256.", autocompletion=complete.models
         ),
     ],
-    device: Annotated[str, typer.Option(help="Only this phone.", autocompletion=complete.devices)] = "",
+    device: Annotated[
+        str,
+        typer.Option("--on", "--device", metavar="DEVICE", help="Only this phone.", autocompletion=complete.devices),
+    ] = "",
     limit: Annotated[
         int, typer.Option(min=1, max=100_000, help="How many results of each model, the newest first.")
     ] = 1000,

@@ -51,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm compile net.onnx --target rpi4 -o net.rpi4.farm.tar",
         "farm compile net.onnx --on soc=sm8550 --target adreno",
     ),
-    "history": ("farm history net.onnx --plot", "farm history net.onnx --device emerald-9 --json"),
+    "history": ("farm history net.onnx --plot", "farm history net.onnx --on emerald-9 --json"),
     "submit": ("farm submit night.toml", "farm submit night.toml --wait"),
     "shell": (
         "farm shell --on android -- getprop ro.build.fingerprint",

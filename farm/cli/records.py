@@ -43,7 +43,9 @@ def list_sets(
         )
         for row in answer["sets"]
     )  # fmt: skip
-    emit(answer, table(("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "USER", "JOB"), rows), json=json)
+    titles = ("SET", "MODEL", "VERSION", "TARGET", "RECORDS", "KEPT", "USER", "JOB")
+    none = "no records: farm tune keeps what its search measured"
+    emit(answer, table(titles, rows, none=none), json=json)
 
 
 @app.command()

@@ -58,7 +58,7 @@ def list_bundles(json: JsonFlag = False) -> None:
         for b in answer["bundles"]
     )  # fmt: skip
     titles = ("NAME", "HASH", "ABI", "TVM", "OPENCL", "FILES", "SIZE", "TOOLCHAIN", "STATE")
-    emit(answer, table(titles, rows), json=json)
+    emit(answer, table(titles, rows, none="no bundles: farm bundle add FOLDER"), json=json)
 
 
 @bundle.command("show")
@@ -162,6 +162,7 @@ def _poison_lines(answer: Mapping[str, Any]) -> Iterator[str]:
             )
             for row in answer["poison"]
         ),
+        none="no poisons: farm refuses no library",
     )  # fmt: skip
     if answer["more"]:
         yield f"{answer['more']} more"

@@ -17,6 +17,7 @@ from farm.common.files import short_hash
 from farm.control.address import Remote
 
 REASON_CHARS = 120
+NO_PHONES = "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
 OLD_S = 300.0  # phones are probed more often than that: an older reading is of one that is away, or does not answer
 
 
@@ -40,16 +41,11 @@ def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
     if lab:
         yield tunnel_hint(answer, lab)
     yield ""
-    if answer["keys"]:
-        rows = ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"])
-        yield from table(("KEY", "TOTAL", "FREE", "PENDING"), rows)
-    else:
-        yield "no keys: no phone is in service and no client waits"
+    rows = ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"])
+    none = "no keys: no phone is in service and no client waits"
+    yield from table(("KEY", "TOTAL", "FREE", "PENDING"), rows, none=none)
     yield ""
-    if answer["devices"]:
-        yield from device_table(answer["devices"])
-    else:
-        yield "no phones: plug one in, or `farm device add HOST:PORT`; `farm doctor` checks this host"
+    yield from device_table(answer["devices"])
     for problem in answer["problems"]:
         yield ""
         yield f"warning: {problem}"
@@ -74,7 +70,7 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         )
         for device in devices
     )  # fmt: skip
-    return table(("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"), rows)
+    return table(("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"), rows, none=NO_PHONES)
 
 
 def brief(reason: str) -> str:
@@ -92,11 +88,14 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
         )
         for device in devices
     )  # fmt: skip
-    return table(("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS"), rows)
+    titles = ("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS")
+    return table(titles, rows, none=NO_PHONES)
 
 
 def _figures(device: dict[str, Any]) -> tuple[str, str]:
-    """Temperature and battery, with their age if they are old."""
+    """Temperature and battery, with their age if they are old; of a phone that is gone they say nothing."""
+    if device["state"] == "gone":
+        return "-", "-"
     celsius, percent = device["temperature_c"], device["battery_percent"]
     age = age_of(device["read_at"])
     return "-" if celsius is None else f"{celsius:.1f}C{age}", "-" if percent is None else f"{percent}%{age}"

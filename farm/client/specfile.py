@@ -320,7 +320,8 @@ def _where(tree: Mapping[str, Any], index: int) -> str:
 def _kind(path: Path, where: str, table: Mapping[str, Any]) -> type[JobSpec]:
     kind = table.get("kind")
     if kind is None:
-        raise _mistake(path, where, "there is no kind", f'add kind = "bench" (or {", ".join(KINDS)})')
+        others = ", ".join(each for each in KINDS if each != "bench")
+        raise _mistake(path, where, "there is no kind", f'add kind = "bench" (or {others})')
     if not isinstance(kind, str) or kind not in KINDS:
         near = nearest(str(kind), KINDS)
         hint = f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(KINDS)}"

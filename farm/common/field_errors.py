@@ -33,6 +33,7 @@ _WORDS: Mapping[str, str] = {
     "float": "must be a number",
     "finite_number": "must be a number",
     "string": "must be a text",
+    "path": "must be a path",
     "tuple": "must be a list",
     "list": "must be a list",
     "dict": "must be a table",

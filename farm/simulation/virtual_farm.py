@@ -267,6 +267,7 @@ def virtual_farm(
         farm = VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)
         if physics_speed is not None:
             farm.lab.fault("*", "physics", speed=physics_speed)
+        stack.callback(daemon.stop)  # before the lab: a daemon whose phones all vanish would blame the hardware
         yield farm
 
 

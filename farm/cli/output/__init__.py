@@ -138,17 +138,23 @@ def print_error(error: FarmError) -> int:
     return error.exit_code
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> Iterator[str]:
+    """Aligned columns without borders: easy on eyes, grep and awk. Nothing is cut; long cells widen the column.
+
+    `none`: the sentence that stands in place of a table without rows; "": the heading alone.
+    """
     cells = [list(columns), *([escaped(str(cell)) for cell in row] for row in rows)]
+    if none and len(cells) == 1:
+        yield none
+        return
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, none: str = "") -> None:
     """Print a table."""
-    for line in table(columns, rows):
+    for line in table(columns, rows, none=none):
         print_line(line)
 
 

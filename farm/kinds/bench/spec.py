@@ -27,7 +27,8 @@ class BenchSpec(ModelSpec):
     measure_s: Annotated[Seconds, Field(ge=0.1, le=3600), Help("But no longer, seconds.", flag="--measure")] = 30.0
     remeasure: Annotated[Whole, Field(ge=0, le=5), Help("Again so often while the result is not trusted.")] = 1
     repeat: Annotated[
-        Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] | None, Help("Exactly so many timed samples instead, warm-up among them.")
+        Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] | None,
+        Help("Exactly so many timed samples instead, warm-up among them."),
     ] = None
     number: Annotated[
         Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] | None,

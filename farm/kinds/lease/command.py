@@ -76,6 +76,7 @@ def list_leases(json: JsonFlag = False) -> None:
             )
             for row in answer["leases"]
         ),
+        none="no leases: farm lease acquire --on SELECTOR",
     )  # fmt: skip
     for row in answer["waiting"]:
         print_line(f"waiting: {row['user']} for {row['selector']}, {format_duration(row['waited_s'])}")

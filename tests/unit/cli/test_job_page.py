@@ -66,7 +66,8 @@ def test_a_bench_that_is_not_trusted_says_why(page):
     ]
     result = {
         "soc": "SM8650", "target": "cpu", "identity": {}, "latency": latency, "max_abs_error": None,
-        "estimate": {"median_ms": 1.25, "low_ms": 1.2, "high_ms": 1.3, "min_ms": 1.1, "max_ms": 1.4}, "verdict": "suspect",
+        "estimate": {"median_ms": 1.25, "low_ms": 1.2, "high_ms": 1.3, "min_ms": 1.1, "max_ms": 1.4},
+        "verdict": "suspect",
         "certificate": {
             "reasons": [{"code": "few_samples", "sentence": "only 7 samples; 30 are needed"}], "tries": tries,
             "notes": ["a virtual phone"],

@@ -1,8 +1,10 @@
 """What `farm status` says to somebody who is not on the lab's host."""
 
 import pytest
+from typer.testing import CliRunner
 
-from farm.cli.status import status_lines, tunnel_hint
+from farm.cli.main import app
+from farm.cli.status import device_table, status_lines, tunnel_hint
 
 ANSWER = {
     "tracker": {"host": "127.0.0.1", "port": 9190}, "web": "http://127.0.0.1:9191/", "keys": [], "devices": [],
@@ -15,6 +17,38 @@ def test_addresses_of_a_lab_elsewhere_come_with_the_way_there(lab, host):
     line = f"  as on the lab's own host; from here: ssh -L 9190:127.0.0.1:9190 -L 9191:127.0.0.1:9191 {host}"
     assert list(status_lines(ANSWER, lab))[2] == line
     assert "9191" not in tunnel_hint({**ANSWER, "web": ""}, lab)
+
+
+def phone(state):
+    return dict.fromkeys(("soc", "gpu", "holder"), "") | {
+        "name": "pixel", "state": state, "virtual": False, "temperature_c": 36.0, "battery_percent": 85,
+        "read_at": None, "reason": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "figures"), [("ready", ["36.0C", "85%"]), ("gone", ["-", "-"])])
+def test_a_phone_that_is_gone_has_no_temperature(state, figures):
+    assert list(device_table([phone(state)]))[1].split()[4:6] == figures
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "answer", "said"),
+    [
+        ("device list", "status", {"devices": []}, "no phones: plug one in"),
+        ("bundle list", "bundle.list", {"bundles": []}, "no bundles: farm bundle add"),
+        ("records list", "records.list", {"sets": []}, "no records: farm tune"),
+        ("lease list", "lease.list", {"leases": [], "waiting": []}, "no leases: farm lease acquire"),
+        ("reservation list", "reservation.list", {"reservations": []}, "no reservations: farm reservation add"),
+        ("poison list", "poison.list", {"poison": [], "more": 0}, "no poisons"),
+        ("forward list", "forward.list", {"tunnels": []}, "no forwards: farm forward add"),
+    ],
+)
+def test_an_empty_list_says_the_next_step(monkeypatch, words, verb, answer, said):
+    for module in ("farm.cli.device", "farm.cli.runtimes", "farm.cli.records", "farm.cli.access",
+                   "farm.kinds.lease.command"):  # fmt: skip
+        monkeypatch.setattr(f"{module}.call", lambda kind, **_: answer if kind == verb else {})
+    (line,) = CliRunner().invoke(app, words.split()).output.splitlines()
+    assert line.startswith(said)
 
 
 def test_on_its_own_host_they_are_as_they_are():

@@ -36,7 +36,7 @@ def test_jobs_that_waited_too_long_are_cancelled_with_that_reason():
     cancelled = {}
     farm = SimpleNamespace(
         jobs=lambda **_: [SimpleNamespace(id="bench-1", waits="pixel is leased")],
-        cancel=lambda jobs, *, why: cancelled.update({job: why for job in jobs}),
+        cancel=lambda jobs, *, why: cancelled.update(dict.fromkeys(jobs, why)),
     )
     limit = WaitLimit(farm, ("bench-1",), 0.001)
     limit.begin()

@@ -44,7 +44,9 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("tvm = 5", "tvm", ""),
         ("[tvm.external]\nallow = ['10.0.0.0/99']", "10.0.0.0/99", "network"),
         ("[toolchain.other]\npython = 'p'", "[toolchain.default] is missing", "default"),
-        ("[tvm", "not valid TOML", ""),
+        ("[tvm", "not valid TOML", "close every bracket"),
+        ("[tvm]\nhost = here", "not valid TOML", "texts stand in quotes"),
+        ("state_dir = 5", "state_dir must be a path (got 5)", "quotes"),
         ("[heat.bench]\nskin = 38", "unknown key 'heat.bench.skin'", "heat.bench.skin_c"),
         (
             "[heat.model.'Pixel 7'.bnch]\nskin_c = 38",
