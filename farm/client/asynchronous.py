@@ -482,7 +482,7 @@ class AsyncClient:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _change(self, kind: str, jobs: JobRefs, **fields: str) -> tuple[JobInfo, ...]:
+    async def _change(self, kind: str, jobs: JobRefs, **fields: Any) -> tuple[JobInfo, ...]:
         found: list[JobInfo] = []
         for job in names_of(jobs):
             found += map(job_from, (await self.connection.call(kind, job=job, **fields))["jobs"])
