@@ -306,6 +306,9 @@ def _misused(error: Any) -> int:
             error.show()
             return ExitCode.USAGE
         usage = error.ctx.get_usage().removeprefix("Usage: ")
+        option = getattr(error, "option_name", "")
+        if error.ctx.parent and any(option in each.opts for each in error.ctx.find_root().command.params):
+            usage = f"it stands before the command: farm {option} ... {error.ctx.info_name}"
     elif getattr(error, "option_name", "") == "--wait":  # typer does not say of which command
         message = "--wait takes a duration, e.g. 10m"
     message = " ".join(message.split())  # choices stand on lines of their own there

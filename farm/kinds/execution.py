@@ -102,9 +102,10 @@ class LeaseHost:
         await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
-        """Told to those who watch, and kept."""
+        """Told to those who watch; steps are kept, but not the standings of a timing, which repeat its step."""
         self.context.progress(step, **fields)
-        self.context.log(step, source=WORKER)
+        if "timing" not in fields:
+            self.context.log(step, source=WORKER)
 
     def logged(self, text: str, level: str) -> None:
         """Kept."""
