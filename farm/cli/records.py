@@ -12,7 +12,7 @@ import typer
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, local_time, print_line, print_note, table, write_file
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, many
 from farm.common.errors import UserError
 from farm.kinds.tune.summary import used
 from farm.model.identity import target_words
@@ -73,9 +73,10 @@ def show(
     }
 
     def lines() -> Iterator[str]:
+        shown = {"target": target_words, "at": local_time}
         for key in ("name", "version", "target", "user", "job", "at", "artifact"):
             if about.get(key):
-                yield f"{key:9} {target_words(about[key]) if key == 'target' else about[key]}"
+                yield f"{key:9} {shown.get(key, str)(about[key])}"
         measured = ", ".join(f"{count} by {device}" for device, count in sorted(devices.items()))
         yield f"records   {len(records.records)}" + (f" ({measured})" if measured else "")
         if estimate.curve:
@@ -124,7 +125,7 @@ def merge(
                 artifact=artifact, records=len(result.records), best={"tasks": _rows(best(result))},
             )  # fmt: skip
     where = f"in {output}" if output is not None else f"kept as version {answer['version']}"
-    emit(answer, f"{answer['records']} records of {answer['tasks']} tasks, {where}", json=json)
+    emit(answer, f"{many(answer['records'], 'record')} of {many(answer['tasks'], 'task')}, {where}", json=json)
 
 
 @app.command()
@@ -137,7 +138,7 @@ def export(
 
     _, found = opened(which)
     write_records(found.set, output)
-    print_line(f"{len(found.set.records)} records in {output}")
+    print_line(f"{many(len(found.set.records), 'record')} in {output}")
 
 
 @app.command()
@@ -157,7 +158,8 @@ def best(
         kept = r.pruned(found.set)
         write_records(kept, output)
         tasks = r.best(found.set)
-        print_note(f"wrote {len(kept.records)} records of {len(tasks)} tasks to {output}{left_out(kept, tasks)}")
+        wrote = f"{many(len(kept.records), 'record')} of {many(len(tasks), 'task')}"
+        print_note(f"wrote {wrote} to {output}{left_out(kept, tasks)}")
     emit({"tasks": _rows(r.best(found.set))}, best_table(found.set), json=json)
 
 

@@ -1,4 +1,4 @@
-"""Durations and times as people write them: `90s`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
+"""Durations, times and counts as people write them: `90s`, `30m`, `1h30m`, `7d`; `2026-05-01T14:00`, `14:00`, `+30m`.
 
 Standard library only: the thin commands use it. Times without a zone are this host's local time.
 """
@@ -26,6 +26,11 @@ class BadTimeError(UserError):
     """That is no duration or time."""
 
     code = "bad_time"
+
+
+def many(count: int, what: str) -> str:
+    """A number of things: `1 record`, `2 records`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def parse_duration(text: str) -> float:

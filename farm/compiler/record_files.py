@@ -45,7 +45,7 @@ def read_records(source: Path | bytes, name: str = "") -> RecordReading:
     Raises:
         BadRecordsError: there are none, or it cannot be read.
     """
-    name = name or (source.name if isinstance(source, Path) else "the records")
+    name = name or (source.absolute().name if isinstance(source, Path) else "the records")
     files = _in_folder(source) if isinstance(source, Path) and source.is_dir() else _in_tar(source, name)
     if WORKLOADS not in files or RECORDS not in files:
         raise BadRecordsError(f"{name} has no tuning records", hint=f"a folder or .tar with {WORKLOADS} and {RECORDS}")

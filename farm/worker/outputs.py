@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.common.durations import many
 from farm.common.errors import Code, ModelError
 from farm.compiler.build import Build
 from farm.compiler.inputs import Fill, write_arrays
@@ -143,7 +144,7 @@ def differences(
 
 def _edge(what: str, a: Sequence[Array], b: Sequence[Array]) -> list[str]:
     if len(a) != len(b):
-        return [f"A has {_many(len(a), what)}, B {_many(len(b), what)}"]
+        return [f"A has {many(len(a), what)}, B {many(len(b), what)}"]
     return [
         f"{what} {number} is {_type(one)} in A, {_type(other)} in B"
         for number, (one, other) in enumerate(zip(a, b, strict=True))
@@ -161,10 +162,6 @@ def _far(a: Array, b: Array) -> bool:
         return not np.array_equal(np.isfinite(one), np.isfinite(other))
     scale = max(one.std(), other.std()) or max(abs(one).max(), abs(other).max())
     return bool(np.sqrt(np.mean((one - other) ** 2)) > FAR * scale)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _type(array: Array) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
+from farm.common.durations import many
 from farm.common.errors import Code, FarmError, ModelError, PhoneError, UserError
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe, default_schedules, lowered
@@ -156,9 +157,9 @@ def searched(
         for line in (*database.damage, *database.left_out):
             reporter.log(f"records: {line}", "warning")
         if plan.options.trials < (tasks := len(ready.tasks)):
-            reporter.log(f"{plan.options.trials} trials for {tasks} tasks: the rest is not tuned", "warning")
+            reporter.log(f"{many(plan.options.trials, 'trial')} for {tasks} tasks: the rest is not tuned", "warning")
         if database.trials:
-            reporter.log(f"going on after {database.trials} trials of an earlier attempt")
+            reporter.log(f"going on after {many(database.trials, 'trial')} of an earlier attempt")
         with (
             PoolRunner(
                 phones, evaluator=Evaluator(), timeout_s=plan.candidate_timeout_s, report=reporter.log, judge=judge

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farm.common.durations import many
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RECORDS, RecordSet, merge
 from farm.compiler.targets import ForeignRecordsError, records_for
@@ -40,7 +41,7 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
         records=len(found.records),
         best=summary(found),
     )
-    daemon.log(f"kept {len(found.records)} records as version {version} of {task.name}")
+    daemon.log(f"kept {many(len(found.records), 'record')} as version {version} of {task.name}")
     return {"trials": len(own.records), "version": version}
 
 

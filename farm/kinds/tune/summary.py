@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli.output import print_line, print_note, print_table
-from farm.common.durations import digits, format_duration
+from farm.common.durations import digits, format_duration, many
 from farm.common.limits import MAX_TRIALS
 from farm.common.selector import HOST
 from farm.measure.conditions import ROUGHLY, ratio_words
@@ -90,7 +90,7 @@ def task_lines(standing: Mapping[str, Any], shown: Mapping[str, Any] | None = No
     `shown`: rows by name as they were shown before; those that are the same are left out.
     """
     rows = [row for row in standing.get("tasks", ()) if row["trials"] and (shown or {}).get(row["name"]) != row]
-    lines = [f"  {row['name']}: {row['trials']} trials, {_rates(row)}" for row in rows[:MOST_TASKS]]
+    lines = [f"  {row['name']}: {many(row['trials'], 'trial')}, {_rates(row)}" for row in rows[:MOST_TASKS]]
     return lines + ([f"  and {len(rows) - MOST_TASKS} tasks more"] if len(rows) > MOST_TASKS else [])
 
 
@@ -115,7 +115,7 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
         shown = phone["factor"] and not alone
         factor = f", {phone['factor']:.3f} of the first phone's time for the same work" if shown else ""
         out = f"; left out: {phone['left_out']}" if phone["left_out"] else ""
-        lines.append(f"phone      {phone['device']}: {phone['trials']} trials{factor}{out}")
+        lines.append(f"phone      {phone['device']}: {many(phone['trials'], 'trial')}{factor}{out}")
     tasks = result["tasks"]
     if untried := sum(not row["trials"] for row in tasks):
         lines.append(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from farm.common.durations import many
 from farm.common.errors import FarmError
 from farm.compiler.build import SMALL_BYTES, make_package
 from farm.compiler.record_files import BadRecordsError, packed, read_records
@@ -115,7 +116,7 @@ def _kept(records: RecordSet, model: str, task: TuneTask, daemon: WorkerChannel)
     version = daemon.keep_records(
         model=model, name=name, target=task.target, artifact=artifact, records=count, best=summary(records)
     )
-    daemon.log(f"kept {count} records as version {version} of {name}")
+    daemon.log(f"kept {many(count, 'record')} as version {version} of {name}")
     return {"artifact": artifact, "version": version, "records": count, "name": name}
 
 

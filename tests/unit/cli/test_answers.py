@@ -8,12 +8,15 @@ from typer.testing import CliRunner
 
 from farm.adb import program
 from farm.adb.program import ServerProcess
-from farm.cli import doctor
+from farm.cli import doctor, records
 from farm.cli import doctor_host as host
 from farm.cli.main import app
-from farm.cli.output import print_error, print_json, print_json_line
+from farm.cli.output import local_time, print_error, print_json, print_json_line
+from farm.common.durations import many
 from farm.common.errors import UserError
 from farm.common.events import Event
+from farm.compiler.records import RecordReading, RecordSet
+from farm.kinds.tune.summary import task_lines
 
 AT = datetime(2026, 11, 20, 15, 19, 56, tzinfo=UTC)
 
@@ -60,6 +63,25 @@ def test_of_evidence_the_telling_line_is_shown(evidence, said, capsys):
 def test_evidence_that_repeats_the_message_is_not_shown(evidence, capsys):
     print_error(UserError("TVM failed: no library", evidence=evidence))
     assert capsys.readouterr().err == "error: TVM failed: no library\n"
+
+
+def test_the_folder_where_one_is_has_its_name(monkeypatch, tmp_path, typed):
+    monkeypatch.chdir(tmp_path)
+    assert f"{tmp_path.name} has no tuning records" in str(typed("records", "show", ".").exception)
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 trials"), (1, "1 trial"), (2, "2 trials")])
+def test_numbers_agree(count, words):
+    (line,) = task_lines({"tasks": [{"name": "dense", "trials": 3 - count, "latest_gflops": None,
+                                     "best_gflops": None, "best_ms": None}]})  # fmt: skip
+    assert many(count, "trial") == words
+    assert f"{many(3 - count, 'trial')}, latest" in line
+
+
+def test_the_time_of_a_kept_set_is_local_to_the_second(monkeypatch, typed):
+    about = {"name": "net", "at": "2026-11-20T15:19:56.123456+00:00"}
+    monkeypatch.setattr(records, "opened", lambda _: (about, RecordReading(RecordSet())))
+    assert f"at        {local_time('2026-11-20T15:19:56+00:00')}\n" in typed("records", "show", "1").stdout
 
 
 def test_a_store_without_a_daemon_names_the_options_that_find_it(typed, tmp_path):
