@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +73,7 @@ def show(
     }
 
     def lines() -> Iterator[str]:
-        shown = {"target": target_words, "at": local_time}
+        shown: dict[str, Callable[[Any], str]] = {"target": target_words, "at": local_time}
         for key in ("name", "version", "target", "user", "job", "at", "artifact"):
             if about.get(key):
                 yield f"{key:9} {shown.get(key, str)(about[key])}"

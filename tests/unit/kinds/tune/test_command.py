@@ -186,9 +186,9 @@ def test_each_tasks_rates_are_told_now_and_then_and_only_news_of_them(capsys: py
     live.line("trial 4", {"trials": 4, "wanted": 9, "tasks": [row("conv", 2, 2.5), row("add", 1, None)]})
     live.line("trial 9", {"trials": 9, "wanted": 9, "tasks": [row("conv", 2, 2.5), row("add", 6, 0.5)]})
     assert capsys.readouterr().err.splitlines() == [
-        "  conv: 1 trials, latest 1.50 GFLOPS, best 2.00 GFLOPS, 0.5000 ms",
+        "  conv: 1 trial, latest 1.50 GFLOPS, best 2.00 GFLOPS, 0.5000 ms",
         "  conv: 2 trials, latest 1.50 GFLOPS, best 2.50 GFLOPS, 0.4000 ms",
-        "  add: 1 trials, latest 1.50 GFLOPS, best -",
+        "  add: 1 trial, latest 1.50 GFLOPS, best -",
         "  add: 6 trials, latest 1.50 GFLOPS, best 0.50 GFLOPS, 2.000 ms",
     ]
     many = {"tasks": [row(f"task{number}", 1, 1.0) for number in range(MOST_TASKS + 30)]}
