@@ -117,7 +117,8 @@ def test_a_terminal_that_closes_ends_it(at_terminal, daemon, arguments):
     shown.shows("net.onnx")
     shown.hang_up()
     shown.process.send_signal(signal.SIGHUP)
-    assert shown.process.wait(30) in (130, 1)
+    # The second signal may come while it is ending already, with the default handler back.
+    assert shown.process.wait(30) in (130, 1, -signal.SIGHUP)
 
 
 def test_top_for_scripts(typed):

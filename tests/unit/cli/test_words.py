@@ -30,10 +30,10 @@ def test_lines_are_one_line(write, capsys):
 
 def test_tables_and_errors(capsys):
     print_table(("USER", "NOTE"), [("bob", EVIL), ("alice", "-")])
-    print_error(UserError(EVIL, hint=EVIL, evidence="\x1b[2J"))
+    print_error(UserError(EVIL, hint=EVIL, evidence="\x1b[3J"))
     out, err = capsys.readouterr()
     assert out == f"USER   NOTE\nbob    {TAME}\nalice  -\n"
-    assert err == f"error: {TAME}\n  said: \\x1b[2J\n  hint: {TAME}\n"
+    assert err == f"error: {TAME}\n  said: \\x1b[3J\n  hint: {TAME}\n"
 
 
 def test_a_command_that_prints_what_others_wrote(monkeypatch, capsys):
