@@ -137,9 +137,11 @@ class Fleet:
     async def run(self) -> None:
         """Follow adb until cancelled. Servers on phones are left running: the next daemon replaces them."""
         for record in self.registry.records():
-            if record.address:
-                self.watcher.add_network(record.address)
-            self.changed(self.agents.get(record.serial) or self.add(record.serial))
+            agent = self.agents.get(record.serial) or self.add(record.serial)
+            self.changed(agent)
+            with self._contain_bugs(record.serial):
+                if record.address:
+                    self.watcher.add_network(record.address)
         self.recovery.log.begin()
         try:
             async with asyncio.TaskGroup() as group:

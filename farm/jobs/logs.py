@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from farm.common.errors import HostError
 from farm.model.job import Attempt
 
 MAX_LOG_BYTES = 4 << 20  # of one attempt; 1,000 chatty jobs are then 4 GB at worst
@@ -64,6 +65,7 @@ class AttemptLogs:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._waiters: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._cut: set[tuple[str, int]] = set()  # full ones that have their last line
+        self._lost: dict[tuple[str, int], LogLine] = {}  # the line that says so, in logs that could not be written
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append text of this moment; each of its lines is one of the log's."""
@@ -80,10 +82,14 @@ class AttemptLogs:
             try:
                 self._append(path, (job, number), lines)
             except FileNotFoundError:
-                path.parent.mkdir(mode=0o700)
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                path.parent.mkdir(mode=0o700, exist_ok=True)
                 self._append(path, (job, number), lines)
         except OSError as error:
             logger.warning("a line of the log of %s.%d is lost: %s", job, number, error)
+            text = f"output is missing here: {error.strerror or error}; its end: farm job show {job}"
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            self._lost.setdefault((job, number), LogLine(now, "warning", FARM, text))
         for waiter in self._waiters.get((job, number), ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -92,6 +98,9 @@ class AttemptLogs:
         """At most `limit` lines from the position `after`: 0, or `next` of an earlier page. Blocking.
 
         An attempt without output, or unknown, has no lines. A position inside a line goes on with the next one.
+
+        Raises:
+            HostError: the file cannot be read.
         """
         try:
             with self._path(job, number).open("rb") as file:
@@ -100,6 +109,8 @@ class AttemptLogs:
                 data = file.read(PAGE_BYTES)
         except FileNotFoundError:
             return LogPage((), after, after)
+        except OSError as error:
+            raise _unreadable(job, number, error) from error
         if after > 0:  # from the byte before: it ends a line, unless the position is no line's
             whole = data.find(b"\n") + 1
             begin, data = begin + whole, data[whole:] if whole else b""
@@ -115,7 +126,11 @@ class AttemptLogs:
         return LogPage(tuple(lines), after, position)
 
     def read_back(self, job: str, number: int, before: int | None = None, limit: int = PAGE_LINES) -> LogPage:
-        """The last `limit` lines that end at or before the position `before`; None: at the end. Blocking."""
+        """The last `limit` lines that end at or before the position `before`; None: at the end. Blocking.
+
+        Raises:
+            HostError: the file cannot be read.
+        """
         try:
             with self._path(job, number).open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -125,6 +140,8 @@ class AttemptLogs:
                 data = file.read(end - begin)
         except FileNotFoundError:
             return LogPage((), 0, 0)
+        except OSError as error:
+            raise _unreadable(job, number, error) from error
         if begin:  # the first line may be half of one
             cut = data.find(b"\n") + 1
             begin, data = begin + cut, data[cut:]
@@ -133,6 +150,11 @@ class AttemptLogs:
         start = begin + sum(map(len, whole[: len(whole) - len(shown)]))
         lines = tuple(line for raw in shown if (line := _parsed(raw)) is not None)
         return LogPage(lines, start, start + sum(map(len, shown)))
+
+    def lost(self, job: str, number: int) -> tuple[LogLine, ...]:
+        """The line that says that others could not be written, unless the log itself has it by now."""
+        line = self._lost.get((job, number))
+        return () if line is None else (line,)
 
     async def grown(self, job: str, number: int, after: int) -> None:
         """Return as soon as the log has something at or beyond the position `after`."""
@@ -151,9 +173,10 @@ class AttemptLogs:
         """Delete the logs of jobs that are forgotten. Blocking."""
         for job in jobs:
             shutil.rmtree(self._path(job, 1).parent, ignore_errors=True)
-        for key in tuple(self._cut):  # a copy: the loop may add to it meanwhile
+        for key in (*self._cut, *self._lost):  # a copy: the loop may add to it meanwhile
             if key[0] in jobs:
                 self._cut.discard(key)
+                self._lost.pop(key, None)
 
     def _append(self, path: Path, key: tuple[str, int], lines: Collection[LogLine]) -> None:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -161,7 +184,7 @@ class AttemptLogs:
             size = os.fstat(file).st_size
             # A daemon that died in the middle of a line left it without an end.
             data = bytearray(b"\n" if size and os.pread(file, 1, size - 1) != b"\n" else b"")
-            for line in lines:
+            for line in (*self.lost(*key), *lines):
                 spared = _spared(line.level, line.source)
                 if key in self._cut and not spared:
                     continue
@@ -174,11 +197,12 @@ class AttemptLogs:
                     data += _encoded(LogLine(line.at, "warning", FARM, full))
             if data:
                 _write(file, data)
+            self._lost.pop(key, None)
         finally:
             os.close(file)
 
     def _size(self, job: str, number: int) -> int:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             return self._path(job, number).stat().st_size
         return 0
 
@@ -186,6 +210,11 @@ class AttemptLogs:
         if not _JOB.fullmatch(job):
             raise ValueError(f"{job[:80]!r} is no job's id")
         return self._folder / job / f"{number:d}.jsonl"
+
+
+def _unreadable(job: str, number: int, error: OSError) -> HostError:
+    reason = error.strerror or error
+    return HostError(f"the log of {job}.{number} cannot be read: {reason}", hint=f"how it ended: farm job show {job}")
 
 
 def _spared(level: str, source: str) -> bool:

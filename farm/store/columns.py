@@ -23,6 +23,11 @@ from sqlalchemy.types import TypeEngine
 
 log = logging.getLogger(__name__)
 
+
+class StoredValueError(ValueError):
+    """The database holds a value that its column never has: something else than farm wrote it."""
+
+
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -65,7 +70,10 @@ class EnumText(Word):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:  # noqa: ARG002
         """From the database."""
-        return None if value is None else self.choices(value)
+        try:
+            return None if value is None else self.choices(value)
+        except ValueError as error:
+            raise StoredValueError(str(error)) from error
 
 
 class Flag(TypeDecorator[bool]):
@@ -87,9 +95,12 @@ def utc_time(seconds: float) -> datetime:
     """The time stored as seconds since 1970.
 
     Raises:
-        ValueError: no calendar has it (OverflowError, OSError: nor the host's C library; TypeError: it is no number).
+        StoredValueError: it is no number, or no calendar has it.
     """
-    return datetime.fromtimestamp(seconds, UTC)
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, TypeError, OverflowError, OSError) as error:
+        raise StoredValueError(f"{seconds!r:.80} is no time: {error}") from error
 
 
 def serial_number() -> TypeEngine[int]:
@@ -138,8 +149,22 @@ class StrictJson(TypeDecorator[Any]):
         """From the database."""
         if value is None:
             return None
-        parsed = json.loads(value)
-        return self.build(parsed) if self.build else parsed
+        try:
+            parsed = json.loads(value)
+            return self.build(parsed) if self.build else parsed
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StoredValueError(f"{value!r:.80} is not the JSON of its column: {error}") from error
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """The value of a column that holds JSON objects.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, dict):
+        raise TypeError("it is no object")
+    return value
 
 
 class RecordJson(StrictJson):

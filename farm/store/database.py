@@ -34,6 +34,7 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError
 from farm.common.events import Event, UncommittedEvents
+from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
 from farm.store.schema import event, selector
 from farm.store.writer import StoreWriteError, Writer
@@ -67,11 +68,15 @@ class Database:
         """A connection for a few selects, which see one state of the database.
 
         Raises:
-            HostError: the database as a whole cannot be read now: its server is away, its disk failed.
+            HostError: the database as a whole cannot be read now: its server is away, its disk failed; or what was
+                selected has a value that farm did not write.
         """
         try:
             with self.engine.connect() as connection:
                 yield connection
+        except StoredValueError as error:
+            message = f"the database was changed by something else: {error}"
+            raise HostError(message, Code.STORE_READ, hint="stop farm, then: farm store check") from error
         except DBAPIError as error:
             outage = outage_of(error)
             if outage is None:

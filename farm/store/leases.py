@@ -191,7 +191,7 @@ def read_reservations(connection: Connection) -> tuple[tuple[ReservationRecord, 
             Selector.parse(row["selector"])
             times = {name: utc_time(row[name]) for name in ("starts_at", "ends_at")}
             records.append(ReservationRecord(**{**row, **times}))
-        except (UserError, ValueError, OverflowError, OSError, TypeError) as error:
+        except (UserError, ValueError) as error:
             findings.append(f"reservation {row['id']} cannot be read: {error}")
     return tuple(records), tuple(findings)
 

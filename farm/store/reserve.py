@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 from pathlib import Path
 
 # Ends of the attempts and leases that run when the disk fills up: a dozen results of at most 1 MiB each, and the
 # database's own overhead.
 RESERVE_BYTES = 16 << 20
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+log = logging.getLogger(__name__)
 
 
 class ReserveFile:
@@ -17,6 +22,7 @@ class ReserveFile:
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = path
         self._size_bytes = size_bytes
+        self.problem = ""  # why there is none although the disk has room
 
     @property
     def whole(self) -> bool:
@@ -26,12 +32,13 @@ class ReserveFile:
         return False
 
     def allocate(self) -> None:
-        """Set the space aside.
+        """Set the space aside, or note in `problem` why that cannot be done here.
 
         Raises:
-            OSError: there is none.
+            OSError: the disk is full.
         """
         if self.whole:
+            self.problem = ""
             return
         try:
             if self._path.exists() and not self._path.is_file():
@@ -41,9 +48,16 @@ class ReserveFile:
                 os.posix_fallocate(file, 0, self._size_bytes)
             finally:
                 os.close(file)
-        except OSError:
-            self.release()
-            raise
+        except OSError as error:
+            if error.errno in FULL:
+                self.release()
+                raise
+            problem = f"farm has no reserve for a full disk: {self._path}: {error.strerror}"
+            if problem != self.problem:
+                log.warning("%s", problem)
+            self.problem = problem
+        else:
+            self.problem = ""
 
     def release(self) -> bool:
         """Give the space up; whether there was any."""

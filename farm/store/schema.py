@@ -28,7 +28,17 @@ from farm.model.health import Health
 from farm.model.identity import DeviceIdentity
 from farm.model.job import FINAL, AttemptState, JobState
 from farm.model.requests import LeaseClass, LeaseSource
-from farm.store.columns import EnumText, Flag, LooseJson, RecordJson, StrictJson, UtcTime, Word, serial_number
+from farm.store.columns import (
+    EnumText,
+    Flag,
+    LooseJson,
+    RecordJson,
+    StrictJson,
+    UtcTime,
+    Word,
+    json_object,
+    serial_number,
+)
 
 # The first release has version 9: databases of versions 1 to 8 were written during development only.
 FIRST_SCHEMA_VERSION = 9
@@ -69,7 +79,7 @@ device = Table(
     Column("ordered_by", Word, nullable=False, server_default=""),  # user who took it out of service; "": unknown
     Column("ordered_at", UtcTime),
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT of a network phone
-    Column("labels", StrictJson, nullable=False, server_default="{}"),  # object of labels set by hand
+    Column("labels", StrictJson(json_object), nullable=False, server_default="{}"),  # object of labels set by hand
     Column("identity", RecordJson(DeviceIdentity)),  # as it was last identified; NULL: it never was
     Column("health", RecordJson(Health)),  # a recent probe, the last one before it went away
     Column("health_at", UtcTime),  # when that was read
@@ -111,7 +121,7 @@ job = Table(
     Column("submission", ForeignKey("submission.id")),
     Column("kind", Word, nullable=False),
     Column("user", Word, nullable=False),
-    Column("spec", StrictJson, nullable=False),
+    Column("spec", StrictJson(json_object), nullable=False),
     Column("selector", ForeignKey("selector.id"), nullable=False),
     Column("submitted_at", UtcTime, nullable=False),
     Column("state", EnumText(JobState), nullable=False),
@@ -127,7 +137,7 @@ job = Table(
     Column("attempts", Integer, nullable=False),
     Column("uncounted", Integer, nullable=False),
     Column("not_before", UtcTime),
-    Column("error", StrictJson),
+    Column("error", StrictJson(json_object)),
     Column("ended_at", UtcTime),
     _one_of("state", JobState, "job_state"),
     _one_of("lease_class", LeaseClass, "job_lease_class"),
@@ -150,7 +160,7 @@ result = Table(
     "result",
     metadata,
     Column("job", ForeignKey("job.id", ondelete="CASCADE"), primary_key=True),
-    Column("body", StrictJson, nullable=False),
+    Column("body", StrictJson(json_object), nullable=False),
 )
 
 # Every lease of a phone, of jobs and of TVM clients.
@@ -190,8 +200,8 @@ attempt = Table(
     Column("state", EnumText(AttemptState), nullable=False),
     Column("started_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
-    Column("error", StrictJson),
-    Column("facts", StrictJson, nullable=False),
+    Column("error", StrictJson(json_object)),
+    Column("facts", StrictJson(json_object), nullable=False),
     Column("pooled", Flag, nullable=False),  # it lives as long as its worker; its phones change
     UniqueConstraint("job", "number", name="attempt_number_once"),
     CheckConstraint("number >= 1", name="attempt_from_one"),
@@ -210,7 +220,7 @@ event = Table(
     Column("at", UtcTime, nullable=False),
     Column("kind", Word, nullable=False),
     Column("subject", Word, nullable=False),
-    Column("data", LooseJson, nullable=False),
+    Column("data", LooseJson(json_object), nullable=False),
 )
 Index("event_of_subject", event.c.subject, event.c.seq)
 
@@ -328,8 +338,8 @@ rollout = Table(
     Column("previous", Word, nullable=False),
     Column("candidate", Word, nullable=False),
     Column("wanted", Word, nullable=False),
-    Column("refused", StrictJson, nullable=False),  # object: bundle -> reason
-    Column("trials", StrictJson, nullable=False),  # object: serial -> farm.bundle.rollout_rules.Trial
+    Column("refused", StrictJson(json_object), nullable=False),  # object: bundle -> reason
+    Column("trials", StrictJson(json_object), nullable=False),  # object: serial -> farm.bundle.rollout_rules.Trial
     CheckConstraint("candidate = '' OR candidate <> current", name="rollout_candidate_is_new"),
 )
 
@@ -363,7 +373,9 @@ measurement = Table(
     Column("reference_s", Double),  # its median time in that bench, seconds; NULL when the bench was rejected
     Column("nominal_s", Double),  # of the kernel, which the estimate in `summary` was given at; NULL without a kernel
     Column("at", UtcTime, nullable=False),
-    Column("summary", StrictJson, nullable=False),  # what a history shows; a result can be a thousand times larger
+    Column(
+        "summary", StrictJson(json_object), nullable=False
+    ),  # what a history shows; a result can be a thousand times larger
 )
 Index("measurement_of_model", measurement.c.model, measurement.c.seq)
 Index("measurement_of_name", measurement.c.name, measurement.c.seq)

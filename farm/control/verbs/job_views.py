@@ -141,6 +141,8 @@ class JobStreams:
                 yield page
                 after = page.next
             if ended or not follow:
+                if lost := self._logs.lost(attempt.job, attempt.number):
+                    yield LogPage(lost, after, after)
                 return
             await _either(self._logs.grown(attempt.job, attempt.number, after), news.wait())
 

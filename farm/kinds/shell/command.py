@@ -14,7 +14,7 @@ from farm.cli import work
 from farm.cli.connection import JsonFlag
 from farm.cli.output import OutputError, print_line, print_note
 from farm.cli.spec_options import spec_options
-from farm.common.errors import UserError
+from farm.common.errors import FarmError, UserError
 from farm.kinds.shell.spec import ShellSpec
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ def _printing(
     def read(job: str, number: int, prefix: str) -> None:
         try:
             copy(job, number, prefix)
-        except OutputError as error:
+        except FarmError as error:
+            if not isinstance(error, OutputError):
+                print_note(f"warning: {prefix}the output is incomplete: {error.message}; its end: farm job show {job}")
+                return
             failures.append(error)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

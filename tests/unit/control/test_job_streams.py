@@ -34,7 +34,8 @@ class Farm:
         self.store = Store.open(path / "farm.db")
         self.log = EventLog(self.store.epoch)
         self.history = EventHistory(self.log, self.store.events)
-        self.streams = JobStreams(self.store, self.log, self.history, AttemptLogs(path / "logs"), lambda _: False)
+        self.logs = AttemptLogs(path / "logs")
+        self.streams = JobStreams(self.store, self.log, self.history, self.logs, lambda _: False)
         self.asked = []
         since = self.store.events.since
         monkeypatch.setattr(self.store.events, "since", lambda *asked: self.asked.append(asked) or since(*asked))
@@ -113,3 +114,19 @@ async def test_a_number_from_nowhere_waits_for_the_end_all_the_same(farm):
     watching = asyncio.create_task(farm.watch("j1", since=1 << 60))
     await farm.end(await farm.begin("j1", 1))
     assert kinds(await watching)[-1] == "job.done"
+
+
+async def test_a_log_without_some_of_its_lines_ends_with_saying_so(farm, tmp_path):
+    await farm.submit("j1")
+    begun = await farm.begin("j1", 1)
+    farm.logs.keep(begun, "seen")
+    log = tmp_path / "logs" / "j1" / "1.jsonl"
+    log.rename(tmp_path / "kept")
+    log.mkdir()
+    farm.logs.keep(begun, "gone")
+    log.rmdir()
+    (tmp_path / "kept").rename(log)
+    await farm.end(begun)
+    async with asyncio.timeout(PATIENCE_S), aclosing(farm.streams.log("j1", None, 0, follow=True)) as pages:
+        told = [line.text async for _, page in pages for line in page.lines]
+    assert told == ["seen", "output is missing here: Is a directory; its end: farm job show j1"]

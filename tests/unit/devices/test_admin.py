@@ -12,6 +12,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice
+from farm.adb.watch_policy import network_address
 from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import FarmError, HostError, NoSuchDeviceError, UserError
@@ -42,7 +43,7 @@ class Silence:
         await asyncio.Event().wait()
 
     def add_network(self, address: str) -> str:
-        return address
+        return network_address(address)
 
     def remove_network(self, address: str) -> None:
         pass
@@ -222,3 +223,14 @@ async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
         assert fleet.watcher.wanted("S2")
         monkeypatch.setattr("farm.devices.fleet.VIEWED_S", 0.0)
         assert not fleet.watcher.wanted("S2")
+
+
+async def test_an_address_that_is_none_is_the_problem_of_its_device_alone(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "farm.db")
+    await store.devices.save(DeviceRecord("S0", "zero", adopted=True, address="nonsense\0"))
+    store.close()
+    async with fleet_on(tmp_path) as (fleet, _):
+        await asyncio.sleep(0)
+        assert {view.name for view in fleet.views()} == {"zero", "one", "two"}
+        assert "is not a network phone's address" in fleet.view("zero").reason
+        assert fleet.view("one").reason != fleet.view("zero").reason

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.common.errors import HostError
 from farm.jobs import logs as module
 from farm.jobs.logs import AttemptLogs, LogLine, LogPage
 from farm.model.job import Attempt
@@ -200,3 +201,20 @@ def test_a_line_that_is_being_written_is_not_told_yet(tmp_path):
     with (tmp_path / "j1" / "1.jsonl").open("ab") as file:
         file.write(b'{"at":"2026-11-20')
     assert [line.text for line in logs.read_back("j1", 1).lines] == ["whole"]
+
+
+def test_lines_that_could_not_be_written_are_missed_until_the_log_says_so(logs, tmp_path):
+    folder = tmp_path / "logs"
+    folder.rmdir()
+    folder.write_text("in its place")
+    logs.keep(ATTEMPT, "gone", source="stdout")
+    (said,) = logs.lost("bench-1", 2)
+    assert (said.source, said.level) == ("farm", "warning")
+    assert said.text == "output is missing here: Not a directory; its end: farm job show bench-1"
+    for read in (logs.read, logs.read_back):
+        with pytest.raises(HostError, match=r"the log of bench-1\.2 cannot be read: Not a directory"):
+            read("bench-1", 2)
+    folder.unlink()
+    logs.keep(ATTEMPT, "kept", source="stdout")  # the folder is made anew
+    assert texts(logs.read("bench-1", 2)) == [said.text, "kept"]
+    assert logs.lost("bench-1", 2) == ()

@@ -1,6 +1,7 @@
 """A database that is not what it was: refused with the way back, or whole. Never a traceback, never half."""
 
 import asyncio
+import contextlib
 import random
 import shutil
 import sqlite3
@@ -212,3 +213,39 @@ async def test_a_backup_while_it_is_written(tmp_path):
     for wrong in (tmp_path / "copy.db", tmp_path / "absent" / "copy.db"):
         with pytest.raises(FarmError):
             back_up(tmp_path / "farm.db", wrong)
+
+
+def change(path, statement, *values):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement, values)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("granted_at", b"\xff\xfe"), ("granted_at", "zz"), ("granted_at", 1e300), ("expires_at", "zz")],
+)
+def test_a_lease_whose_time_is_none_is_damage(path, column, value):
+    change(path, f"update lease set ended_at = NULL, {column} = ?", value)
+    assert "is damaged" in refused(path).message
+
+
+@pytest.mark.parametrize("column", ["spec", "avoid", "after", "error"])
+@pytest.mark.parametrize("value", ["[" * 100_000, "7", b"\xff\xfe"])
+def test_a_job_whose_json_is_none_of_farms_is_damage(path, column, value):
+    change(path, f"update job set {column} = ? where ended_at is null", value)
+    assert "is damaged" in refused(path).message
+
+
+def test_a_device_whose_time_is_none_is_damage(path):
+    change(path, "insert into device (serial, name, adopted) values ('s', 'n', 0)")
+    change(path, "update device set health_at = 'zz'")
+    assert "is damaged" in refused(path).message
+
+
+def test_a_value_that_something_else_wrote_into_history_is_told_to_who_reads_it(path):
+    change(path, "update job set spec = '[]' where ended_at is not null")
+    store = Store.open(path)
+    with raises_code(Code.STORE_READ) as caught:
+        store.jobs.get("j0")
+    assert "'[]' is not the JSON of its column: it is no object" in caught.value.message
+    store.close()

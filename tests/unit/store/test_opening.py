@@ -23,6 +23,7 @@ from tests.support.tvm import ROOT
 from tests.unit.store import next_release
 from tests.unit.store.test_migrations import version_in, write_this_release
 from tests.unit.store.test_outage import sqlite_error
+from tests.unit.store.values import job
 
 KILLED = """
 import os, sys
@@ -241,3 +242,17 @@ def test_whoever_comes_to_read_waits_for_no_commit(tmp_path):
             assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == INCREMENTAL
             assert connection.exec_driver_sql("SELECT count(*) FROM job").scalar() == 0
     reading.dispose()
+
+
+async def test_what_stands_in_the_reserves_place_is_a_problem_and_no_full_disk(tmp_path):
+    place = tmp_path / "farm.db.reserve"
+    place.mkdir()
+    store = Store.open(tmp_path / "farm.db")
+    assert store.problem == ""
+    assert store.reserve_problems() == [f"farm has no reserve for a full disk: {place}: Is a directory"]
+    await store.jobs.add((job("written"),))
+    store.close()
+    place.rmdir()
+    store = Store.open(tmp_path / "farm.db")
+    assert store.reserve_problems() == []
+    store.close()

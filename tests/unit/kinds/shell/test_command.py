@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.cli import work
+from farm.common.errors import HostError
 from farm.kinds.shell import command as shell
 
 
@@ -43,3 +44,17 @@ def test_nothing_waits_for_the_output_of_a_job_that_is_not_followed_any_more(mon
     monkeypatch.setattr(work, "submit_and_wait", submit_and_wait)
     with pytest.raises(raised):
         shell.shell(["id"], on="android")
+
+
+def test_output_that_cannot_be_read_is_a_warning_and_no_traceback(monkeypatch, capsys):
+    class Unreadable(Farm):
+        def logs(self, job, *, attempt, follow):
+            raise HostError("the log of shell-1.1 cannot be read: Not a directory")
+
+    monkeypatch.setattr(work, "client", Unreadable)
+    monkeypatch.setattr(work, "submit_and_wait", lambda *_, on_event, **__: (None, (on_event(STARTED), ())[1]))
+    monkeypatch.setattr(work, "finish", lambda *_, **__: None)
+    shell.shell(["id"], on="android")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("warning: the output is incomplete: the log of shell-1.1 cannot be read: Not a directory")
+    assert said.endswith("farm job show shell-1")
