@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from farm.common.errors import HostError
 from farm.model.job import Attempt
@@ -65,7 +66,9 @@ class AttemptLogs:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._waiters: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._cut: set[tuple[str, int]] = set()  # full ones that have their last line
-        self._lost: dict[tuple[str, int], LogLine] = {}  # the line that says so, in logs that could not be written
+        self._lost: dict[
+            tuple[str, int], tuple[LogLine]
+        ] = {}  # the line that says so, in logs that could not be written
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append text of this moment; each of its lines is one of the log's."""
@@ -89,7 +92,7 @@ class AttemptLogs:
             logger.warning("a line of the log of %s.%d is lost: %s", job, number, error)
             text = f"output is missing here: {error.strerror or error}; its end: farm job show {job}"
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            self._lost.setdefault((job, number), LogLine(now, "warning", FARM, text))
+            self._lost.setdefault((job, number), (LogLine(now, "warning", FARM, text),))
         for waiter in self._waiters.get((job, number), ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -102,15 +105,10 @@ class AttemptLogs:
         Raises:
             HostError: the file cannot be read.
         """
-        try:
-            with self._path(job, number).open("rb") as file:
-                begin = max(0, min(after - 1, file.seek(0, os.SEEK_END)))  # no file system takes every number
-                file.seek(begin)
-                data = file.read(PAGE_BYTES)
-        except FileNotFoundError:
-            return LogPage((), after, after)
-        except OSError as error:
-            raise _unreadable(job, number, error) from error
+        with self._opened(job, number) as file:
+            begin = max(0, min(after - 1, file.seek(0, os.SEEK_END)))  # no file system takes every number
+            file.seek(begin)
+            data = file.read(PAGE_BYTES)
         if after > 0:  # from the byte before: it ends a line, unless the position is no line's
             whole = data.find(b"\n") + 1
             begin, data = begin + whole, data[whole:] if whole else b""
@@ -131,17 +129,12 @@ class AttemptLogs:
         Raises:
             HostError: the file cannot be read.
         """
-        try:
-            with self._path(job, number).open("rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                end = end if before is None else max(0, min(before, end))
-                begin = max(0, end - PAGE_BYTES)
-                file.seek(begin)
-                data = file.read(end - begin)
-        except FileNotFoundError:
-            return LogPage((), 0, 0)
-        except OSError as error:
-            raise _unreadable(job, number, error) from error
+        with self._opened(job, number) as file:
+            end = file.seek(0, os.SEEK_END)
+            end = end if before is None else max(0, min(before, end))
+            begin = max(0, end - PAGE_BYTES)
+            file.seek(begin)
+            data = file.read(end - begin)
         if begin:  # the first line may be half of one
             cut = data.find(b"\n") + 1
             begin, data = begin + cut, data[cut:]
@@ -153,8 +146,7 @@ class AttemptLogs:
 
     def lost(self, job: str, number: int) -> tuple[LogLine, ...]:
         """The line that says that others could not be written, unless the log itself has it by now."""
-        line = self._lost.get((job, number))
-        return () if line is None else (line,)
+        return self._lost.get((job, number), ())
 
     async def grown(self, job: str, number: int, after: int) -> None:
         """Return as soon as the log has something at or beyond the position `after`."""
@@ -201,6 +193,16 @@ class AttemptLogs:
         finally:
             os.close(file)
 
+    def _opened(self, job: str, number: int) -> BinaryIO:
+        """The log to read; an empty one where there is none."""
+        try:
+            return self._path(job, number).open("rb")
+        except FileNotFoundError:
+            return io.BytesIO()
+        except OSError as error:
+            reason = f"the log of {job}.{number} cannot be read: {error.strerror or error}"
+            raise HostError(reason, hint=f"how it ended: farm job show {job}") from error
+
     def _size(self, job: str, number: int) -> int:
         with contextlib.suppress(OSError):
             return self._path(job, number).stat().st_size
@@ -210,11 +212,6 @@ class AttemptLogs:
         if not _JOB.fullmatch(job):
             raise ValueError(f"{job[:80]!r} is no job's id")
         return self._folder / job / f"{number:d}.jsonl"
-
-
-def _unreadable(job: str, number: int, error: OSError) -> HostError:
-    reason = error.strerror or error
-    return HostError(f"the log of {job}.{number} cannot be read: {reason}", hint=f"how it ended: farm job show {job}")
 
 
 def _spared(level: str, source: str) -> bool:

@@ -70,10 +70,7 @@ class EnumText(Word):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:  # noqa: ARG002
         """From the database."""
-        try:
-            return None if value is None else self.choices(value)
-        except ValueError as error:
-            raise StoredValueError(str(error)) from error
+        return None if value is None else self.choices(value)
 
 
 class Flag(TypeDecorator[bool]):

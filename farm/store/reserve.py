@@ -11,7 +11,6 @@ from pathlib import Path
 # Ends of the attempts and leases that run when the disk fills up: a dozen results of at most 1 MiB each, and the
 # database's own overhead.
 RESERVE_BYTES = 16 << 20
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,8 @@ class ReserveFile:
         Raises:
             OSError: the disk is full.
         """
+        before, self.problem = self.problem, ""
         if self.whole:
-            self.problem = ""
             return
         try:
             if self._path.exists() and not self._path.is_file():
@@ -49,15 +48,12 @@ class ReserveFile:
             finally:
                 os.close(file)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.release()
                 raise
-            problem = f"farm has no reserve for a full disk: {self._path}: {error.strerror}"
-            if problem != self.problem:
-                log.warning("%s", problem)
-            self.problem = problem
-        else:
-            self.problem = ""
+            self.problem = f"farm has no reserve for a full disk: {self._path}: {error.strerror}"
+            if self.problem != before:
+                log.warning("%s", self.problem)
 
     def release(self) -> bool:
         """Give the space up; whether there was any."""

@@ -37,7 +37,6 @@ RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of th
 FEWEST_CONNECTIONS = 16  # even where that leaves nothing
 USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
 FEWEST_OF_USER = 16  # of one user, however few there are
-CALM_S = 60.0  # a user whose connections fit for so long may be warned of again
 MOST_NAMED = 3  # users in a line for people
 FIRST_BYTES = 4096  # what the first recv may take; whatever it holds goes on to the tracker or the gate
 
@@ -247,7 +246,6 @@ class Listener:
         self._limiter = user_limiter(limits.connections)  # connections that have not ended
         self._on_problem = on_problem
         self._greedy: dict[str, None] = {}  # users who asked for more than their share
-        self._calm: dict[str, asyncio.TimerHandle] = {}  # those of them whose connections fit now
 
     @property
     def port(self) -> int:
@@ -288,8 +286,6 @@ class Listener:
     def stop(self) -> None:
         """Stop listening, and close the connections that are of no known kind yet."""
         self._acceptor.stop()
-        for timer in self._calm.values():
-            timer.cancel()
         for task in tuple(self._naming):
             task.cancel()
         for waiting in self._nameless.values():
@@ -333,8 +329,6 @@ class Listener:
     def _enter(self, sock: socket.socket, peer: Peer) -> None:
         if not self._limiter.key_fits(peer.user):
             sock.close()
-            if peer.user in self._calm:
-                self._calm.pop(peer.user).cancel()
             if peer.user not in self._greedy:
                 self._greedy[peer.user] = None
                 log.warning("%s", self.problem)
@@ -363,14 +357,11 @@ class Listener:
 
     def _closed(self, user: str) -> None:
         self._limiter.give_back(user)
-        if user in self._greedy and user not in self._calm and self._limiter.key_fits(user):
-            self._calm[user] = asyncio.get_running_loop().call_later(CALM_S, self._calmed, user)
+        if user in self._greedy and self._limiter.key_fits(user):
+            del self._greedy[user]
+            self._on_problem(self.problem)
         if self._limiter.total_fits(user):
             self._acceptor.release()
-
-    def _calmed(self, user: str) -> None:
-        del self._calm[user], self._greedy[user]
-        self._on_problem(self.problem)
 
 
 class _Sniffer:

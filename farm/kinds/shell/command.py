@@ -77,12 +77,11 @@ def _printing(
     def read(job: str, number: int, prefix: str) -> None:
         try:
             copy(job, number, prefix)
-        except FarmError as error:
-            if not isinstance(error, OutputError):
-                print_note(f"warning: {prefix}the output is incomplete: {error.message}; its end: farm job show {job}")
-                return
+        except OutputError as error:
             failures.append(error)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        except FarmError as error:
+            print_note(f"warning: {prefix}the output is incomplete: {error.message}; its end: farm job show {job}")
 
     def began(event: Event) -> None:
         if event.kind == "attempt.started":
