@@ -54,7 +54,6 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     stack.push_async_callback(audit.close)  # after the parts that may still write to it
     events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
     store.on_problem(problems.of_store(store, events))
-    problems.sources.append(store.reserve_problems)
     logs = AttemptLogs(config.state_dir / "logs")
     keep = config.store
     retention = Retention(

@@ -21,7 +21,6 @@ class ReserveFile:
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        self.problem = ""  # why there is none although the disk has room
 
     @property
     def whole(self) -> bool:
@@ -31,12 +30,11 @@ class ReserveFile:
         return False
 
     def allocate(self) -> None:
-        """Set the space aside, or note in `problem` why that cannot be done here.
+        """Set the space aside, or log why that cannot be done here.
 
         Raises:
             OSError: the disk is full.
         """
-        before, self.problem = self.problem, ""
         if self.whole:
             return
         try:
@@ -51,9 +49,7 @@ class ReserveFile:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self.release()
                 raise
-            self.problem = f"farm has no reserve for a full disk: {self._path}: {error.strerror}"
-            if self.problem != before:
-                log.warning("%s", self.problem)
+            log.warning("farm has no reserve for a full disk: %s: %s", self._path, error.strerror)
 
     def release(self) -> bool:
         """Give the space up; whether there was any."""

@@ -27,7 +27,6 @@ class Store:
     def __init__(
         self, opened: OpenDatabase, writer: Writer, path: Path | None, reserve: ReserveFile | None = None
     ) -> None:
-        self._reserve = reserve
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
         self.database = database = Database(opened.reading, writer)
@@ -65,7 +64,7 @@ class Store:
             return cls(opened, Writer(opened.writing), None)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)
-        return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, reserve)
+        return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where)
 
     def close(self) -> None:
         """Finish what is queued and close the database."""
@@ -76,10 +75,6 @@ class Store:
     def problem(self) -> str:
         """Why nothing can be written now, as a message; empty while writing works."""
         return self.database.writer.problem
-
-    def reserve_problems(self) -> list[str]:
-        """Why there is no space for the last writes on a full disk, as a problem for people; none where there is."""
-        return [self._reserve.problem] if self._reserve is not None and self._reserve.problem else []
 
     def on_problem(self, callback: Callable[[bool], None]) -> None:
         """Call `callback` in this event loop: True when writing fails, False when it works again."""
