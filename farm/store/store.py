@@ -24,9 +24,7 @@ from farm.store.writer import Writer
 class Store:
     """The open database of one daemon. `epoch` is this start's number."""
 
-    def __init__(
-        self, opened: OpenDatabase, writer: Writer, path: Path | None, reserve: ReserveFile | None = None
-    ) -> None:
+    def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None) -> None:
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
         self.database = database = Database(opened.reading, writer)
