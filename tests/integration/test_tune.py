@@ -78,7 +78,7 @@ def test_the_records_are_listed_shown_exported_and_a_prior(
     assert farm.farm("records", "best", "dense.onnx", "-o", str(folder / "best.tar")).returncode == 0
     assert len(read_records(folder / "best.tar").set.records) == int(beats_tvm(tuned))
     merged = farm.farm("records", "merge", str(folder / "set"), str(folder / "best.tar"), "-o", str(folder / "all"))
-    assert merged.stdout.startswith(f"{TRIALS} records of 1 tasks")
+    assert merged.stdout.startswith(f"{TRIALS} records of 1 task")
     assert farm.farm("records", "merge", "dense.onnx", str(row["set"])).stdout.endswith("kept as version 2\n")
     again = farm.farm(
         "tune", str(folder / "dense.onnx"), "--on", "android", "--trials", "2", "--cost-model", "random",

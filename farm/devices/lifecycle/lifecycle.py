@@ -275,7 +275,7 @@ def _bundle_wanted(state: LifecycleState, bundle: str) -> Decision:
     if bundle == state.bundle_override:
         return state, ()
     wanted = replace(state, bundle_override=bundle, refusal="")
-    if state.life in CHANGING and state.identified:
+    if state.life in CHANGING and state.identified and state.adopted and state.quarantine is None:
         return work(replace(wanted, trouble="its runtime bundle is changed"), Life.PROVISIONING)
     return (replace(state, refusal=state.reason), ()) if bundle else (wanted, ())
 

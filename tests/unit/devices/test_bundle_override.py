@@ -16,7 +16,7 @@ from farm.common.errors import Code, NoSuchDeviceError
 from farm.devices.admin import BundleOverride
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import Lifecycle
-from farm.devices.lifecycle.recovery import RecoveryContext
+from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import DeviceFault
@@ -159,3 +159,12 @@ def test_a_server_that_dies_twice_under_a_new_bundle_goes_back() -> None:
     life.handle(m.CheckPassed(life.state.generation), 103.0, NEW_ON_IT)
     second = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 104.0, NEW_ON_IT)
     assert second[0] == m.ReportBundle("it exited with 3", blamed=True)
+
+
+def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle() -> None:
+    life = Lifecycle(READY)
+    life.handle(m.BugFound("signal 11"), 1.0)
+    life.handle(m.ActionOrdered(RecoveryAction.REBOOT, "ordered by ann"), 2.0)
+    life.handle(m.BundleWanted(B.hash), 3.0)
+    assert (life.state.life, life.state.bundle_override) == (Life.RECOVERING, "")
+    assert life.state.quarantine is not None

@@ -58,12 +58,11 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
         store.close()
 
 
-@pytest.mark.parametrize("trials", ["[]", '{"a": {"b": 1}}'])
-async def test_a_damaged_row_begins_the_rollout_anew(tmp_path: Path, trials: str) -> None:
+async def test_a_damaged_row_begins_the_rollout_anew(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "farm.db")
     try:
         await store.rollouts.save(RolloutRecord("x86_64", "linux", "a" * 64, "", "", "", {}, {}))
-        await store.database.execute(text("update rollout set trials = :trials").bindparams(trials=trials))
+        await store.database.execute(text("""update rollout set trials = '{"a": {"b": 1}}'"""))
         rollouts = Rollouts(lambda *_: None, tuple, store.rollouts, EventLog(), RolloutConfig())
         await rollouts.refresh()
         assert rollouts._groups == {}
