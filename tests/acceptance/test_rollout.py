@@ -123,6 +123,7 @@ def test_a_damaged_candidate_is_refused_and_a_phone_that_others_wait_for_gets_th
             until(lambda: answer(farm.farm("lease", "list", "--json"))["waiting"])
         waiting.join()
         story.until("bundle.current", hash=second["hash"])
+        story.read()
         kinds = [event["kind"] for event in story.events]
         last_lease = len(kinds) - 1 - kinds[::-1].index("lease.granted")
         assert kinds.index("bundle.canary") < last_lease
