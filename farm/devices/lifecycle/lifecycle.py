@@ -325,7 +325,7 @@ def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context:
                 return work(state, Life.CHECKING)
             return work(replace(state, follow=0), Life.STARTING)
         case WaitEnded():
-            known = state.identified and state.quarantine is None
+            known = state.identified and state.adopted and state.quarantine is None
             return work(state, Life.PROVISIONING if known else Life.IDENTIFYING)
         case WorkFailed():
             return recover(replace(state, follow=0), event.fault, event.reason, event.hint, now, context)

@@ -34,6 +34,15 @@ def test_an_unadopted_phone_gets_nothing_but_identity() -> None:
     assert story.on_event(m.PlainEvent.ADOPTED) == (m.Provision(story.number),)
 
 
+def test_a_phone_that_was_given_back_is_identified_again_and_nothing_more() -> None:
+    story = Story().until_ready()
+    story.on_event(m.Unadopted(clean=True))
+    story.on_event(m.BugFound("signal 11"))
+    story.on_event(m.PlainEvent.RELEASED)
+    story.on_event(m.WorkFailed(story.number, "it did not answer"))
+    assert story.on_event(m.WaitEnded(story.number)) == (m.Identify(story.number),)
+
+
 def test_a_living_server_is_taken_over() -> None:
     story = Story().until_ready()
     story.on_event(m.PlainEvent.UNLISTED)
