@@ -1,4 +1,4 @@
-"""This host's own PostgreSQL (Debian's) on a unix socket, run by a user of no rank. Never in CI, which has none."""
+"""This host's own PostgreSQL (Debian's) on a unix socket, run by a user of no rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from tests.support.needs import lacks
+from tests.support.needs import lacks, missing_packages
 
 START_TIMEOUT_S = 60
 SERVER_USER = "nobody"  # initdb refuses root
@@ -22,10 +22,8 @@ _COUNT = count(1)
 
 def missing() -> str:
     """Why there is no server here; empty when there is."""
-    if os.environ.get("CI"):
-        return "CI installs no PostgreSQL"
     if _programs() is None:
-        return "PostgreSQL is not installed (Debian: postgresql)"
+        return missing_packages("postgresql")
     if os.geteuid() == 0 and (why := lacks("setpriv")):
         return why
     if find_spec("psycopg") is None:
