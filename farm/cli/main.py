@@ -309,10 +309,9 @@ def _misused(error: Any) -> int:
         option = getattr(error, "option_name", "")
         if error.ctx.parent and any(option in each.opts for each in error.ctx.find_root().command.params):
             usage = f"it stands before the command: farm {option} ... {error.ctx.info_name}"
-    elif getattr(error, "option_name", "") == "--wait":  # typer does not say of which command
-        message = "--wait takes a duration, e.g. 10m"
     message = " ".join(message.split())  # choices stand on lines of their own there
-    if message.startswith("Missing option '--on'"):
+    parameter = getattr(error, "param", None)  # that is missing, or has a wrong value; `--on` takes any
+    if parameter is not None and parameter.name == "on":
         message = message.rstrip(".") + ", and ANDROID_SERIAL is not set"
     return print_error(UserError(message[:1].lower() + message[1:].rstrip("."), hint=f"{usage} (--help says more)"))
 

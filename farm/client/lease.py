@@ -10,7 +10,8 @@ from typing import Self
 from farm.client.connection import DaemonConnection, OnNotice
 from farm.client.streams import Reasons, watched, with_idle
 from farm.common.durations import format_duration
-from farm.common.errors import Code, ProtocolError, UserError
+from farm.common.errors import ProtocolError
+from farm.model.requests import NoSuchLeaseError
 
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 EXPIRING = "lease.expiring"
@@ -61,7 +62,7 @@ class AsyncLease(HeldPhone):
         """A lease by its id, its job's, or its device.
 
         Raises:
-            UserError: no phone of that name is leased (yet, or any more): its code is `lease_not_ready`.
+            NoSuchLeaseError: no phone of that name is leased (yet, or any more).
             ProtocolError: the daemon's answer has another form.
         """
         answer = await connection.call("lease.show", lease=name)
@@ -98,9 +99,7 @@ class AsyncLease(HeldPhone):
         """Give it back, if it has not ended already; it is cleaned for the next one. Leaving `with` does it."""
         try:
             await self.connection.call("lease.release", lease=self.lease)
-        except UserError as error:
-            if error.code != Code.LEASE_NOT_READY:
-                raise
+        except NoSuchLeaseError:
             # A daemon just started may not have resumed it yet. A job that has ended stays as it is.
             await self.connection.call("job.cancel", job=self.job)
 
@@ -119,9 +118,8 @@ async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | No
             if each is None or (each.kind == "job.progress" and each.data.get("step") == GRANTED):
                 try:
                     return await AsyncLease.of(connection, job)
-                except UserError as error:
-                    if error.code != Code.LEASE_NOT_READY:
-                        raise
+                except NoSuchLeaseError:
+                    pass
             if (each is None or each.kind == "job.waits") and on_wait is not None:
                 waits = (await connection.call("job.show", job=job))["job"]["waits"]
                 if reasons.is_news(job, waits):

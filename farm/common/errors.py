@@ -78,9 +78,10 @@ class Code(StrEnum):
     DAEMON_DIED = "daemon_died", Fault.HOST, "The farm daemon died while the attempt ran."
     DAEMON_STOPPED = "daemon_stopped", Fault.HOST, "The farm daemon was stopped while the attempt ran."
     DATABASE = "database", Fault.HOST, "The database cannot be used."
+    DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
     DEADLINE = "deadline", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_SCRIPT = "device_script", Fault.PHONE, "A device script gave an answer that farm does not know."
-    FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your session."
+    FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
     HOST_RUN = "host_run", Fault.USER, "The model failed on this host."
     ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."
@@ -88,7 +89,6 @@ class Code(StrEnum):
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
-    LEASE_NOT_READY = "lease_not_ready", Fault.USER, "There is no such current lease."
     LINK = "link", Fault.HOST, "The linker refused the object files."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."

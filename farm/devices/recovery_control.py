@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from farm.common.errors import FarmError, HostError, PhoneError, UserError
+from farm.common.errors import Code, FarmError, HostError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.devices.admin import require_adopted
 from farm.devices.agent import Agent
@@ -343,6 +343,7 @@ class RecoveryController:
                 message = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
                 raise UserError(
                     f"{message} may lose power with {agent.name}: it is on the same hub",
+                    Code.DEVICE_HELD,
                     hint=f"wait, or: farm device power-cycle {agent.name} --force",
                 )
             agent.on_event(m.ActionOrdered(RecoveryAction.POWER_CYCLE, f"{by or 'an operator'} wants its power cycled"))
@@ -370,7 +371,8 @@ class RecoveryController:
     def _still_free(self, agent: Agent, *, force: bool) -> None:
         holder = self.holder(agent.name)  # it may have been leased while an order waited
         if holder and not force:
-            raise UserError(f"{holder} has {agent.name}", hint="wait for the end of the lease, or add --force")
+            hint = "wait for the end of the lease, or add --force"
+            raise UserError(f"{holder} holds {agent.name}", Code.DEVICE_HELD, hint=hint)
 
     def _no_power(self, agent: Agent, *, ordered: bool = False) -> str:
         """Why the power of its port cannot be cut; "" when it can, or an order should try."""

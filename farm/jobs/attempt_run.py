@@ -31,10 +31,10 @@ from farm.jobs.queue.retry import broken_off
 from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
-from farm.leasing.model import NoSuchLeaseError, PhoneLostError, seen
+from farm.leasing.model import PhoneLostError, seen
 from farm.model.device import DeviceView, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job
-from farm.model.requests import Lease
+from farm.model.requests import Lease, NoSuchLeaseError
 from farm.store.jobs import JobTable
 
 UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds

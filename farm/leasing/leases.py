@@ -19,13 +19,13 @@ from farm.devices.fleet import Fleet
 from farm.leasing.active_leases import ActiveLeases, no_lease
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
-from farm.leasing.model import Explanation, LeasePolicy, NoSuchLeaseError
+from farm.leasing.model import Explanation, LeasePolicy
 from farm.leasing.reports import SEARCHED, explain, explain_waiting, why
 from farm.leasing.request_queue import RequestQueue
 from farm.leasing.tvm import TvmLeases
 from farm.leasing.write_queue import LeaseWriteQueue
 from farm.model.device import DeviceView, Life
-from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import STOPPING
 from farm.store.leases import LeaseTable
 

@@ -8,18 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from farm.common.errors import PhoneError, UserError
+from farm.common.errors import PhoneError
 from farm.devices.fleet import Fleet
 from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
-
-
-class NoSuchLeaseError(UserError):
-    """There is no such lease."""
-
-    code = "no_such_lease"
 
 
 class PhoneLostError(PhoneError):

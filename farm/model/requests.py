@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from farm.common.errors import UserError
 from farm.common.limits import DEFAULT_PRIORITY
 from farm.common.selector import Selector
+
+
+class NoSuchLeaseError(UserError):
+    """There is no such current lease."""
+
+    code = "no_such_lease"
 
 
 class LeaseClass(StrEnum):

@@ -14,11 +14,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.types import Scope
 
 from farm import __version__
+from farm.bundle.library import UnknownBundleError
 from farm.common.errors import Code, FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
 from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.audit import FORGED, OK, WRONG_TOKEN
 from farm.control.callers import Accounts, Caller
+from farm.jobs.queue.model import NoSuchJobError
+from farm.model.requests import NoSuchLeaseError
 from farm.web import devices, jobs, leases, measured
 from farm.web.guard import UNSAFE_METHODS, Guard
 from farm.web.page import (
@@ -41,6 +44,13 @@ from farm.web.rendering import make_templates, read_assets
 from farm.web.stream import HintReaders, number_of
 
 A_YEAR = "public, max-age=31536000, immutable"
+# Errors about a name of which there is nothing: their page has the status 404.
+NOT_FOUND = frozenset(
+    {
+        NoSuchDeviceError.code, NoSuchJobError.code, NoSuchLeaseError.code, UnknownBundleError.code,
+        Code.NO_ARTIFACT, Code.NO_SUCH_FILE, Code.NO_SUCH_RECORDS,
+    }
+)  # fmt: skip
 
 router = APIRouter()
 
@@ -139,7 +149,7 @@ async def ask_for_token(request: Request, to: Annotated[str, Query()] = "/") -> 
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Begin a session for a good token; a wrong one is reported, and makes the next wait."""
+    """Sign in by a token; a wrong one is reported, and makes the next one wait."""
     web, address = web_of(request), address_of(request)
     form = await form_of(request)
     to = own_path(form.get("to", "/"))
@@ -172,7 +182,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    """End the session."""
+    """Sign out."""
     begun = sign_in_of(request)
     if begun is not None:
         await web_of(request).verbs.audit(caller_of(request), "auth.sign_out", "", OK)
@@ -191,7 +201,7 @@ def status_of(error: FarmError) -> int:
         return 401
     if isinstance(error, NotAllowedError):
         return 403
-    if isinstance(error, NoSuchDeviceError) or error.code.startswith("no_such"):
+    if error.code in NOT_FOUND:
         return 404
     if isinstance(error, NoPhoneError):
         return 409

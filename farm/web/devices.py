@@ -164,7 +164,6 @@ def classes_of(classes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, bool
 
 def repeats(text: str, *above: str) -> bool:
     """Whether a text says no more than one that stands above it; "" says nothing."""
-    text = text.removeprefix("closed: ")
     return not text or any(each and (text in each or each in text) for each in above)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -86,7 +86,7 @@ def lenient(value: Any) -> Any:
 
 
 def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
-    """What came of a job in a list, and the word for it: a verdict, an answer; "" for what there is none of."""
+    """What came of a job in a list, and its verdict or answer; "" for what there is none of."""
     found = lenient(row.get("result") or {})
     estimate, gain, compared = (found[name] or lenient({}) for name in ("estimate", "speedup", "comparison"))
     if estimate["median_ms"]:
@@ -94,28 +94,29 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
     if gain["times"]:
         return f"{gain['times']:.2f} times", gain["answer"] or ""
     if compared["ratio"]:
-        answer = compared["answer"] or ""
-        return f"B / A {compared['ratio']:.4f}", f"B is {answer}" if tone(answer) in ("good", "bad") else answer
+        return f"B / A {compared['ratio']:.4f}", compared["answer"] or ""
     return "" if found["exit_code"] is None else f"exit code {found['exit_code']}", ""
 
 
 def job_tone(row: Mapping[str, Any]) -> str:
     """The colour class of a job: what is done is as good as its result."""
-    word = outcome(row)[1].removeprefix("B is ")
+    word = outcome(row)[1]
     return tone(word if row["state"] == "done" and word else row["state"])
 
 
-def reasons(lines: Iterable[str]) -> list[str]:
-    """Lines of `explain` about a waiting job, each reason once with all its devices, without what the page has beside.
+def outcome_words(row: Mapping[str, Any]) -> str:
+    """The verdict or answer of a job; of a comparison as a sentence about B."""
+    word = outcome(row)[1]
+    return f"B is {word}" if row["kind"] == "compare" and word in ("faster", "slower", "same") else word
 
-    That is the estimate, the attempts, and the last error.
-    """
+
+def reasons(explained: Mapping[str, Any]) -> list[str]:
+    """Why a job waits, from the answer of `explain`: each reason once, with all its devices."""
     devices: dict[str, list[str]] = {}
-    for line in lines:
-        if not line.startswith(("it should have a phone within ", "attempt ", "last error: ")):
-            device, colon, reason = line.partition(": ")
-            devices.setdefault(reason if colon else line, []).extend([device] if colon else [])
-    return [f"{', '.join(names)}: {reason}" if names else reason for reason, names in devices.items()]
+    for each in explained["devices"]:
+        devices.setdefault(each["reason"], []).append(each["device"])
+    of_all = filter(None, (explained["waits"], *explained["limits"]))
+    return [*of_all, *(f"{', '.join(names)}: {reason}" for reason, names in devices.items())]
 
 
 def facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from farm.web.job_views import (
     job_tone,
     lenient,
     outcome,
+    outcome_words,
     reasons,
     result_facts,
     why,
@@ -166,7 +167,8 @@ async def order(request: Request, job: str, order: str) -> Response:
 # --- parts --------------------------------------------------------------------------------------------------------
 
 WORDS: Mapping[str, Any] = {
-    "job_tone": job_tone, "outcome": outcome, "why": why, "took": took, "lenient": lenient,
+    "job_tone": job_tone, "outcome": outcome, "outcome_words": outcome_words, "why": why, "took": took,
+    "lenient": lenient,
 }  # fmt: skip
 
 
@@ -174,9 +176,7 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
     shown = lenient(shown)
     row, caller = lenient({**shown["job"], "result": shown["result"]}), caller_of(request)
     waits = row["state"] in ("queued", "blocked", "held")
-    explained: Mapping[str, Any] = {"lines": [], "estimate_s": None}
-    if waits:
-        explained = await ask(request, "explain", what="job", name=row["id"])
+    explained = await ask(request, "explain", what="job", name=row["id"]) if waits else {}
     line = (await ask(request, "lease.list"))["waiting"] if waits else ()
     return {
         "job": row,
@@ -184,8 +184,8 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
         "facts": facts(shown),
         "result": shown["result"] or lenient({}),
         "result_facts": result_facts(shown["result"] or {}),
-        "lines": reasons(explained["lines"][1:]),  # the first says what is on the page already
-        "estimate_s": explained["estimate_s"],
+        "lines": reasons(explained) if explained else [],
+        "estimate_s": explained.get("estimate_s"),
         "place": next((place for place, each in enumerate(line, 1) if each["job"] == row["id"]), None),
         "may_act": caller.may_act_for(row["user"]),
         **WORDS,

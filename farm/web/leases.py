@@ -16,6 +16,7 @@ from farm.client.lease import HeldPhone
 from farm.common.durations import format_duration, parse_duration
 from farm.common.errors import FarmError
 from farm.control.callers import Caller, Role
+from farm.web.job_views import reasons
 from farm.web.page import ask, caller_of, done, form_of, render
 
 router = APIRouter()
@@ -27,10 +28,9 @@ PAGE_LATER = 50  # that wait for something else than a phone
 def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
     """The actions that are offered for a lease. The verbs decide: this only leaves out what they would refuse."""
     own = caller.role is Role.OPERATOR or (caller.role >= Role.USER and caller.user == lease["user"])
-    personal = own and (lease["job"] or "").startswith("lease-")  # other jobs' phones are their workers'
-    return frozenset({"use", "extend", "release"} if personal else ()) | (
-        {"kick"} if caller.role is Role.OPERATOR and not personal else frozenset()
-    )
+    if own and lease["personal"]:  # the phones of other leases are a worker's or a TVM client's
+        return frozenset({"use", "extend", "release"})
+    return frozenset({"kick"} if caller.role is Role.OPERATOR else ())
 
 
 async def _now(request: Request) -> dict[str, Any]:
@@ -100,7 +100,7 @@ async def queue(request: Request, page: int = 1) -> Response:
 async def why(request: Request, job: str) -> Response:
     """Why one job waits: each phone and what is against it."""
     explained = await ask(request, "explain", what="job", name=job)
-    return render(request, "queue_why.html", lines=explained["lines"][1:])
+    return render(request, "queue_why.html", lines=reasons(explained))
 
 
 async def _queue(request: Request, page: int) -> dict[str, Any]:

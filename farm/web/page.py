@@ -1,7 +1,7 @@
-"""What every page needs: sign-in sessions, the caller and the verbs they ask by, and what guards an action.
+"""What every page needs: sign-ins, the caller and the verbs they ask by, and what guards an action.
 
 A page is a function that asks verbs (`ask`) and renders a template (`render`). An action is a POST of a form with the
-session's `csrf`; it asks one verb and answers with a redirect (`done`).
+sign-in's `csrf`; it asks one verb and answers with a redirect (`done`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SIGN_IN = "/sign-in"
 PUBLIC = frozenset({"/favicon.ico", "/metrics"})  # for every client that reaches the port
 FORCE_HINT = "Nothing was done; wait for the end of the lease, or tick “even while it is leased”."
 IDLE_S = 8 * 3600.0  # a working day
-LONGEST_S = 24 * 3600.0  # of a session
+LONGEST_S = 24 * 3600.0  # of a sign-in
 MOST_SIGN_INS = 256
 ID_BYTES = 32
 FORM_HINT = "Nothing was done; go back and send the form again."
@@ -69,7 +69,7 @@ class SignIns:
         return len(self._sign_ins)
 
     def begin(self, account: str) -> SignIn:
-        """A new session of an account whose token was shown."""
+        """Sign in an account whose token was shown."""
         now = self._clock()
         sign_in = SignIn(secrets.token_urlsafe(ID_BYTES), secrets.token_urlsafe(ID_BYTES), account, now, now)
         while len(self._sign_ins) >= MOST_SIGN_INS:
@@ -78,7 +78,7 @@ class SignIns:
         return sign_in
 
     def get(self, sign_in_id: str) -> SignIn | None:
-        """The session of a cookie, if it is not over."""
+        """The sign-in of a cookie, if it is not over."""
         sign_in = self._sign_ins.get(sign_in_id)
         if sign_in is None:
             return None
@@ -95,7 +95,7 @@ class SignIns:
         self._sign_ins.pop(sign_in_id, None)
 
     def end_of(self, account: str) -> None:
-        """End every session of an account that is revoked."""
+        """End every sign-in of an account that is revoked."""
         for sign_in in [each for each in self._sign_ins.values() if each.account == account]:
             self.end(sign_in.id)
 
@@ -132,14 +132,14 @@ def web_of(request: Request) -> Web:
 
 
 def sign_in_of(request: Request) -> SignIn | None:
-    """The caller's session, if they are signed in."""
+    """The caller's sign-in; None: not signed in."""
     _identify(request)
     sign_in: SignIn | None = request.state.sign_in
     return sign_in
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks: the account of their session, else a viewer without a name."""
+    """The account that is signed in, else a viewer without a name."""
     _identify(request)
     caller: Caller = request.state.caller
     return caller
@@ -177,10 +177,10 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
     try:
         return (await web_of(request).verbs.ask(caller_of(request), kind, fields)).fields
     except FieldError as error:
-        hint = FORM_HINT if "--" in error.hint else error.hint or FORM_HINT  # a page has no options
-        raise UserError(f"{rendering.field(error.field)} {error.problem}", hint=hint) from error
+        problem = f"{rendering.field(error.field)} {error.problem}"
+        raise UserError(problem, hint=f"{error.hint}. {FORM_HINT}".removeprefix(". ")) from error
     except UserError as error:
-        if "--force" in error.hint:
+        if error.code == Code.DEVICE_HELD:
             error.hint = FORCE_HINT
         raise
 
@@ -249,16 +249,16 @@ def may_read(request: Request) -> bool:
 
 
 async def audit_refusal(request: Request, outcome: str) -> None:
-    """Write down an action that was refused before any verb was asked: a form without a session, or a forged one."""
+    """Write down an action that was refused before any verb was asked: a form without a sign-in, or a forged one."""
     await web_of(request).verbs.audit(caller_of(request), "web.action", request.url.path, outcome)
 
 
 async def guard_requests(request: Request) -> None:
-    """Before every route: reading needs a session where `[web] read` says so, an action one with its csrf.
+    """Before every route: reading needs a sign-in where `[web] read` says so, an action one with its csrf.
 
     Raises:
         NotAllowedError: not signed in.
-        UserError: the form is not of this session.
+        UserError: the form is not of this sign-in.
     """
     path = request.url.path
     if path == SIGN_IN or path in PUBLIC or path.startswith("/static/"):
@@ -276,5 +276,5 @@ async def guard_requests(request: Request) -> None:
         await audit_refusal(request, Code.FORM_EXPIRED)
         raise UserError(
             code=Code.FORM_EXPIRED,
-            hint="it is older than your last sign-in; nothing was done: reload the page and try again",
+            hint="it is older than your sign-in; nothing was done: reload the page and try again",
         )

@@ -131,7 +131,7 @@ def test_cancelled_while_it_runs_its_command_ends(farm):
     job = one(farm, "sleep 4711")
     phone = phone_of(farm, Story(farm, since=0).until("attempt.started", job=job))
     (row,) = farm.client.call("job.cancel", job=job)["jobs"]
-    assert (row["state"], row["error"]["code"]) == ("cancelled", "cancelled")
+    assert (row["state"], row["error"]["code"]) == ("cancelled", "job_cancelled")
     until_ready(farm)
     assert "sleep 4711" not in phone.shell("ps -A -o ARGS")
     assert farm.client.call("job.cancel", job=job)["jobs"] == [row]
@@ -149,6 +149,7 @@ def test_orders_about_an_array(farm):
     assert {row["device"] for row in answer["jobs"]} == {phone.name for phone in phones(farm)}
     explained = farm.client.call("explain", what="job", name=answer["jobs"][0]["id"])
     assert any("it is held" in line for line in explained["lines"])
+    assert ("it is held" in explained["waits"], explained["limits"], explained["devices"]) == (True, [], [])
     assert {row["state"] for row in farm.client.call("job.resume", job=array)["jobs"]} <= {"queued", "running"}
     _, rows = watch(farm, array)
     assert [(row["state"], row["on"] == row["device"]) for row in rows] == [("done", True)] * 2
@@ -168,6 +169,11 @@ def test_what_no_phone_matches_waits_or_is_refused(farm):
     assert "no phone matches" in show(farm, row["id"])["job"]["waits"]
     (listed,) = farm.client.call("job.list", jobs=[row["id"], "nobody"])["jobs"]
     assert "no phone matches" in listed["waits"]
+    explained = farm.client.call("explain", what="job", name=row["id"])
+    assert explained["waits"] == ""
+    assert [f"{each['device']}: {each['reason']}" for each in explained["devices"]] == [
+        line for line in explained["lines"] if line.startswith(tuple(phone.name for phone in phones(farm)))
+    ]
     farm.client.call("job.cancel", job=row["id"])
     with pytest.raises(NoPhoneError):
         submit(farm, on="gpu=adreno-751", must_match=True)

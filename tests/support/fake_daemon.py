@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from farm.common.errors import Code, FarmError, NoPhoneError, UserError, error_to_wire
+from farm.common.errors import FarmError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
 from farm.control.callers import Role
 from farm.control.server import ControlServer
+from farm.model.requests import NoSuchLeaseError
 
 LIMIT_S = 10.0
 FINAL = ("done", "failed", "cancelled")
@@ -308,7 +309,7 @@ class FakeDaemon:
         for held in self.held.values():
             if name in (held["lease"], held["job"], held["device"]):
                 return held
-        raise UserError("there is no such lease", Code.LEASE_NOT_READY)
+        raise NoSuchLeaseError
 
     def _seq(self) -> int:
         return self.events[-1]["seq"] if self.events else 0

@@ -15,7 +15,7 @@ from farm.jobs.queue.queue import JobQueue
 from farm.model.job import AttemptState, Job
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-UNWANTED = {"code": "cancelled", "fault": "user", "message": "not wanted"}
+UNWANTED = {"code": "job_cancelled", "fault": "user", "message": "not wanted"}
 
 
 def moment(s):

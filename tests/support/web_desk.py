@@ -191,7 +191,8 @@ def lease(**facts: Any) -> dict[str, Any]:
     """A row of `lease.list`."""
     return {
         "id": "lease-1-1", "device": "pixel", "user": "bob", "source": "job", "lease_class": "interactive", "key": "",
-        "job": "lease-7", "note": "", "held_s": 5.0, "expires_at": NOW.isoformat(), "session": "", "peer": "", **facts,
+        "job": "lease-7", "personal": True, "note": "", "held_s": 5.0, "expires_at": NOW.isoformat(), "session": "",
+        "peer": "", **facts,
     }  # fmt: skip
 
 

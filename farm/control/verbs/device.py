@@ -21,7 +21,7 @@ from pydantic import Field
 from farm.adb import tools
 from farm.adb.client import AdbClient
 from farm.common.durations import format_duration
-from farm.common.errors import NotAllowedError, UserError
+from farm.common.errors import Code, NotAllowedError, UserError
 from farm.common.phone_text import decode
 from farm.control.artifact_rules import SHARE
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder
@@ -108,7 +108,7 @@ class DeviceOrderVerbs(VerbGroup):
         """Keep a phone away from users until it is released; unless forced, one without a holder."""
         reason = " ".join(reason.split())[:MOST_REASON]
         if not reason:
-            raise FieldError("device.quarantine", "reason", "is missing", hint='--reason "what is wrong with it"')
+            raise FieldError("device.quarantine", "reason", "is missing", hint="say what is wrong with it")
         name = free_device(self._fleet, device, f"add --force: {device} is taken away from them", force=force)
         holder = self._fleet.recovery.holder(name)
         by = f" (by {call.caller.user})" if call.caller.user else ""
@@ -137,7 +137,8 @@ def free_device(fleet: Fleet, name: str, otherwise: str = "", *, force: bool = F
     view = fleet.view(name)
     if not force and (holder := fleet.recovery.holder(view.name)):
         hint = f"wait, or end it: farm lease kick {view.name}"
-        raise UserError(f"{holder} holds {view.name}", hint=f"{hint}; or: {otherwise}" if otherwise else hint)
+        hint += f"; or: {otherwise}" if otherwise else ""
+        raise UserError(f"{holder} holds {view.name}", Code.DEVICE_HELD, hint=hint)
     return view.name
 
 

@@ -125,14 +125,15 @@ def _classes(view: DeviceView) -> Iterator[str]:
     if not view.leasable and not view.closed:
         return  # closed to all, for the reason above
     for each in LeaseClass:
-        yield f"  {each}: {_why_not(view, each) or 'open'}"
+        why = _why_not(view, each)
+        yield f"  {each}: {f'closed: {why}' if why else 'open'}"
 
 
 def _why_not(view: DeviceView, lease_class: LeaseClass) -> str:
     shut = view.closed.get(lease_class)
     if shut is not None:
-        return f"closed: {shut}"
-    return "" if view.leasable else f"closed: {view.reason or f'its service is {view.service}'}"
+        return str(shut)
+    return "" if view.leasable else view.reason or f"its service is {view.service}"
 
 
 def _opens(view: DeviceView, lease_class: LeaseClass) -> float | None:

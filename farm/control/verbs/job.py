@@ -12,14 +12,14 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from farm.common.durations import format_duration
-from farm.common.errors import ExitCode, FarmError, NotAllowedError, UserError, error_to_wire
+from farm.common.errors import Code, FarmError, NotAllowedError, UserError, error_to_wire
 from farm.common.field_errors import KEY_FORM
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import did_you_mean
 from farm.control.callers import Caller, Role
 from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
-from farm.control.verbs import MAX_COUNT, Count, VerbGroup, verb
+from farm.control.verbs import MAX_COUNT, Count, VerbGroup, json_of, verb
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.logs import PAGE_LINES
@@ -48,13 +48,6 @@ class JobEntry:
     spec: dict[str, Any]
     key: Key = ""
     must_match: bool = False
-
-
-class CancelledByCallerError(UserError):
-    """The job was cancelled."""
-
-    code = "cancelled"
-    exit_code = ExitCode.FAILED
 
 
 class JobVerbs(VerbGroup):
@@ -183,7 +176,7 @@ class JobVerbs(VerbGroup):
         Answers about at most 500 of the latter; `more`: again, with `before` the last of them. Jobs that have ended
         stay as they are. `key` is that of a submit. `why` is the jobs' error; else who cancelled them.
         """
-        error = CancelledByCallerError(why or f"{call.caller.user} cancelled it")
+        error = UserError(why or f"{call.caller.user} cancelled it", Code.JOB_CANCELLED)
         if job:
             jobs, more = await asyncio.to_thread(self._named, job), False
         else:
@@ -299,12 +292,19 @@ class JobVerbs(VerbGroup):
         for attempt in attempts:
             failed = f": {attempt.error.get('message')}" if attempt.error else ""
             lines.append(f"attempt {attempt.number} on {attempt.device} is {attempt.state}{failed}")
-        if explanation is not None:
-            lines += explanation.limits
-            lines += [f"{reason.device}: {reason.reason}" for reason in explanation.devices]
-            if explanation.estimate_s is not None:
-                lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
-        return {"subject": job.id, "lines": lines, "estimate_s": explanation and explanation.estimate_s}
+        answer: dict[str, Any] = {"subject": job.id, "lines": lines, "estimate_s": None}
+        if explanation is None:
+            return answer | {"waits": waits, "limits": [], "devices": []}
+        lines += explanation.limits
+        lines += [f"{each.device}: {each.reason}" for each in explanation.devices]
+        if explanation.estimate_s is not None:
+            lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
+        return answer | {
+            "estimate_s": explanation.estimate_s,
+            "waits": "",
+            "limits": list(explanation.limits),
+            "devices": [json_of(each, "device", "reason") for each in explanation.devices],
+        }
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class JobVerbs(VerbGroup):
 
     def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
         """Cancel jobs that have not begun: the caller that waited for them left."""
-        error = CancelledByCallerError(f"{caller.user} went away while it waited")
+        error = UserError(f"{caller.user} went away while it waited", Code.JOB_CANCELLED)
         for job in self._store.jobs.several(jobs):
             if job.state is not JobState.RUNNING and caller.may_act_for(job.user):
                 with suppress(NoSuchJobError):

@@ -91,7 +91,7 @@ class LeaseVerbs(VerbGroup):
             "leases": [
                 {
                     **json_of(holder.lease, "id", "device"),
-                    **json_of(holder.lease.request, "user", "source", "lease_class", "key", "job"),
+                    **json_of(holder.lease.request, "user", "source", "lease_class", "key", "job", "personal"),
                     "note": notes.get(holder.lease.request.job, ""),
                     "held_s": round(holder.held_s, 3),
                     **json_of(holder, "expires_at", "session", "peer"),

@@ -21,7 +21,7 @@ from farm.adb.errors import AdbPortTaken
 from farm.adb.lease_proxy.proxy import LeasedAdb
 from farm.adb.lease_proxy.tunnels import Admits
 from farm.adb.tunnels import Tunnel
-from farm.common.errors import Code, FarmError, NotAllowedError, UserError
+from farm.common.errors import FarmError, NotAllowedError, UserError
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import nearest
 from farm.control.callers import Caller, Role
@@ -33,7 +33,7 @@ from farm.kinds.lease.spec import LeaseSpec
 from farm.leasing.model import seen
 from farm.leasing.sessions import digest
 from farm.model.device import Life
-from farm.model.requests import Lease
+from farm.model.requests import Lease, NoSuchLeaseError
 from farm.store.database import run_to_completion
 
 WARNED_BEFORE_S = 60.0  # lease.expiring is published so long before the end: time to extend, or to save things
@@ -144,7 +144,7 @@ class LeaseExecutor(Executor):
             name: a lease's id, its job's, or its device.
 
         Raises:
-            UserError: there is no such lease now.
+            NoSuchLeaseError: there is none now.
         """
         current = self._find(name)
         async with current.writing:
@@ -183,7 +183,7 @@ class LeaseExecutor(Executor):
         """Give a phone back before its time; returns the job's id. Its job is then done.
 
         Raises:
-            UserError: there is no such lease now.
+            NoSuchLeaseError: there is none now.
         """
         current = self._find(name)
         current.released = current.released or reason
@@ -194,7 +194,7 @@ class LeaseExecutor(Executor):
         """Who holds it.
 
         Raises:
-            UserError: there is no such lease now.
+            NoSuchLeaseError: there is none now.
         """
         return self._find(name).context.job.user
 
@@ -204,7 +204,7 @@ class LeaseExecutor(Executor):
         """A lease by its own id, its job's (their beginning will do), or its device's name.
 
         Raises:
-            UserError: there is no such lease now, or several begin so.
+            NoSuchLeaseError: there is none now, or several begin so.
         """
         every = tuple(self._current.values())
         for current in every:
@@ -216,7 +216,7 @@ class LeaseExecutor(Executor):
         close = nearest(name, [held for each in every for held in (each.lease.id, each.lease.device)])
         hint = f"did you mean {close[0]}?" if close and not found else "`farm lease list` shows who holds what"
         what = f"{len(found)} leases begin with {name!r}" if found else f"there is no lease {name!r} now"
-        raise UserError(what, Code.LEASE_NOT_READY, hint=hint)
+        raise NoSuchLeaseError(what, hint=hint)
 
     @contextlib.asynccontextmanager
     async def _opened(self, context: AttemptContext, facts: LeaseFacts, key: str) -> AsyncIterator[_Current]:
@@ -361,7 +361,7 @@ class PersonalLeaseVerbs(VerbGroup):
         """The lease's holder, if `caller` may act for them.
 
         Raises:
-            UserError: there is no such lease now.
+            NoSuchLeaseError: there is none now.
             NotAllowedError: it is another user's.
         """
         holder = self._leases.holder(lease)

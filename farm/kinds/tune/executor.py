@@ -14,7 +14,7 @@ from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
-from farm.leasing.model import NoSuchLeaseError
+from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import BadSetError, check_set
 
 WORKER = "farm.kinds.tune.worker"

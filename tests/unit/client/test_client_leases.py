@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from farm import AsyncClient
-from farm.common.errors import PhoneError, UserError
+from farm.common.errors import PhoneError
 from farm.model.job import JobState
+from farm.model.requests import NoSuchLeaseError
 
 
 def test_a_lease_is_held_for_a_block_and_given_back(daemon, client, background):
@@ -36,7 +37,7 @@ def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_tha
     del daemon.held["job-0001"]
     lease.release()
     assert client.job("job-0001").job.state is JobState.CANCELLED
-    with pytest.raises(UserError, match="no such lease"):
+    with pytest.raises(NoSuchLeaseError):
         client.lease_show("pixel")
 
 

@@ -13,9 +13,10 @@ from farm.jobs.queue.model import JobRunsError, NoSuchJobError
 from farm.jobs.specs import BadSpecError
 from farm.jobs.zygote import ToolchainError
 from farm.leasing.config import UserConfig
-from farm.leasing.model import NoSuchLeaseError, PhoneLostError
+from farm.leasing.model import PhoneLostError
 from farm.model.device import Life, Service
 from farm.model.job import AttemptState, JobState
+from farm.model.requests import NoSuchLeaseError
 from tests.support.errors import raises_code
 from tests.unit.jobs.dispatching import Farm, running
 from tests.unit.jobs.fakes import FakeExecutor, phone

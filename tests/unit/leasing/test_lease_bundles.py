@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from farm.leasing.model import NoSuchLeaseError
 from farm.model.device import Life
+from farm.model.requests import NoSuchLeaseError
 from farm.model.sessions import MatchKeyBusyError, Peer, SessionEnd, SessionOutcome
 from tests.support.leasing_lab import Lab, settle
 from tests.support.tvm import OWN_BUNDLE

@@ -12,10 +12,10 @@ from farm.common.selector import Selector
 from farm.leasing import reports
 from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy, NoSuchLeaseError, PhoneLostError
+from farm.leasing.model import LeasePolicy, PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
-from farm.model.requests import LeaseRequest, LeaseSource
+from farm.model.requests import LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle

@@ -10,8 +10,8 @@ from farm.common.events import EventLog
 from farm.leasing import request_queue
 from farm.leasing import write_queue as book_module
 from farm.leasing.leases import Leasing
-from farm.leasing.model import NoSuchLeaseError
 from farm.model.device import Life
+from farm.model.requests import NoSuchLeaseError
 from farm.store import database
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle

@@ -11,9 +11,9 @@ from farm.common.selector import Selector
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy, NoSuchLeaseError
+from farm.leasing.model import LeasePolicy
 from farm.model.device import Closed, Heat, Life, Service
-from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
 from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.control.callers import Role
 from farm.model.device import Life
 from tests.support.verbs import registered
@@ -124,7 +124,7 @@ async def test_what_is_wrong_with_a_form_is_said_in_its_own_words(
 
 async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
     def held(**_: Any) -> None:
-        raise UserError("bob has pixel", hint="farm device reboot pixel --force")
+        raise UserError("bob holds pixel", Code.DEVICE_HELD, hint="farm device reboot pixel --force")
 
     async with page(Desk(**{"device.reboot": held})) as farm:
         csrf = await farm.sign_in()
@@ -161,8 +161,8 @@ async def test_leases_offer_what_the_role_allows(role: Role, user: str, orders: 
     held = {
         "leases": [
             lease(),
-            lease(id="lease-1-2", device="fire", source="tvm", job="", expires_at=None),
-            lease(id="lease-1-3", device="tab", job="tune-7"),
+            lease(id="lease-1-2", device="fire", source="tvm", job="", personal=False, expires_at=None),
+            lease(id="lease-1-3", device="tab", job="tune-7", personal=False),
         ],
         "waiting": [{"user": "eve", "selector": "android", "priority": 5, "job": "", "waited_s": 7.0}],
         "waiting_more": 3,

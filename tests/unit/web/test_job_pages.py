@@ -62,7 +62,12 @@ def desk(told: dict[str, Any], raw: bytes = b"{}", **answers: Any) -> Desk:
             "job.show": show,
             "job.log_tail": {"lines": [], "start": 0, "next": 0, "number": 0},
             "job.list": {"jobs": [told["job"]], "more": False, "before": ""},
-            "explain": {"subject": known, "lines": ["first", "pixel: is leased"], "estimate_s": 60.0},
+            "explain": {
+                "estimate_s": 60.0,
+                "waits": "",
+                "limits": [],
+                "devices": [{"device": "pixel", "reason": "is leased"}],
+            },
             "artifact.get": Raw(raw),
             "device.readings": {"device": "pixel", "at": [], "columns": []},
             "lease.list": {"leases": [], "waiting": [], "waiting_more": 0},
@@ -316,11 +321,11 @@ async def test_a_rejected_result_is_not_green_on_its_page() -> None:
 
 async def test_a_waiting_job_s_reason_is_said_once_with_its_place_and_the_estimate() -> None:
     queued = row(state="queued", ended_at=None, waits="a: held by ann; b: held by ann")
-    lines = ["bench-1 is queued", "a: held by ann", "b: held by ann", "it should have a phone within 5m"]
+    held = [{"device": device, "reason": "held by ann"} for device in ("a", "b")]
     line = [{"job": "other"}, {"job": "bench-1"}]
     told = desk(
         shown(queued),
-        explain={"subject": "bench-1", "lines": lines, "estimate_s": 300.0},
+        explain={"estimate_s": 300.0, "waits": "", "limits": [], "devices": held},
         **{"lease.list": {"leases": [], "waiting": line, "waiting_more": 0}},
     )
     async with page(told) as farm:

@@ -133,7 +133,7 @@ def test_targets_in_words():
         ("done", {"verdict": "trusted", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "trusted"), "good"),
         ("done", {"verdict": "suspect", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "suspect"), "warn"),
         ("done", {"verdict": "rejected", "estimate": {"median_ms": 1.5}}, ("1.500 ms", "rejected"), "bad"),
-        ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "B is faster"), "good"),
+        ("done", {"comparison": {"ratio": 0.5, "answer": "faster"}}, ("B / A 0.5000", "faster"), "good"),
         ("done", {"comparison": {"ratio": 1.0, "answer": "cannot tell"}}, ("B / A 1.0000", "cannot tell"), "warn"),
         ("done", {"speedup": {"times": 2.0, "answer": "faster"}, "comparison": {}}, ("2.00 times", "faster"), "good"),
         ("done", {"speedup": {"times": 0.5, "answer": "slower"}}, ("0.50 times", "slower"), "bad"),
@@ -151,18 +151,16 @@ def test_a_job_that_is_done_is_as_good_as_its_result(
 
 
 def test_a_reason_is_given_once_for_all_its_devices() -> None:
-    lines = [
-        "last error: the phone is gone",
-        "attempt 1 on pixel is failed: the phone is gone",
-        "your quota of 2 phones is used up",
-        "pixel: held by ann",
-        "fire: held by ann",
-        "tab: in maintenance: its glass is broken",
-        "it should have a phone within 5m",
-    ]
-    assert reasons(lines) == [
-        "your quota of 2 phones is used up", "pixel, fire: held by ann", "tab: in maintenance: its glass is broken",
+    held = [("pixel", "held by ann"), ("fire", "held by ann"), ("tab", "in maintenance: its glass is broken")]
+    explained = {
+        "waits": "",
+        "limits": ["bench: no more than 2 phones at once"],
+        "devices": [{"device": device, "reason": reason} for device, reason in held],
+    }
+    assert reasons(explained) == [
+        "bench: no more than 2 phones at once", "pixel, fire: held by ann", "tab: in maintenance: its glass is broken",
     ]  # fmt: skip
+    assert reasons({"waits": "its turn has not come", "limits": [], "devices": []}) == ["its turn has not come"]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
         "data": {"reason": long}
     }
     desk = device_desk(
-        shown, why=f"closed: {long}", hint="look at it, then `farm device release NAME`", events=[event],
+        shown, why=long, hint="look at it, then `farm device release NAME`", events=[event],
         quarantine={"reason": long, "hint": "", "at": None, "rule": "person", "evidence": []},
     )  # fmt: skip
     async with page(desk) as farm:
@@ -195,10 +195,10 @@ async def test_what_a_quarantine_says_is_said_once() -> None:
 async def test_classes_closed_for_one_reason_share_a_line() -> None:
     classes = {
         "interactive": {"open": True, "reason": ""},
-        "bench": {"open": False, "reason": "closed: it is warm"},
-        "tune": {"open": False, "reason": "closed: it is warm"},
+        "bench": {"open": False, "reason": "it is warm"},
+        "tune": {"open": False, "reason": "it is warm"},
     }
-    assert classes_of(classes) == [("interactive", True, ""), ("bench, tune", False, "closed: it is warm")]
+    assert classes_of(classes) == [("interactive", True, ""), ("bench, tune", False, "it is warm")]
 
 
 class Clock(datetime):

@@ -26,7 +26,7 @@ from farm.model.job import FINAL, AttemptState, Job, JobState
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PHONES = ("p1", "p2", "p3", "p4")
-UNWANTED = {"code": "cancelled", "fault": "user", "message": "not wanted"}
+UNWANTED = {"code": "job_cancelled", "fault": "user", "message": "not wanted"}
 OUTCOMES = (
     Outcome(AttemptState.DONE),
     Outcome(AttemptState.YIELDED),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.adb.client import AdbClient
-from farm.common.errors import Code, ExitCode, FarmError, NotAllowedError, UserError
+from farm.common.errors import ExitCode, FarmError, NotAllowedError, UserError
 from farm.common.events import EventLog
 from farm.common.limits import MAX_LEASE_S
 from farm.common.selector import Selector
@@ -20,8 +20,7 @@ from farm.kinds.lease.spec import LeaseSpec
 from farm.leasing.sessions import digest
 from farm.model.device import DeviceView, Life
 from farm.model.job import Attempt, Job
-from farm.model.requests import Lease, LeaseRequest, LeaseSource
-from tests.support.errors import raises_code
+from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
 
 LIMIT_S = 10.0
 KEY = "phone:" + "0" * 32
@@ -142,11 +141,11 @@ async def test_what_is_told_and_kept_holds_no_key():
         assert KEY not in str((world.facts, world.progress, world.lines))
         assert world.facts["key_sha256"] == (digest(KEY),)
         assert "farm lease" in await asyncio.to_thread(world.said)
-        with raises_code(Code.LEASE_NOT_READY) as unknown:
+        with pytest.raises(NoSuchLeaseError) as unknown:
             world.executor.holder("phnoe")
         assert (unknown.value.exit_code, unknown.value.hint) == (ExitCode.USAGE, "did you mean phone?")
         assert world.executor.holder("lease-") == world.executor.holder("L1")
-        with raises_code(Code.LEASE_NOT_READY):
+        with pytest.raises(NoSuchLeaseError):
             world.executor.holder("")
         assert world.executor.release("L1", "released") == "lease-1"
         result = await task
@@ -154,7 +153,7 @@ async def test_what_is_told_and_kept_holds_no_key():
     with pytest.raises(ConnectionRefusedError):
         await asyncio.to_thread(world.said)
     for order in (lambda: world.executor.release("L1", "again"), lambda: world.executor.holder("phone")):
-        with raises_code(Code.LEASE_NOT_READY):
+        with pytest.raises(NoSuchLeaseError):
             order()
 
 

@@ -13,8 +13,8 @@ from farm.jobs.pool import NotInPoolError
 from farm.kinds.execution import QuiesceParts
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.kinds.tune.spec import TuneSpec
-from farm.leasing.model import NoSuchLeaseError
 from farm.model.device import Life
+from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
 from tests.support.quiet import AS_THEY_ARE
 from tests.unit.jobs.fakes import phone
