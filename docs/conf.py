@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [
-    str(HERE / "_ext"),
-    str(HERE.parent),
-]  # our extensions; farm itself, whose code the reference is made of
+# our extensions; farm itself, whose code the reference is made of
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
 
 from farm import __version__  # noqa: E402
 

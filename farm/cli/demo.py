@@ -23,12 +23,8 @@ from farm.common.errors import HostError, UserError
 if TYPE_CHECKING:
     from farm.simulation.virtual_farm import VirtualFarm
 
-PHONES = (
-    "oneplus-12",
-    "galaxy-note20",
-    "realme-gt-neo3",
-    "oneplus-12",
-)  # three models; the two identical phones share a tuning
+# three models; the two identical phones share a tuning
+PHONES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "oneplus-12")
 PROFILES = "galaxy-a55, galaxy-note20, galaxy-s9, huawei-mate-20, oneplus-12, oneplus-5t, realme-gt-neo3"
 NETWORK = "small_cnn"
 TUNED = "one_conv"  # one operator: a few trials show what tuning is for

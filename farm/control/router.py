@@ -32,9 +32,8 @@ from farm.control.messages import (
     request_id,
 )
 
-STILL_AT_WORK_AFTER_S = (
-    0.5  # a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
-)
+# a call that takes longer is answered "still at work"; the client gives up after 2 s of silence
+STILL_AT_WORK_AFTER_S = 0.5
 SIGN_INTERVAL_S = 2.0  # ... and then again: also how a caller that went away is noticed
 PATIENCE_S = 5.0  # with a caller that reads slower than it is sent to; ZeroMQ keeps 1,000 messages for it meanwhile
 READ_AFTER_S = 5.0  # by then most answers are read, and libzmq has dropped those of ended connections

@@ -30,9 +30,8 @@ class QuiesceConfig:
     # A search holds phones for hours, and compares candidates that all ran under the same conditions.
     tune: Level = Level.OFF
     # The daemon renews it three times within that time.
-    restore_after_s: Annotated[float, Field(ge=5, le=86_400)] = (
-        300.0  # a phone that hears nothing from farm for so long changes itself back
-    )
+    # a phone that hears nothing from farm for so long changes itself back
+    restore_after_s: Annotated[float, Field(ge=5, le=86_400)] = 300.0
 
     def of(self, kind: str, asked: str | None) -> Level:
         """The level of a job of this kind whose option says `asked`."""

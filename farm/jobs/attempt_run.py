@@ -288,9 +288,8 @@ async def salvage(job: Job, executor: Executor | None, jobs: JobTable, contexts:
         return
     try:
         last = jobs.attempts(job.id)[-1]
-        lease = Lease(
-            last.lease, last.device, last.fence, request_of(contexts.kinds, job, frozenset()), granted_at=0.0
-        )  # long over
+        # long over
+        lease = Lease(last.lease, last.device, last.fence, request_of(contexts.kinds, job, frozenset()), granted_at=0.0)
         await executor.salvage(contexts.create(job, last, lease))
     except Exception:
         log.exception("what attempts of %s left could not be kept", job.id)

@@ -21,7 +21,6 @@ class ToolchainConfig:
 class JobsConfig:
     """How jobs run on this host."""
 
-    workers: Annotated[int, Field(gt=0)] = (
-        8  # attempts at once: each compiles on one core and holds some 100 MB of its own
-    )
+    # attempts at once: each compiles on one core and holds some 100 MB of its own
+    workers: Annotated[int, Field(gt=0)] = 8
     user: str = "farm-job"  # whom workers become when the daemon is root and there is such a user

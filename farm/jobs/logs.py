@@ -66,9 +66,8 @@ class AttemptLogs:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._waiters: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._cut: set[tuple[str, int]] = set()  # full ones that have their last line
-        self._lost: dict[
-            tuple[str, int], tuple[LogLine]
-        ] = {}  # the line that says so, in logs that could not be written
+        # the line that says so, in logs that could not be written
+        self._lost: dict[tuple[str, int], tuple[LogLine]] = {}
 
     def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append text of this moment; each of its lines is one of the log's."""

@@ -39,7 +39,6 @@ Flag = Annotated[bool, Strict()]
 Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
-QuiesceLevel = Literal["off", "gentle", "full"]  # farm.devices.quiesce_policy
 Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
 Attempts = Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)]
 TargetText = Annotated[str, Field(min_length=1, max_length=4096)]  # farm.devices.identity.targets reads it
@@ -56,6 +55,12 @@ class Help:
     form: str = ""  # how people write the value, a key of farm.cli.spec_options.FORMS; "": as its type is written
     complete: str = ""  # a function of farm.cli.complete
     option: bool = True  # whether commands have an option for it
+
+
+# Levels of farm.devices.quiesce_policy; None: as configured.
+Quiesce = Annotated[
+    Literal["off", "gentle", "full"] | None, Help("How quiet to make the phone: off, gentle, full.", form="level")
+]
 
 
 @dataclass(frozen=True, slots=True)

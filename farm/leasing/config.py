@@ -26,9 +26,8 @@ class LeaseConfig:
 class UserConfig:
     """What one user may have at once, and how much they count; `[quota]` is for users without a table."""
 
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = (
-        1.0  # share of device-seconds beside other users of the same priority
-    )
+    # share of device-seconds beside other users of the same priority
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     devices: Annotated[int, Field(ge=0)] = 0  # phones held at once, sessions and jobs together; 0: no limit
     jobs: Annotated[int, Field(ge=0)] = 100_000  # jobs not ended yet
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 5  # highest they may ask for (0 .. 10)

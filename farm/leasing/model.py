@@ -32,9 +32,8 @@ class LeasePolicy:
     """How long leasing waits, and what users may have."""
 
     unused_s: float = 5.0  # a TVM grant that is never used
-    recovery_s: float = (
-        60.0  # a job's phone that recovers: cleaning and checking take a second, a reboot ends the lease
-    )
+    # a job's phone that recovers: cleaning and checking take a second, a reboot ends the lease
+    recovery_s: float = 60.0
     allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
     quota: UserConfig = field(default_factory=UserConfig)  # of users who are not in `users`
     users: Mapping[str, UserConfig] = field(default_factory=dict)

@@ -373,9 +373,8 @@ measurement = Table(
     Column("reference_s", Double),  # its median time in that bench, seconds; NULL when the bench was rejected
     Column("nominal_s", Double),  # of the kernel, which the estimate in `summary` was given at; NULL without a kernel
     Column("at", UtcTime, nullable=False),
-    Column(
-        "summary", StrictJson(json_object), nullable=False
-    ),  # what a history shows; a result can be a thousand times larger
+    # what a history shows; a result can be a thousand times larger
+    Column("summary", StrictJson(json_object), nullable=False),
 )
 Index("measurement_of_model", measurement.c.model, measurement.c.seq)
 Index("measurement_of_name", measurement.c.name, measurement.c.seq)

@@ -44,9 +44,8 @@ RECIPE = 1  # raise it when candidates are built differently: what is cached is 
 CLOSE_WAIT_S = 5.0
 ANSWER_BYTES = 1 << 16
 MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
-SERVER_HANG_S = (
-    90.0  # beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
-)
+# beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
+SERVER_HANG_S = 90.0
 POLL_S = 1.0
 MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
 

@@ -145,11 +145,7 @@ class Guard:
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or host_name(hosts[0]) not in self._names:
-            return (
-                421,
-                "The farm is not known by this name",
-                NOT_OUR_NAME,
-            )
+            return 421, "The farm is not known by this name", NOT_OUR_NAME
         if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_TARGET_BYTES:
             return 414, "This address is too long", "Go back to the fleet: /"
         length = headers.get("content-length", "0")

@@ -195,9 +195,8 @@ def test_garbage_on_every_port_moves_nothing(farm, gate, tmp_path):
     memory, descriptors = size_of(*both)
     asyncio.run(Noise(farm, gate, key, 2, http).send({name: count - count // WARM for name, count in MESSAGES.items()}))
     serves(farm)
-    until(
-        lambda: size_of(*both)[1] <= descriptors + 8
-    )  # connections that were left are closed within their time limits
+    # connections that were left are closed within their time limits
+    until(lambda: size_of(*both)[1] <= descriptors + 8)
     assert size_of(*both)[0] - memory < GROWTH_BYTES
     said = farm.daemon.log.read_text(errors="replace")
     for sender in (f"uid {os.geteuid()} pid {os.getpid()}", "key mallory from 127.0.0.1"):  # it did arrive

@@ -89,9 +89,8 @@ class Model:
     ending: str = ""  # a device whose lease is thought to end
     ends: Lease | None = None  # that lease
     kept: dict[str, tuple[QueueKey, float]] = field(default_factory=dict)  # devices kept cool: for whom, until when
-    claimed: dict[QueueKey, tuple[int, float]] = field(
-        default_factory=dict
-    )  # the turn in which a queue claimed, its end
+    # the turn in which a queue claimed, its end
+    claimed: dict[QueueKey, tuple[int, float]] = field(default_factory=dict)
     slots: dict[str, Lease] = field(default_factory=dict)  # worker slots that are kept without a lease
 
     # --- what happens ---

@@ -64,9 +64,8 @@ def running_farm(
     if not anywhere:
         need("g++", "mksh", "toybox")
     test = psutil.Process()
-    others = {
-        process.pid for process in test.children()
-    }  # another farm's, which start processes of their own meanwhile
+    # another farm's, which start processes of their own meanwhile
+    others = {process.pid for process in test.children()}
     all_phones = {**phones_of(profiles), **named}
     with virtual_farm(
         all_phones, config=config, plugged=plugged, isolation=isolation, gate=gate, places=places

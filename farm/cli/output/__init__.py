@@ -127,9 +127,8 @@ def print_error(error: FarmError) -> int:
     """Print an error as one line and its hint as another; returns the exit code."""
     print_note(f"error: {error.message}")
     if evidence := error.evidence.strip().splitlines():
-        line = (
-            evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
-        )  # a traceback's last line says what
+        # a traceback's last line says what
+        line = evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
         said = line.strip()[:300]
         if said not in error.message and not said.endswith(error.message):
             print_note(f"  said: {said}")

@@ -34,10 +34,8 @@ class DaemonFacts:
     summary: Callable[[], Mapping[str, Any]]  # what SUMMARY answers them: boards that registered themselves included
     adb_socket: str
     problems: Callable[[], Awaitable[list[str]]]
-    tvm_server: Callable[[], tuple[str, int]] = lambda: (
-        "",
-        0,
-    )  # what the TVM port is bound to, and the process that has it
+    # what the TVM port is bound to, and the process that has it
+    tvm_server: Callable[[], tuple[str, int]] = lambda: ("", 0)
     web: Callable[[], str] = str  # the page's address; "": there is none
 
 

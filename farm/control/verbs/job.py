@@ -417,12 +417,6 @@ class JobVerbs(VerbGroup):
         ended = [job.id for job in jobs if job.state in FINAL] if results else []
         found = await asyncio.to_thread(self._store.jobs.results, ended) if ended else {}
         rows = [
-            job_row(
-                job,
-                latest.get(job.id),
-                waits=waits.get(job.id, ""),
-                step=self._steps.of(job.id),
-            )
-            for job in jobs
+            job_row(job, latest.get(job.id), waits=waits.get(job.id, ""), step=self._steps.of(job.id)) for job in jobs
         ]
         return [{**row, "result": in_brief(found[row["id"]])} if row["id"] in found else row for row in rows]

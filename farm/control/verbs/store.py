@@ -67,9 +67,8 @@ class EventPace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sent_until_s: dict[
-            int | str, float
-        ] = {}  # by user: when the events so far would have been sent at EVENTS_PER_S
+        # by user: when the events so far would have been sent at EVENTS_PER_S
+        self._sent_until_s: dict[int | str, float] = {}
 
     def pause_s(self, user: int | str, events: int) -> float:
         """How long to wait now that so many more were sent."""

@@ -43,18 +43,15 @@ class HealthConfig:
     data_full_mb: Count = 200  # quarantine: a runtime is 100 MB, a model with its inputs as much again
     data_low_mb: Count = 1000  # warning: Android itself warns at 500 MB
     memory_low_mb: Count = 250  # available; Android's low-memory killer ends cached apps there, then what it finds
-    battery_hot_c: Annotated[float, Field(ge=20, le=80)] = (
-        55.0  # quarantine: cells are made for up to 60 °C; leases end at [heat.end_leases]
-    )
+    # quarantine: cells are made for up to 60 °C; leases end at [heat.end_leases]
+    battery_hot_c: Annotated[float, Field(ge=20, le=80)] = 55.0
     battery_cold_c: Amount = 0.0  # charging below 0 °C plates lithium
     battery_margin_c: Amount = 8.0  # so far below `battery_hot_c` it must fall again
-    worn_percent: Annotated[int, Field(ge=0, le=100)] = (
-        65  # of the design capacity: makers call 80 % the end, a lab can wait a little
-    )
+    # of the design capacity: makers call 80 % the end, a lab can wait a little
+    worn_percent: Annotated[int, Field(ge=0, le=100)] = 65
     worn_cycles: Count = 1200  # makers promise 80 % after 500 to 1600
-    clock_share: Annotated[float, Field(ge=0, le=1)] = (
-        0.7  # of its highest: a cluster allowed less is not the phone that was bought
-    )
+    # of its highest: a cluster allowed less is not the phone that was bought
+    clock_share: Annotated[float, Field(ge=0, le=1)] = 0.7
     load: Amount = 1.5  # 1 min average from which a foreign process disturbs: an idle Android has 0.2 to 1
     foreign_percent: Amount = 20.0  # of a core, over its whole life (ps tells no other share): services stay below
     model: Mapping[str, ModelHealth] = field(default_factory=dict)  # by ro.product.model

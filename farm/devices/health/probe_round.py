@@ -176,9 +176,8 @@ class ProbeRound:
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
         self._paused: dict[str, tuple[float, str]] = {}  # by serial: until when, and for which of `granted_request`
         self._tasks: set[asyncio.Task[None]] = set()
-        self.granted_request: Callable[[str], str] = lambda _: (
-            ""
-        )  # the holder of the device of that name, each time another; "": not leased
+        # the holder of the device of that name, each time another; "": not leased
+        self.granted_request: Callable[[str], str] = lambda _: ""
         self.on_reading: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
 
     def use(self, config: ProbeConfig) -> None:

@@ -235,9 +235,8 @@ class RecoveryProgress:
 
     since_s: float | None = None  # monotonic second at which recovery began; None: nothing is wrong
     tried: tuple[tuple[RecoveryAction, DeviceFault], ...] = ()  # since then
-    spent: tuple[
-        tuple[RecoveryAction, float], ...
-    ] = ()  # actions with a budget and when they were taken, of the last day
+    # actions with a budget and when they were taken, of the last day
+    spent: tuple[tuple[RecoveryAction, float], ...] = ()
     wrong: tuple[float, ...] = ()  # when actions were taken for wrong numbers, of the last day
     found: tuple[tuple[DeviceFault, float], ...] = ()  # what probes found, and when it was last acted on
     under_way: ActionUnderWay | None = None

@@ -32,9 +32,8 @@ class HeatLimits:
     cpu_c: Degrees | None = None  # likewise
     gpu_c: Degrees | None = None  # likewise
     battery_c: Degrees | None = None  # likewise
-    throttle: Annotated[int, Field(ge=ThrottleStatus.NONE, le=max(ThrottleStatus))] | None = (
-        None  # the highest thermal status that is let in: 0 none, 1 light ... 6 shutdown
-    )
+    # the highest thermal status that is let in: 0 none, 1 light ... 6 shutdown
+    throttle: Annotated[int, Field(ge=ThrottleStatus.NONE, le=max(ThrottleStatus))] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,8 @@ class HeatConfig:
     margin_c: Margin = 2.0  # skin and battery must fall so far below a limit: a touch or a short push warms by 1 °C
     core_margin_c: Margin = 5.0  # the same for CPU and GPU: one busy second warms a core by more than that
     cool_for_s: Annotated[float, Field(ge=0, le=3600)] = 20.0  # and stay there: two probes agree
-    stale_s: Annotated[float, Field(ge=0, le=86_400)] = (
-        120.0  # a reading older than this is called old: a dozen probes were missed
-    )
+    # a reading older than this is called old: a dozen probes were missed
+    stale_s: Annotated[float, Field(ge=0, le=86_400)] = 120.0
     hard: HeatLimits = HeatLimits()  # for every class
     interactive: HeatLimits = HeatLimits()
     bench: HeatLimits = HeatLimits()

@@ -247,12 +247,7 @@ def distribution_plot(taken: Samples) -> Plot | None:
         x_label=f"one run, {unit}",
         span=(edges[0] - width / 2, edges[-1] + width / 2),
         panels=[
-            Panel(
-                label="samples",
-                x=middles,
-                lines=[Line(name="samples", values=counts, kind="bars")],
-                marks=marks,
-            )
+            Panel(label="samples", x=middles, lines=[Line(name="samples", values=counts, kind="bars")], marks=marks)
         ],
         table=Table(
             head=("quantile", f"one run, {unit}"),

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, Strict
 
 from farm.common.limits import MAX_NUMBER, MAX_REPEAT
-from farm.jobs.specs import ArtifactOf, Flag, Help, ModelSpec, QuiesceLevel, Seconds, Sha256, Whole
+from farm.jobs.specs import ArtifactOf, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
 from farm.model.requests import LeaseClass
 
 HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
@@ -39,9 +39,7 @@ class BenchSpec(ModelSpec):
     ] = 10
     profile: Annotated[Flag, Help("Also time each operator by itself, where TVM allows.")] = False
     quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False
-    quiesce: Annotated[QuiesceLevel | None, Help("How quiet to make the phone: off, gentle, full.", form="level")] = (
-        None  # as configured
-    )
+    quiesce: Quiesce = None
     inputs: Annotated[
         Sha256 | None,
         ArtifactOf("arrays"),

@@ -18,7 +18,7 @@ from farm.jobs.specs import (
     ModelTask,
     Name,
     PrecisionName,
-    QuiesceLevel,
+    Quiesce,
     Seconds,
     Sha256,
     TargetText,
@@ -38,9 +38,7 @@ class CompareSpec(ModelSpec):
         Seconds, Field(ge=0.1, le=3600), Help("Measure for at most so many seconds.", flag="--measure")
     ] = 60.0
     quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False
-    quiesce: Annotated[QuiesceLevel | None, Help("How quiet to make the phone: off, gentle, full.", form="level")] = (
-        None  # as configured
-    )
+    quiesce: Quiesce = None
     model_b: Annotated[Sha256, ArtifactOf("model"), Help("The model of B; left out: A's.", option=False)]
     name_b: Annotated[Name, Help("What people call the model of B.", option=False)]
     target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.")] = None

@@ -57,11 +57,7 @@ def tuning_plot(
         x_label="time of the search, s",
         span=(0.0, end_s or 1.0),
         panels=[
-            Panel(
-                label=f"estimate, {unit}",
-                x=x,
-                lines=[Line(name="best so far", values=best, kind="steps")],
-            ),
+            Panel(label=f"estimate, {unit}", x=x, lines=[Line(name="best so far", values=best, kind="steps")]),
             Panel(
                 label="trials",
                 x=[0.0, *x],

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
-from farm.jobs.specs import ArtifactOf, Help, ModelSpec, ModelTask, QuiesceLevel, Seconds, Sha256, Whole
+from farm.jobs.specs import ArtifactOf, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
 from farm.model.requests import LeaseClass
 
 
@@ -44,9 +44,7 @@ class TuneSpec(ModelSpec):
     cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.")] = "xgb"
     seed: Annotated[Whole, Field(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
     candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600), Help("Seconds for one candidate on a phone.")] = 10.0
-    quiesce: Annotated[QuiesceLevel | None, Help("How quiet to make the phone: off, gentle, full.", form="level")] = (
-        None  # as configured
-    )
+    quiesce: Quiesce = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,9 +88,8 @@ class Relay:
             return
         if direction is self._up:
             self._ending = self._client_left(error)
-        elif error is None and self._up.tail.endswith(
-            GOODBYE
-        ):  # after the goodbye, the phone may be the first to close
+        # after the goodbye, the phone may be the first to close
+        elif error is None and self._up.tail.endswith(GOODBYE):
             self._ending = (SessionOutcome.CLOSED, "")
         else:
             self._ending = (

@@ -16,11 +16,8 @@ async def test_a_whole_probe_of_a_phone(rig) -> None:
     async with rig(config=FleetConfig(ADOPT_ALL, probe=ProbeConfig(every_s=0.2))) as r:
         view = await r.until(Life.READY)
         health, _ = await probe(r.client, view.serial)
-        assert set(health.missing) <= {
-            "supply",
-            "kernel",
-            "gpu",
-        }  # what this profile has not, or the shell may not read
+        # what this profile has not, or the shell may not read
+        assert set(health.missing) <= {"supply", "kernel", "gpu"}
         assert health.boot_id
         assert health.uptime_s is not None
         assert health.memory_available_bytes

@@ -171,9 +171,8 @@ def test_throttling_does_not_wake_a_hung_server(house, lab, busy):
     lab.fault("plain", "clock_stuck", share=0.5)
     lab.server_hang("plain")
     stopped = "cat /proc/[0-9]*/stat | grep -c '(sh) T'"
-    until(
-        lambda: house.rigs["plain"].text("shell", stopped).strip() == "2"
-    )  # a signal takes effect when its turn comes
+    # a signal takes effect when its turn comes
+    until(lambda: house.rigs["plain"].text("shell", stopped).strip() == "2")
     for _ in range(20):
         assert house.rigs["plain"].text("shell", stopped).strip() == "2"
     lab.fault("plain", "server_resume")

@@ -54,9 +54,8 @@ def test_weights_are_drawn_from_one_seed_in_order():
     assert onnx_bytes("mobilenet_v2") == onnx_bytes("mobilenet_v2")
     weights = parsed("small_cnn").graph.initializer
     digest = hashlib.sha256(b"".join(numpy_helper.to_array(each).tobytes() for each in weights)).hexdigest()
-    assert (
-        digest == "fa65c675e39a2283961713d6e4216757e0f9e69d19cba7a52e80d401b48bdd86"
-    )  # results of other days are compared with today's
+    # results of other days are compared with today's
+    assert digest == "fa65c675e39a2283961713d6e4216757e0f9e69d19cba7a52e80d401b48bdd86"
 
 
 def test_the_command_writes_the_file_or_says_why_not(tmp_path, capsys):

@@ -183,9 +183,8 @@ class ProbeConfig:
     """How often phones are probed, and what of it counts: `[probe]` and `[probe.model."MODEL"]`."""
 
     # A probe takes 0.1 s of a phone; with one an hour, a fault is noticed too late.
-    every_s: Annotated[float, Field(ge=0.2, le=3600)] = (
-        10.0  # per device; a phone under full load warms by less than 5 °C meanwhile
-    )
+    # per device; a phone under full load warms by less than 5 °C meanwhile
+    every_s: Annotated[float, Field(ge=0.2, le=3600)] = 10.0
     model: Mapping[str, SensorPolicy] = field(default_factory=dict)  # by ro.product.model
 
 
