@@ -11,12 +11,13 @@ import platform
 import time
 from pathlib import Path
 
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
 from benchmarks.harness import Context, Figure
 from benchmarks.stock_tuning import answered, serials, stock_phones
 from benchmarks.tune_script import parts, results_s
 from farm.common.errors import HostError
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from farm.tuning.session import Evaluator
 
 PHONES = 4
 PROFILE = "oneplus-12"
@@ -27,7 +28,7 @@ TUNED_PER_PHONE = 24  # trials of a tuning run, in one round
 GOAL = 0.95
 # What a candidate costs at least: each repeat, and the run before them that warms up.
 LEAST_S = (REPEAT + 1) * KERNEL_MS / 1e3
-TUNED_LEAST_S = (Evaluator().number + 1) * KERNEL_MS / 1e3  # as MetaSchedule measures by itself
+TUNED_LEAST_S = (EvaluatorConfig().number + 1) * KERNEL_MS / 1e3  # as MetaSchedule measures by itself
 
 SLOW_MATMUL = f"""
 @I.ir_module
@@ -74,7 +75,7 @@ def _ours(farm: VirtualFarm, devices: int, context: Context) -> float:
     from tests.support.candidates import library, runner_inputs
 
     inputs = runner_inputs([library(context.folder, f"sleep {KERNEL_MS}")] * PER_PHONE * devices)
-    how = Evaluator(number=1, repeat=REPEAT, min_repeat_ms=0)
+    how = EvaluatorConfig(number=1, repeat=REPEAT, min_repeat_ms=0)
     with FarmRunner("android", devices=devices, socket=farm.socket, evaluator=how, same_limit=None) as runner:
         answered(runner.run(inputs[:devices]))
         while len(runner.status().phones) < devices:

@@ -84,10 +84,11 @@ def _turns(rate: Rate, farm: VirtualFarm, path: Path, who: str, context: Context
 
 
 def _ours(farm: VirtualFarm, devices: int, path: Path, count: int) -> float:
-    from farm.client.tuning import FarmRunner
-    from farm.tuning.session import Evaluator
+    from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-    once = Evaluator(number=1, repeat=1, min_repeat_ms=0)
+    from farm.client.tuning import FarmRunner
+
+    once = EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
     with FarmRunner("android", devices=devices, socket=farm.socket, evaluator=once, same_limit=None) as runner:
         while len(runner.status().phones) < devices:
             time.sleep(0.05)

@@ -69,7 +69,7 @@ def spec_of_files(
     A package is for one device, which may be left out: its target is that device's, unless another was asked for.
 
     Raises:
-        BadSpecError: an option is wrong.
+        UserError: an option is wrong.
         UserError: a package is damaged, or of another version.
     """
     fields = {**given, **hashes}

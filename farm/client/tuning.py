@@ -9,14 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
 from farm.client.tuning_phones import FarmPhones, logger
 from farm.common.errors import FarmError
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.tuning.builder import FarmBuilder
 from farm.tuning.candidate import Measured
-from farm.tuning.phone_speed import LIMIT, SpeedJudge, SpeedJudges
+from farm.tuning.phone_speed import LIMIT, SpeedJudge, judge_each_kind
 from farm.tuning.runner import PoolRunner
-from farm.tuning.session import Evaluator
 from farm.tuning.stock import ArchiveLinker, load_intrinsics
 
 __all__ = ["FarmBuilder", "FarmPhones", "FarmRunner"]
@@ -35,7 +36,7 @@ class FarmRunner(PoolRunner):
         *,
         devices: int = 1,
         socket: Path | str | None = None,
-        evaluator: Evaluator | None = None,
+        evaluator: EvaluatorConfig | None = None,
         timeout_s: float = 10.0,
         same_limit: float | None = LIMIT,
         cache: Path | None = None,
@@ -79,7 +80,7 @@ class FarmRunner(PoolRunner):
             timeout_s=timeout_s,
             measured=measured,
             report=on_notice,
-            judge=SpeedJudges(judge_of),
+            judge_of=judge_each_kind(judge_of),
             link=ArchiveLinker(lambda: phones.awaited_target("cpu"), on_notice),
         )
         # Not at garbage collection alone: a script may just end. Giving phones back takes a thread pool, which the

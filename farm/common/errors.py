@@ -65,6 +65,7 @@ class Code(StrEnum):
     BAD_PRECISION = "bad_precision", Fault.USER, "There is no such precision."
     BAD_SELECTOR = "bad_selector", Fault.USER, "The selector does not follow the grammar."
     BAD_SHAPE = "bad_shape", Fault.USER, "The shapes or types cannot be read, or do not fit the model."
+    BAD_SPEC = "bad_spec", Fault.USER, "The job's description is wrong."
     BAD_SPEC_FILE = "bad_spec_file", Fault.USER, "The spec file has a mistake."
     BUNDLE_DAMAGED = "bundle_damaged", Fault.HOST, "Files of a bundle are not what they were when it was added."
     BUNDLE_IN_USE = "bundle_in_use", Fault.USER, "The bundle is on a phone or in a job."
@@ -90,11 +91,13 @@ class Code(StrEnum):
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK = "link", Fault.HOST, "The linker refused the object files."
+    MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."
     NOT_CHECKING = "not_checking", Fault.PHONE, "The device is not being checked."
     NOT_ELF = "not_elf", Fault.USER, "The file is not an ELF file at all."
     NOT_ENDED = "not_ended", Fault.USER, "The job has not ended yet."
+    NOT_IN_POOL = "not_in_pool", Fault.PHONE, "The lease is not in the attempt's pool: ask for the pool again."
     NOT_POISONED = "not_poisoned", Fault.USER, "The artifact is not poisoned."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
@@ -128,10 +131,12 @@ class Code(StrEnum):
     REBOOT_REFUSED = "reboot_refused", Fault.PHONE, "The phone was asked to reboot and did not go down."
     RECORDS_BUSY = "records_busy", Fault.HOST, "Another process writes these records."
     RESULT_NOT_KEPT = "result_not_kept", Fault.FARM, "The attempt's result cannot be kept."
+    RESULT_TOO_LARGE = "result_too_large", Fault.USER, "The result is larger than the farm keeps.", ExitCode.FAILED
     RUNTIME_FOLDER = "runtime_folder", Fault.HOST, "The runtime folder cannot be used."
     SERVER_REFUSED = "server_refused", Fault.PHONE, "The phone's RPC server refused the farm's key."
     SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
     SERVER_START = "server_start", Fault.PHONE, "The RPC server did not start."
+    SESSION = "session", Fault.PHONE, "The phone failed in a session."
     SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
     SIGN_IN = "sign_in", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
     STALE = "stale", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
@@ -149,6 +154,9 @@ class Code(StrEnum):
     UNKNOWN_KIND = "unknown_kind", Fault.USER, "The daemon does not know this request or kind of job."
     UNKNOWN_TOOLCHAIN = "unknown_toolchain", Fault.USER, "There is no toolchain of that name."
     WORKER_BUG = "worker_bug", Fault.FARM, "A worker failed in a way farm did not foresee."
+    WORKER_DIED = "worker_died", Fault.HOST, "A worker ended without a result."
+    WORKER_SILENT = "worker_silent", Fault.HOST, "A worker stopped sending heartbeats and was killed."
+    WRONG_NUMBERS = "wrong_numbers", Fault.PHONE, "A phone computed wrong numbers."
 
 
 class FarmError(Exception):

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 
 import farm
+from farm.common.errors import ModelError, PhoneError
 from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
 from farm.compiler.files import replaced
 from farm.compiler.inputs import Fill, ModelWithInputs, all_inputs, filled, fitted, import_with, read_arrays
@@ -40,7 +41,7 @@ from farm.compiler.package import (
 from farm.compiler.package import LIBRARY as LIBRARY_MEMBER
 from farm.compiler.record_files import read_records
 from farm.compiler.records import FILES, pruned
-from farm.compiler.reference import MiscompiledError, WrongNumbersError, judge, reference_for, within_memory
+from farm.compiler.reference import judge, reference_for, within_memory
 from farm.compiler.targets import TargetRefusedError, abi_of, device_of, is_texture
 
 
@@ -99,8 +100,8 @@ class Build:
         """How far outputs are from the reference, as a result's fields (None where there is no reference).
 
         Raises:
-            WrongNumbersError: too far, and only this phone computes so.
-            MiscompiledError: too far, and TVM on this host computes the same.
+            PhoneError: too far, and only this phone computes so.
+            ModelError: too far, and TVM on this host computes the same.
             TargetRefusedError: too far, and the target is one that this TVM is not trusted with.
         """
         if self.reference is None:
@@ -108,7 +109,7 @@ class Build:
             return {"max_abs_error": None, "max_rel_error": None, "numerics": {"reference": "none", "note": note}}
         try:
             return judge(outputs, self.reference, self.output_names, self.recipe.precision)
-        except (WrongNumbersError, MiscompiledError) as error:
+        except (PhoneError, ModelError) as error:
             if is_texture(self.recipe.target):
                 raise TargetRefusedError(
                     f"TVM {tvm.__version__} generates wrong code for textures: {error.message}", hint="--target adreno"

@@ -36,18 +36,6 @@ RTOL = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
 ATOL = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
-class WrongNumbersError(PhoneError):
-    """A phone computed wrong numbers."""
-
-    code = "wrong_numbers"
-
-
-class MiscompiledError(ModelError):
-    """TVM itself compiles a model wrongly: another phone computes the same wrong numbers."""
-
-    code = "miscompiled"
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How far outputs are from what they should be; `excess` above 1 is too far."""
@@ -134,8 +122,8 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], prec
     """The comparison as a result's fields.
 
     Raises:
-        WrongNumbersError: the outputs are too far off, and the phone alone computes so.
-        MiscompiledError: they are, and TVM on this host computes the same.
+        PhoneError: the outputs are too far off, and the phone alone computes so.
+        ModelError: they are, and TVM on this host computes the same.
     """
     difference = compare(got, reference.outputs, names, precision)
     against_host = compare(got, reference.host_outputs, names, precision)
@@ -145,11 +133,14 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], prec
         )
         where = f"output {difference.output!r}: {problem}"
         if against_host.ok and reference.independent:
-            raise MiscompiledError(
+            raise ModelError(
                 f"wrong numbers, {where}; the phone agrees with TVM on this host, so TVM compiles the model wrongly",
+                Code.MISCOMPILED,
                 hint="another target or TVM version; report it to TVM with this model",
             )
-        raise WrongNumbersError(f"wrong numbers, {where}", hint="another phone of this kind tells phone from compiler")
+        raise PhoneError(
+            f"wrong numbers, {where}", Code.WRONG_NUMBERS, hint="another phone of this kind tells phone from compiler"
+        )
     return {
         "max_abs_error": difference.max_abs_error,
         "max_rel_error": difference.max_rel_error,

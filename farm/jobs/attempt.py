@@ -23,29 +23,10 @@ HELLO_LIMIT_S = 20.0  # from fork to hello takes 5 ms; a host that swaps may nee
 SILENCE_LIMIT_S = 15.0  # workers send a heartbeat every second from a thread of their own
 
 
-class WorkerDiedError(HostError):
-    """A worker ended without a result."""
-
-    code = "worker_died"
-
-
-class WorkerSilentError(HostError):
-    """A worker stopped sending heartbeats and was killed."""
-
-    code = "worker_silent"
-
-
 class AttemptTimeoutError(UserError):
     """An attempt took longer than its time limit and was killed."""
 
     code = "timeout"
-    exit_code = 1
-
-
-class ResultTooLargeError(UserError):
-    """An attempt's result is larger than the farm keeps."""
-
-    code = "result_too_large"
     exit_code = 1
 
 
@@ -146,7 +127,7 @@ def overdue(watch: HeartbeatWatch, timeout_s: float, now_s: float) -> FarmError 
         )
     limit_s = SILENCE_LIMIT_S if watch.greeted else HELLO_LIMIT_S
     if now_s - watch.last_message_s >= limit_s:
-        return WorkerSilentError(f"the worker sent nothing for {limit_s:g} s; it was at: {watch.step}")
+        return HostError(f"the worker sent nothing for {limit_s:g} s; it was at: {watch.step}", Code.WORKER_SILENT)
     return None
 
 
@@ -214,7 +195,7 @@ class LiveAttempt:
         elif isinstance(value, Mapping):
             try:
                 check_report(value)
-            except ResultTooLargeError as too_large:
+            except UserError as too_large:
                 self.result.set_exception(too_large)
             else:
                 self.result.set_result(value)
@@ -226,7 +207,7 @@ def check_report(value: Mapping[str, Any]) -> None:
     """Refuse a worker's report that cannot become a result.
 
     Raises:
-        ResultTooLargeError: it is too large.
+        UserError: it is too large.
         ProtocolError: it is no JSON.
     """
     try:
@@ -234,8 +215,9 @@ def check_report(value: Mapping[str, Any]) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"the worker's report is no JSON: {error}") from error
     if size > MAX_REPORT_BYTES:
-        raise ResultTooLargeError(
+        raise UserError(
             f"the result has {size:,} bytes as JSON; at most {MAX_REPORT_BYTES:,} are kept",
+            Code.RESULT_TOO_LARGE,
             hint="ask for less (top_k, repeat), or put arrays into an artifact",
         )
 

@@ -252,7 +252,7 @@ class AttemptContextFactory:
         """The context for the executor of that attempt.
 
         Raises:
-            BadSpecError: the job's spec is of another release and cannot be read.
+            UserError: the job's spec is of another release and cannot be read.
         """
         return AttemptContext(
             job=job,

@@ -16,7 +16,7 @@ from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector
 from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
 from farm.jobs.queue.model import NoSuchJobError
-from farm.jobs.specs import ALL, BadSpecError, JobSpec, Kinds, ModelSpec
+from farm.jobs.specs import ALL, JobSpec, Kinds, ModelSpec
 from farm.leasing.allocator.explain import unleasable_reason
 from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life, Service
@@ -57,14 +57,14 @@ def plan(
     Raises:
         UserError: the selector does not follow the grammar.
         NoPhoneError: no phone matches, and one must.
-        BadSpecError: more jobs than one submit may have, or none of the phones has the compile target.
+        UserError: more jobs than one submit may have, or none of the phones has the compile target.
     """
     selector = _parsed(spec.on)
     matching = [view for view in devices if view.adopted and selector.matches(view.labels, view.aliases)]
     _check_target(spec, matching)
     places = _places(spec, matching)
     if len(places) > MAX_JOBS_AT_ONCE:
-        raise BadSpecError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once")
+        raise UserError(f"that is {len(places)} jobs; at most {MAX_JOBS_AT_ONCE} are taken at once", Code.BAD_SPEC)
     warnings = _lacking(spec, selector, devices, matching, places, must_match=must_match)
     fresh = iter(ids)
     array = next(fresh) if spec.devices != 1 and not spec.pooled else ""
@@ -197,7 +197,7 @@ def _check_target(spec: JobSpec, matching: Sequence[DeviceView]) -> None:
         if isinstance(refused[0], ForeignTargetError):
             raise refused[0]
         why, hint = why_not_on(text, [(name, each.targets, each.gpu.model or each.gpu.family) for name, each in known])
-        raise BadSpecError(f"no phone that matches {spec.on} has the target {text!r}: {why}", hint=hint)
+        raise UserError(f"no phone that matches {spec.on} has the target {text!r}: {why}", Code.BAD_SPEC, hint=hint)
 
 
 def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from farm.common.errors import FarmError, PhoneError, UserError
+from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import PoolingTraits, alike
 from farm.leasing.allocator.explain import unleasable_reason
@@ -25,15 +25,11 @@ UNLIKE = "it is not identical to the other phones of its job any more"
 SPARE = "given back: its job has no more use for it"
 
 
-class NotInPoolError(PhoneError):
-    """The lease is not (or no longer) in the attempt's pool: ask for the pool again."""
-
-    code = "not_in_pool"
-
-
-def not_in_pool(lease_id: str) -> NotInPoolError:
+def not_in_pool(lease_id: str) -> PhoneError:
     """The error for a phone that has left, or is about to."""
-    return NotInPoolError(f"the lease {lease_id} is not in the pool", hint="ask for the pool: some phones left")
+    return PhoneError(
+        f"the lease {lease_id} is not in the pool", Code.NOT_IN_POOL, hint="ask for the pool: some phones left"
+    )
 
 
 def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
@@ -224,7 +220,7 @@ class Pool:
         """The phone of a lease that is in the pool.
 
         Raises:
-            NotInPoolError: it is not.
+            PhoneError: it is not.
         """
         if lease_id not in self._held:
             raise not_in_pool(lease_id)
@@ -243,7 +239,7 @@ class Pool:
         """Let others have a phone, and ask for another one behind them.
 
         Raises:
-            NotInPoolError: it is not in the pool.
+            PhoneError: it is not in the pool.
         """
         self.check(lease_id)
         device = self._held.pop(lease_id).device

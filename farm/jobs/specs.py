@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, ge
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.files import SHA256_FORM
 from farm.common.limits import (
@@ -71,13 +71,7 @@ class ArtifactOf:
     kept: bool = False  # of records: those of the farm can be named, too
 
 
-class BadSpecError(UserError):
-    """The job's description is wrong."""
-
-    code = "bad_spec"
-
-
-class MissingOptionError(BadSpecError):
+class MissingOptionError(UserError):
     """An option without a default is not given."""
 
     code = "missing_option"
@@ -139,14 +133,14 @@ class JobSpec:
         """The spec in JSON fields; None means the default.
 
         Raises:
-            BadSpecError: a field is missing, unknown or out of range; the message names it.
+            UserError: a field is missing, unknown or out of range; the message names it.
         """
         known = {each.name for each in fields(cls)}
         unknown = sorted(given.keys() - known - {"kind"})
         if unknown:
             near = nearest(unknown[0], known)
             hint = f"did you mean {near[0]!r}?" if near else f"options: {', '.join(sorted(known))}"
-            raise BadSpecError(f"{cls.kind} has no option {unknown[0]!r}", hint=hint)
+            raise UserError(f"{cls.kind} has no option {unknown[0]!r}", Code.BAD_SPEC, hint=hint)
         wanted = {name: value for name, value in given.items() if value is not None and name != "kind"}
         try:
             spec: Self = _adapter(cls).validate_python(wanted)
@@ -156,7 +150,7 @@ class JobSpec:
                 missing = MissingOptionError(f"{cls.kind} option {where!r} {problem}", hint=f"give {where}")
                 missing.option = where
                 raise missing from error
-            raise BadSpecError(f"{cls.kind} option {where!r} {problem}", hint=hint) from error
+            raise UserError(f"{cls.kind} option {where!r} {problem}", Code.BAD_SPEC, hint=hint) from error
         return spec
 
     def to_wire(self) -> dict[str, Any]:
@@ -212,11 +206,11 @@ def spec_from_wire(kinds: Kinds, given: Mapping[str, Any]) -> JobSpec:
     """The spec of whatever kind `given["kind"]` names.
 
     Raises:
-        BadSpecError: there is no such kind, or a field is wrong.
+        UserError: there is no such kind, or a field is wrong.
     """
     kind = given.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise BadSpecError(f"there is no kind of job {str(kind)[:80]!r}", hint=f"kinds: {', '.join(kinds)}")
+        raise UserError(f"there is no kind of job {str(kind)[:80]!r}", Code.BAD_SPEC, hint=f"kinds: {', '.join(kinds)}")
     return kinds[kind].from_wire(given)
 
 

@@ -28,9 +28,7 @@ from farm.jobs.attempt import (
     HeartbeatWatch,
     LiveAttempt,
     Task,
-    WorkerDiedError,
     WorkerListener,
-    WorkerSilentError,
     next_check_s,
     overdue,
 )
@@ -155,7 +153,7 @@ class Supervisor:
         """Run one attempt in a fresh worker and return its result.
 
         Raises:
-            WorkerDiedError, WorkerSilentError, AttemptTimeoutError, ZygoteDiedError: what became of the worker.
+            HostError, AttemptTimeoutError: what became of the worker.
             ToolchainError: the toolchain did not come up; no work was begun.
             FarmError: what the worker itself reported.
         """
@@ -287,9 +285,9 @@ def _how_ended(error: BaseException | None) -> str:
             return "done"
         case asyncio.CancelledError():
             return "cancelled"
-        case WorkerDiedError() | ZygoteDiedError():
+        case ZygoteDiedError() | HostError(code=Code.WORKER_DIED):
             return "died"
-        case WorkerSilentError():
+        case HostError(code=Code.WORKER_SILENT):
             return "silent"
         case AttemptTimeoutError():
             return "timeout"
@@ -351,7 +349,7 @@ async def _end(zygote: Zygote, attempt: str, *, polite: bool) -> None:
     zygote.forget(attempt)
 
 
-def _died(attempt: LiveAttempt, exited: Exited, output: str) -> WorkerDiedError:
+def _died(attempt: LiveAttempt, exited: Exited, output: str) -> HostError:
     if exited.signal is not None:
         try:
             how = f"was killed by {signal.Signals(exited.signal).name}"
@@ -359,8 +357,9 @@ def _died(attempt: LiveAttempt, exited: Exited, output: str) -> WorkerDiedError:
             how = f"was killed by signal {exited.signal}"
     else:
         how = f"exited with code {exited.code}"
-    return WorkerDiedError(
+    return HostError(
         f"the worker {how} without a result; it was at: {attempt.watch.step}",
+        Code.WORKER_DIED,
         hint="SIGKILL often means the host ran out of memory" if exited.signal == signal.SIGKILL else "",
         evidence=output,
     )

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
 from farm.common.errors import FarmError
 from farm.compiler.tvm_errors import first_line
 from farm.measure.series import LONGEST_S, SHORTEST_S
 from farm.tuning.candidate import Measured, TryEnd
-from farm.tuning.phone_speed import SpeedJudge, SpeedJudges
+from farm.tuning.phone_speed import JudgeOf, SpeedOpinion
 from farm.tuning.phones import PhoneSource, PooledPhone
-from farm.tuning.session import CandidateSession, Evaluator, bytes_of
+from farm.tuning.session import CandidateSession, bytes_of
 
 if TYPE_CHECKING:
     from farm.tuning.runner import CandidateQueue, QueuedCandidate
@@ -34,9 +36,9 @@ CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that 
 class SlotSettings:
     """What all phones of a run share."""
 
-    evaluator: Evaluator
+    evaluator: EvaluatorConfig
     timeout_s: float  # of one candidate on a phone, its upload included
-    judge: SpeedJudge | SpeedJudges | None = None
+    judge_of: JudgeOf = lambda _: None
     link: Callable[[bytes], bytes] = bytes  # makes a library of what a builder made; may raise CandidateError
 
 
@@ -164,12 +166,11 @@ class MeasurementSlot:
 
     def _check_speed(self, kind: str = "") -> bool:
         """Have the phone's speed checked, for candidates of a kind; False when its session broke in that."""
-        if self._settings.judge is None or self._session is None:
-            self._failures = 0
-            return True
+        assert self._session is not None
         self._set_deadline(OPEN_LIMIT_S)
         try:
-            opinion = self._settings.judge.check(self.phone.device, self._session.raw, kind)
+            judge = self._settings.judge_of(kind)
+            opinion = judge.check(self.phone.device, self._session.raw) if judge else SpeedOpinion()
         except Exception as error:  # noqa: BLE001 - as in _begin
             self._note_failure(f"its reference kernel failed: {first_line(error)}")
             self._discard_session(self._failure)

@@ -10,6 +10,7 @@ for another chip's caches and clocks. Whether it is the nominal's phone, or came
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import threading
@@ -145,13 +146,12 @@ class SpeedJudge:
         self.scales: dict[str, Scale] = {}
         self.left_out: dict[str, str] = {}  # for now
 
-    def check(self, device: str, session: Any, kind: str = "") -> SpeedOpinion:  # noqa: ARG002 - its kernel says what kind
+    def check(self, device: str, session: Any) -> SpeedOpinion:
         """What `device` is worth now; measured when it joins and then from time to time, else remembered.
 
         Args:
             device: the phone's name.
             session: an open `tvm.rpc.RPCSession` to it, which nothing else uses meanwhile.
-            kind: of device the candidate at hand is for ("cpu", "opencl"), "" while there is none; not used here.
 
         Raises:
             ValueError: the phone's clock gave no valid time.
@@ -196,21 +196,17 @@ class SpeedJudge:
             return found
 
 
-class SpeedJudges:
-    """A judge for each kind of device, for runs whose kind of device is known with their first candidate only."""
+# The judge for a kind of device that candidates are for ("cpu", "opencl"); "" while there is no candidate.
+# None: phones are not judged for that.
+JudgeOf = Callable[[str], SpeedJudge | None]
 
-    def __init__(self, judge_of: Callable[[str], SpeedJudge | None]) -> None:
-        """`judge_of`: makes the one for "cpu", "opencl" ..., once; None: phones are not judged for those."""
-        self._judge_of = judge_of
-        self._judges: dict[str, SpeedJudge | None] = {}
-        self._lock = threading.Lock()
 
-    def check(self, device: str, session: Any, kind: str) -> SpeedOpinion:
-        """As `SpeedJudge.check`; before there is a candidate, nothing is known of the phone."""
-        if not kind:
-            return SpeedOpinion()
-        with self._lock:
-            if kind not in self._judges:
-                self._judges[kind] = self._judge_of(kind)
-            judge = self._judges[kind]
-        return SpeedOpinion() if judge is None else judge.check(device, session)
+def judge_each_kind(make: JudgeOf) -> JudgeOf:
+    """A judge for each kind of device, which `make` makes once; none while there is no candidate."""
+    lock, made = threading.Lock(), functools.cache(make)
+
+    def judge_of(kind: str) -> SpeedJudge | None:
+        with lock:
+            return made(kind) if kind else None
+
+    return judge_of

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from tvm.s_tir.meta_schedule import _ffi_api
-from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerResult
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFuture, RunnerResult
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.tuning.candidate import CandidateError, CandidateTries, Measured, TryEnd, after_try
 from farm.tuning.host_faults import cannot_build, host_errno
 from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
-from farm.tuning.phone_speed import SpeedJudge, SpeedJudges
+from farm.tuning.phone_speed import JudgeOf
 from farm.tuning.phones import PhoneSource, PooledPhone, PoolState
-from farm.tuning.session import ArgsInfo, Evaluator, args_info_from
+from farm.tuning.session import ArgsInfo, args_info_from
 
 POLL_S = 0.2  # between two polls of the source, and so the grain of a candidate's time limit
 LEAVE_S = 10.0
@@ -283,11 +283,11 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         self,
         source: PhoneSource,
         *,
-        evaluator: Evaluator | None = None,
+        evaluator: EvaluatorConfig | None = None,
         timeout_s: float = 10.0,
         measured: Callable[[Measured], None] = lambda _: None,
         report: Callable[[str], None] = lambda _: None,
-        judge: SpeedJudge | SpeedJudges | None = None,
+        judge_of: JudgeOf = lambda _: None,
         link: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """Begin to look for phones.
@@ -298,10 +298,12 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
             timeout_s: of one candidate on a phone, its upload included.
             measured: called with every measurement before it is answered, in the phone's thread.
             report: called with sentences for people: that the run waits for phones, and why.
-            judge: checks each phone before each of its candidates; scales what it measures, or has it put out.
+            judge_of: its judges check each phone before each candidate, scale what it measures, or have it put out.
             link: makes a library of what a builder made; may raise CandidateError. In a thread of its own.
         """
-        self._pool = PhonePool(source, SlotSettings(evaluator or Evaluator(), timeout_s, judge, link), measured, report)
+        self._pool = PhonePool(
+            source, SlotSettings(evaluator or EvaluatorConfig(), timeout_s, judge_of, link), measured, report
+        )
         # The C++ side keeps this function, and with it the pool, but not this object.
         self.__init_handle_by_constructor__(_ffi_api.RunnerPyRunner, self._pool.run)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import tvm
 from tvm import rpc
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.jobs.attempt import SessionOffer
 
@@ -26,16 +27,6 @@ RENEW_BYTES = 64 << 20  # of uploads, which lie in the phone's work folder until
 RENEW_BUFFER_BYTES = 256 << 20  # of argument buffers
 
 ArgsInfo = tuple[tuple[str, str, tuple[int, ...]], ...]  # ("TENSOR", dtype, shape) of each argument
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluator:
-    """How often a candidate is run. Same fields and defaults as MetaSchedule's EvaluatorConfig."""
-
-    number: int = 3
-    repeat: int = 1
-    min_repeat_ms: int = 100
-    enable_cpu_cache_flush: bool = False
 
 
 @dataclass(slots=True)
@@ -79,7 +70,7 @@ class CandidateSession:
         """One round trip; raises when the phone does not answer."""
         self._kept.append(self.raw.get_function("tvm.rpc.server.upload"))
 
-    def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: Evaluator) -> Any:
+    def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: EvaluatorConfig) -> Any:
         """Everything up to the first run: returns what measures when it is called."""
         self.touched = self.starting = False
         self._candidates += 1

@@ -169,7 +169,7 @@ class WorkerChannel:
         """Report the attempt's result.
 
         Raises:
-            ResultTooLargeError: it is too large; nothing was reported.
+            UserError: it is too large; nothing was reported.
             ProtocolError: it is no JSON; nothing was reported.
         """
         check_report(value)

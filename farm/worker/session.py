@@ -37,13 +37,7 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
-class PhoneSessionError(PhoneError):
-    """The phone failed in a session."""
-
-    code = "session"
-
-
-class PhoneProcessError(PhoneSessionError):
+class PhoneProcessError(PhoneError):
     """The process that served the session is gone: it crashed, or the session was cut."""
 
 
@@ -59,13 +53,13 @@ class PhoneSession:
         """The phone's device by TVM's name (`cpu`, `opencl`, `vulkan`).
 
         Raises:
-            PhoneSessionError: the phone has none.
+            PhoneError: the phone has none.
         """
         device = self.raw.device(name, 0)
         if name != "cpu":
             with on_phone(f"looking for {name}"):
                 if not device.exist:
-                    raise PhoneSessionError(f"the phone has no {name} device, or its driver does not load")
+                    raise PhoneError(f"the phone has no {name} device, or its driver does not load", Code.SESSION)
         return device
 
     def load(self, library: Path, name: str) -> Any:
@@ -96,7 +90,7 @@ def opened(offer: SessionOffer) -> Iterator[PhoneSession]:
     """Connect through the gate with the offered match key; close in the end.
 
     Raises:
-        PhoneSessionError: the phone did not take the session.
+        PhoneError: the phone did not take the session.
     """
     with on_phone("opening the session"):
         session = PhoneSession(rpc.connect(offer.host, offer.port, key=offer.key))
@@ -114,7 +108,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
 
     Raises:
         PhoneError: the phone said that it has no memory left.
-        PhoneSessionError: all else.
+        PhoneError: all else.
     """
     try:
         yield
@@ -132,8 +126,8 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
             ) from error
         if "kShutdown" in text:
             died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
-            raise PhoneProcessError(f"{step} failed: {died}", evidence=evidence) from error
-        raise PhoneSessionError(f"{step} failed: {first_line(error)}", evidence=evidence) from error
+            raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION, evidence=evidence) from error
+        raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION, evidence=evidence) from error
 
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder

@@ -7,17 +7,17 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.client.tuning import FarmRunner
 from farm.common.errors import NoPhoneError, NotAllowedError
 from farm.simulation.virtual_farm import VirtualFarm
 from farm.tuning.candidate import Measured
-from farm.tuning.session import Evaluator
 from tests.support.candidates import library, module, runner_inputs, target
 from tests.support.waiting import until
 from tests.support.whole_farm import Phone, phones, until_status
 
-ONCE = Evaluator(number=1, repeat=1, min_repeat_ms=0)
+ONCE = EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
 GOVERNOR = "class/kgsl/kgsl-3d0/devfreq/governor"
 
 pytestmark = pytest.mark.farm("galaxy-s9", "oneplus-12", "oneplus-12")

@@ -11,9 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
+from farm.common.errors import Code
+from tests.support.errors import raises_code
+
 pytest.importorskip("tvm")
 
-from farm.jobs.attempt import Task, WorkerDiedError
+from farm.jobs.attempt import Task
 from tests.integration.test_workers import Host, gone, lab_in
 
 
@@ -39,7 +42,7 @@ async def test_nothing_survives_a_worker_that_is_killed_while_it_builds(tmp_path
         assert step == "building"
         assert len(told["family"]) >= 2  # the server and the build
         os.kill(told["worker"], signal.SIGKILL)
-        with pytest.raises(WorkerDiedError):
+        with raises_code(Code.WORKER_DIED):
             await running
         for pid in told["family"]:
             await gone(pid)

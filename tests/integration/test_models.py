@@ -17,7 +17,7 @@ from farm.compiler.compile import Recipe, compile_library
 from farm.compiler.inputs import all_inputs, filled, fitted, import_with, read_arrays
 from farm.compiler.load import load, read
 from farm.compiler.model import Reference, TensorSpec
-from farm.compiler.reference import MiscompiledError, WrongNumbersError, compare, judge, reference_for
+from farm.compiler.reference import compare, judge, reference_for
 from farm.compiler.targets import TargetError, abi_of
 from farm.worker.outputs import check_labels, largest, read_labels, save_arrays
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
@@ -376,9 +376,9 @@ def test_integers_must_be_equal_and_outputs_complete():
 
 def test_the_blame_for_wrong_numbers_goes_where_it_belongs():
     right, wrong = (floats(1.0),), (floats(2.0),)
-    with pytest.raises(MiscompiledError, match="TVM compiles the model wrongly"):
+    with raises_code(Code.MISCOMPILED, match="TVM compiles the model wrongly"):
         judge(wrong, Reference(right, wrong, independent=True, by="numpy"), ["y"])
-    with pytest.raises(WrongNumbersError, match=r"output 'y': off by 1 \(") as caught:
+    with raises_code(Code.WRONG_NUMBERS, match=r"output 'y': off by 1 \(") as caught:
         judge(wrong, Reference(right, right, independent=True, by="numpy"), ["y"])
     assert caught.value.fault == "phone"
     assert judge(right, Reference(right, right, independent=True, by="numpy"), ["y"])["max_abs_error"] == 0

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.common.errors import Code, PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
@@ -28,10 +29,10 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from farm.tuning.builder import BuildError, FarmBuilder
 from farm.tuning.measurement_slot import MAX_FAILURES
 from farm.tuning.runner import PoolRunner
-from farm.tuning.session import PROBE_MS, CandidateSession, Evaluator
+from farm.tuning.session import PROBE_MS, CandidateSession
 from tests.support.needs import need
 
-ONCE = Evaluator(number=1, repeat=2, min_repeat_ms=0)
+ONCE = EvaluatorConfig(number=1, repeat=2, min_repeat_ms=0)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_the_runs_that_count_last_as_long_as_asked_together(host, folder, monkey
         return lambda *given: (numbers.append((given[4], given[6])), found(*given))[1]
 
     monkeypatch.setattr(CandidateSession, "function", recorded)
-    how = Evaluator(number=2, repeat=3, min_repeat_ms=40)
+    how = EvaluatorConfig(number=2, repeat=3, min_repeat_ms=40)
     with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=how) as runner:
         [found] = results(runner, [library(folder, "sleep 1")])
     (_, probe_ms), *counted = numbers
@@ -166,7 +167,7 @@ class BrokenKernel:
     def __init__(self, bad):
         self.bad = bad
 
-    def check(self, device, session, kind):
+    def check(self, device, session):
         if device == self.bad:
             raise RuntimeError("CL_OUT_OF_RESOURCES")
         return SimpleNamespace(factor=1.0, out="")
@@ -177,7 +178,7 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
     told = []
     with (
         StagedPhones(2, **host) as phones,
-        PoolRunner(phones, evaluator=ONCE, judge=BrokenKernel("host-2"), report=told.append) as runner,
+        PoolRunner(phones, evaluator=ONCE, judge_of=lambda _: BrokenKernel("host-2"), report=told.append) as runner,
     ):
         assert all(each.error_msg is None for each in results(runner, [library(folder, "sleep 2")] * 5))
         poll(lambda: "host-2" in phones.given_back)

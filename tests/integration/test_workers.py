@@ -12,7 +12,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farm.common.errors import FarmError, ModelError, ProtocolError, UserError
+from farm.common.errors import Code, FarmError, ModelError, ProtocolError, UserError
 from farm.common.install import pip_install
 from farm.control.artifacts import ArtifactFolder
 from farm.control.server import WorkerServer
@@ -21,17 +21,15 @@ from farm.jobs import supervisor as supervisor_module
 from farm.jobs.attempt import (
     MAX_REPORT_BYTES,
     AttemptTimeoutError,
-    ResultTooLargeError,
     SessionOffer,
     Task,
-    WorkerDiedError,
-    WorkerSilentError,
     YieldedError,
     no_verb,
 )
 from farm.jobs.supervisor import Supervisor, _ready
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
 from farm.worker import zygote as worker_zygote
+from tests.support.errors import raises_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -158,7 +156,7 @@ async def test_many_attempts_at_once(lab):
     ],
 )
 async def test_a_worker_that_dies_is_reported(lab, do, said):
-    with pytest.raises(WorkerDiedError, match=said):
+    with raises_code(Code.WORKER_DIED, match=said):
         await lab.run(do)
     assert (await lab.run("answer"))["tvm"]
 
@@ -196,7 +194,7 @@ async def test_a_cancelled_attempt_leaves_nothing(lab):
 async def test_a_silent_worker_is_killed(lab, monkeypatch):
     monkeypatch.setattr(attempt_module, "SILENCE_LIMIT_S", 4.0)
     host = Host()
-    with pytest.raises(WorkerSilentError, match="sent nothing for 4 s; it was at: stopping"):
+    with raises_code(Code.WORKER_SILENT, match="sent nothing for 4 s; it was at: stopping"):
         await lab.run("stop_itself", host)
     await gone((await host.heard.get())[1]["pid"])
 
@@ -239,7 +237,7 @@ async def test_what_a_worker_says_is_kept_in_order_with_its_level(lab):
 
 async def test_a_crash_leaves_its_trace_in_the_log(lab):
     host = Host()
-    with pytest.raises(WorkerDiedError) as caught:
+    with raises_code(Code.WORKER_DIED) as caught:
         await lab.run("segfault", host)
     assert any("misbehaving.py" in line for line, _ in host.lines)
     assert 'File "' in caught.value.evidence
@@ -256,7 +254,7 @@ async def test_a_worker_that_writes_without_end_comes_to_its_end_and_only_the_be
 async def test_a_result_that_is_too_large_fails_the_attempt_not_the_worker(lab):
     assert len((await lab.run("a_result_of", bytes=MAX_REPORT_BYTES - 100))["x"]) == MAX_REPORT_BYTES - 100
     for size in (MAX_REPORT_BYTES + 1, 8 << 20):
-        with pytest.raises(ResultTooLargeError, match="at most") as caught:
+        with raises_code(Code.RESULT_TOO_LARGE, match="at most") as caught:
             await lab.run("a_result_of", bytes=size)
         assert caught.value.fault == "user"
     with pytest.raises(FarmError, match="no JSON"):
@@ -264,7 +262,7 @@ async def test_a_result_that_is_too_large_fails_the_attempt_not_the_worker(lab):
 
 
 async def test_a_result_that_is_pushed_past_the_worker_is_measured_again(lab):
-    with pytest.raises(ResultTooLargeError):
+    with raises_code(Code.RESULT_TOO_LARGE):
         await lab.run("push_a_result_of", bytes=MAX_REPORT_BYTES + 1)
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from farm.common.errors import Code, UserError
 from farm.jobs.specs import (
     ArtifactOf,
-    BadSpecError,
     BundleUse,
     Flag,
     Help,
@@ -55,12 +55,16 @@ class CompareSpec(ModelSpec):
     def __post_init__(self) -> None:
         """Refuse builds that do not differ as the spec says."""
         if (self.bundle is None) != (self.bundle_b is None):
-            raise BadSpecError("bundles are compared two at a time", hint="give both: --bundle NAME --bundle-b NAME")
+            raise UserError(
+                "bundles are compared two at a time", Code.BAD_SPEC, hint="give both: --bundle NAME --bundle-b NAME"
+            )
         a = (self.model, self.target, self.precision, self.records)
         b = (self.target_b or self.target, self.precision_b or self.precision, self.records_b or self.records)
         if self.bundle is not None and a != (self.model_b, *b):
-            raise BadSpecError(
-                "two bundles are compared with one build of one model", hint="leave out B with all its fields"
+            raise UserError(
+                "two bundles are compared with one build of one model",
+                Code.BAD_SPEC,
+                hint="leave out B with all its fields",
             )
 
     @classmethod

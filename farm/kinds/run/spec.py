@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_TOP_K
-from farm.jobs.specs import ArtifactOf, BadSpecError, Help, ModelSpec, Sha256, Whole
+from farm.jobs.specs import ArtifactOf, Help, ModelSpec, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +30,6 @@ class RunSpec(ModelSpec):
     def __post_init__(self) -> None:
         """Refuse what would be found out only with a phone in hand."""
         if self.labels and not self.top_k:
-            raise BadSpecError("labels are for the largest elements, and top_k is 0", hint="give top_k too, say 5")
+            raise UserError(
+                "labels are for the largest elements, and top_k is 0", Code.BAD_SPEC, hint="give top_k too, say 5"
+            )

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from farm.common.errors import FarmError, Fault, ProtocolError
+from farm.common.errors import FarmError, Fault, PhoneError, ProtocolError
 from farm.common.files import is_sha256
 from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
-from farm.jobs.pool import NotInPoolError, Pool, not_in_pool
+from farm.jobs.pool import Pool, not_in_pool
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
 from farm.model.requests import NoSuchLeaseError
@@ -55,7 +55,7 @@ class PoolHost(KeepingHost):
         It is not changed back here: a phone that leaves the pool quiet is cleaned and checked.
 
         Raises:
-            NotInPoolError: it has left the pool.
+            PhoneError: it has left the pool.
         """
         device = self.pool.check(lease)
         if lease not in self.quiet:
@@ -70,7 +70,7 @@ class PoolHost(KeepingHost):
         """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""
         try:
             self.pool.check(lease)
-        except NotInPoolError:
+        except PhoneError:
             return
         self.parts.leasing.abort(lease, reason)
 

@@ -40,7 +40,6 @@ from farm.tuning.phones import PhoneSource, PooledPhone
 from farm.tuning.progress import SearchStatus, eta_s, news_due, replayed, thinned
 from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search, SearchOptions, measure_defaults
-from farm.tuning.session import Evaluator
 from farm.tuning.stock import load_intrinsics
 from farm.worker.session import PhoneSession, first_run, opened
 from farm.worker.timing import MIN_SAMPLE_S, MS, time_pairs, timer_of
@@ -162,7 +161,7 @@ def searched(
             reporter.log(f"going on after {many(database.trials, 'trial')} of an earlier attempt")
         with (
             PoolRunner(
-                phones, evaluator=Evaluator(), timeout_s=plan.candidate_timeout_s, report=reporter.log, judge=judge
+                phones, timeout_s=plan.candidate_timeout_s, report=reporter.log, judge_of=lambda _: judge
             ) as runner,
             FarmBuilder(runner, cache=plan.cache, server=server) as builder,
         ):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.common.errors import UserError
+from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_AFTER, MIN_TIME_S
 from farm.control.server import ControlCall
 from farm.control.verbs import MAX_COUNT, FieldError, handler
@@ -13,8 +13,9 @@ from farm.control.verbs.bundle import ToolchainVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.store import EventVerbs, StoreVerbs
 from farm.jobs.planning import resolve_after
-from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.jobs.specs import spec_from_wire
 from farm.kinds import KINDS
+from tests.support.errors import raises_code
 
 HUGE = 10**30
 SHELL = {"kind": "shell", "on": "android", "command": "id"}
@@ -94,7 +95,7 @@ async def test_a_parameter_of_that_type_gets_the_call_under_any_name():
     "wrong", [{"deadline_s": 1e-300}, {"timeout_s": 1e-300}, {"timeout_s": 0.09}, {"after": ["a"] * (MAX_AFTER + 1)}]
 )
 def test_a_spec_that_could_only_fail_or_hold_up_everybody(wrong):
-    with pytest.raises(BadSpecError):
+    with raises_code(Code.BAD_SPEC):
         spec_from_wire(KINDS, SHELL | wrong)
     least = spec_from_wire(
         KINDS, SHELL | {"deadline_s": MIN_TIME_S, "timeout_s": MIN_TIME_S, "after": ["a"] * MAX_AFTER}

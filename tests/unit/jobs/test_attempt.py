@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.errors import ProtocolError
+from farm.common.errors import Code, FarmError, ProtocolError
 from farm.jobs.attempt import (
     HELLO_LIMIT_S,
     MAX_REPORT_BYTES,
     SILENCE_LIMIT_S,
     AttemptTimeoutError,
     HeartbeatWatch,
-    ResultTooLargeError,
-    WorkerSilentError,
     check_report,
     next_check_s,
     overdue,
@@ -37,6 +35,7 @@ from farm.jobs.worker_output import MAX_KEPT_BYTES, MAX_LINE_BYTES, LineSplitter
 from farm.kinds.bench.spec import BenchSpec
 from farm.kinds.compare.spec import CompareSpec, CompareTask
 from farm.kinds.run.spec import RunSpec
+from tests.support.errors import raises_code
 
 MODEL = {
     "on": "android", "model": "a" * 64, "name": "net", "inputs": "c" * 64, "precision": "float16",
@@ -73,13 +72,17 @@ def test_a_task_comes_to_the_worker_as_it_was_sent(form, task):
     assert task_from_wire(form, json.loads(json.dumps(task.to_wire()))) == task
 
 
+def _code(error: FarmError | None) -> str:
+    return error.code if error is not None else ""
+
+
 def test_a_worker_is_overdue_by_its_time_or_by_its_silence():
     watch = HeartbeatWatch(started_s=100.0, last_message_s=100.0)
     assert overdue(watch, 600, 100 + HELLO_LIMIT_S - 0.01) is None
-    assert isinstance(overdue(watch, 600, 100 + HELLO_LIMIT_S), WorkerSilentError)
+    assert _code(overdue(watch, 600, 100 + HELLO_LIMIT_S)) == Code.WORKER_SILENT
     watch.greeted, watch.last_message_s = True, 150.0
     assert overdue(watch, 600, 150 + SILENCE_LIMIT_S - 0.01) is None
-    assert isinstance(overdue(watch, 600, 150 + SILENCE_LIMIT_S), WorkerSilentError)
+    assert _code(overdue(watch, 600, 150 + SILENCE_LIMIT_S)) == Code.WORKER_SILENT
     watch.last_message_s = 699.0
     assert isinstance(overdue(watch, 600, 700.0), AttemptTimeoutError)
 
@@ -129,7 +132,7 @@ def test_bytes_are_no_zygote_message(packet):
 
 def test_a_report_is_json_of_limited_size():
     check_report({"x": "y" * (MAX_REPORT_BYTES - 20)})
-    with pytest.raises(ResultTooLargeError, match="at most") as caught:
+    with raises_code(Code.RESULT_TOO_LARGE, match="at most") as caught:
         check_report({"x": "y" * MAX_REPORT_BYTES})
     assert caught.value.fault == "user"
     assert "artifact" in caught.value.hint

@@ -7,7 +7,7 @@ import pytest
 
 from farm.common.errors import Code, NoPhoneError, UserError
 from farm.jobs.planning import plan
-from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.jobs.specs import spec_from_wire
 from farm.kinds import KINDS
 from farm.kinds.run.spec import RunSpec
 from farm.kinds.shell.spec import ShellSpec
@@ -49,7 +49,7 @@ async def test_a_checked_spec_waits_for_whole_ids_only(tmp_path):
 def test_labels_for_no_elements_are_refused_before_there_is_a_job():
     given = {"kind": "run", "on": "android", "model": "0" * 64, "name": "net", "labels": "1" * 64}
     assert spec_from_wire(KINDS, given | {"top_k": 5}).top_k == 5
-    with pytest.raises(BadSpecError, match="top_k is 0"):
+    with raises_code(Code.BAD_SPEC, match="top_k is 0"):
         spec_from_wire(KINDS, given)
 
 
@@ -61,7 +61,7 @@ def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():
     wanted = RunSpec(on="android", model="0" * 64, name="net", target="p2")
     ids = ("a", "b", "c")
     assert len(plan(wanted, "alice", views, NOW, ids, must_match=True).jobs) == 1
-    with pytest.raises(BadSpecError, match="has the target 'adreno'") as raised:
+    with raises_code(Code.BAD_SPEC, match="has the target 'adreno'") as raised:
         plan(replace(wanted, target="adreno"), "alice", views, NOW, ids, must_match=True)
     assert raised.value.hint.startswith("targets: cpu, p1, p2; a virtual phone runs on its host")
     assert str(raised.value).endswith(
@@ -73,13 +73,13 @@ def test_a_target_that_no_matching_phone_has_is_refused_with_those_there_are():
         ("adreno-clml", "CLML needs a TVM that was built with USE_CLML", "targets: cpu"),
         ("rpi4", "a name for what is compiled without a phone", "farm compile --target rpi4"),
     ):
-        with pytest.raises(BadSpecError, match=why) as raised:
+        with raises_code(Code.BAD_SPEC, match=why) as raised:
             plan(replace(wanted, target=text), "alice", views, NOW, ids, must_match=True)
         assert raised.value.hint.startswith(hint)
     mali = [
         replace(phone("p"), identity=DeviceIdentity(targets={"cpu": {}, "opencl": {}}, gpu=Gpu("mali", "Mali-G77")))
     ]
-    with pytest.raises(BadSpecError, match="'adreno': p has Mali-G77, which it is not for"):
+    with raises_code(Code.BAD_SPEC, match="'adreno': p has Mali-G77, which it is not for"):
         plan(replace(wanted, target="adreno"), "alice", mali, NOW, ids, must_match=True)
     unknown = [*views, phone("p3")]
     assert len(plan(replace(wanted, target="adreno"), "alice", unknown, NOW, ids, must_match=True).jobs) == 1

@@ -10,7 +10,6 @@ from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, P
 from farm.jobs.attempt import YieldedError
 from farm.jobs.planning import ended_before
 from farm.jobs.queue.model import JobRunsError, NoSuchJobError
-from farm.jobs.specs import BadSpecError
 from farm.jobs.zygote import ToolchainError
 from farm.leasing.config import UserConfig
 from farm.leasing.model import PhoneLostError
@@ -111,7 +110,7 @@ async def test_quotas_of_a_user(tmp_path):
 async def test_too_many_jobs_at_once(farm):
     for index in range(1001):
         farm.devices.change(phone(f"q{index:04}"))
-    with pytest.raises(BadSpecError):
+    with raises_code(Code.BAD_SPEC):
         await farm.submit(devices="all")
 
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.common.errors import PhoneError, UserError
+from farm.common.errors import Code, PhoneError, UserError
 from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import PoolingTraits
 from farm.jobs.planning import plan
-from farm.jobs.pool import OTHERS_WAIT, NotInPoolError, decide, preferring, resting, why_fewer
-from farm.jobs.specs import BadSpecError
+from farm.jobs.pool import OTHERS_WAIT, decide, preferring, resting, why_fewer
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Closed as Shut
 from farm.model.device import Heat, Life, Service
 from farm.model.identity import DeviceIdentity, Gpu, Soc
 from farm.model.job import AttemptState, JobState
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from tests.support.errors import raises_code
 from tests.support.waiting import until
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone
@@ -187,9 +187,9 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
         pool._on_change = lambda step, _: said.append(step)
         pool.give_back(lease)
         assert (await farm.started()).job.id == other  # its attempt is written beside the pooled one's
-        with pytest.raises(NotInPoolError):
+        with raises_code(Code.NOT_IN_POOL):
             pool.check(lease)
-        with pytest.raises(NotInPoolError):
+        with raises_code(Code.NOT_IN_POOL):
             pool.give_back(lease)
         await has(pool, "b")
         assert said == [f"1 of 2 phones: b; a left: {OTHERS_WAIT}"]
@@ -327,5 +327,5 @@ def test_a_pooled_kind_is_one_job(devices):
 def test_all_of_none_is_refused():
     with pytest.raises(UserError, match="no phone matches"):
         plan(tuning("all"), "alice", [], datetime.now(UTC), iter("ids"), must_match=False)
-    with pytest.raises(BadSpecError):
+    with raises_code(Code.BAD_SPEC):
         TuneSpec.from_wire({"on": "android", "model": "a" * 64, "name": "m", "trials": 8, "devices": 0})

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from farm.common.errors import Code, HostError
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
-from farm.jobs.attempt import AttemptTimeoutError, WorkerDiedError, WorkerSilentError
+from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.supervisor import _how_ended
 from farm.leasing.allocator.allocator import Allocator
 from farm.leasing.allocator.model import AllocatorPolicy
@@ -119,8 +120,8 @@ async def test_a_loop_that_is_blocked_is_late() -> None:
     [
         (None, "done"),
         (asyncio.CancelledError(), "cancelled"),
-        (WorkerDiedError("x"), "died"),
-        (WorkerSilentError("x"), "silent"),
+        (HostError("x", Code.WORKER_DIED), "died"),
+        (HostError("x", Code.WORKER_SILENT), "silent"),
         (AttemptTimeoutError("x"), "timeout"),
         (ValueError("x"), "failed"),
     ],

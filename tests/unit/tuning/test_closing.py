@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
 from farm.common.errors import PhoneError
 from farm.tuning.measurement_slot import SlotSettings
 from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 from farm.tuning.runner import PhonePool
-from farm.tuning.session import Evaluator
 
 
 class Source:
@@ -33,7 +34,7 @@ class Source:
 def test_it_says_nothing() -> None:
     source: Any = Source()
     said: list[str] = []
-    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, said.append)
+    pool = PhonePool(source, SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, said.append)
     assert source.opening.wait(20)
     pool.close()
     assert source.cut.is_set()
@@ -49,7 +50,7 @@ def test_a_session_that_does_not_open_before_is_told() -> None:
         said.append(text)
         told.set()
 
-    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, tell)
+    pool = PhonePool(source, SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, tell)
     assert source.opening.wait(20)
     source.cut.set()
     assert told.wait(20)

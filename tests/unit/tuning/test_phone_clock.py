@@ -6,17 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
 from farm.tuning.phones import PooledPhone
-from farm.tuning.session import Evaluator
 
 WORK: Any = SimpleNamespace(library=b"", device_type="cpu", args_info=(), path="", artifact="")
 
 
 def measured(*told: float) -> tuple[float, ...]:
     nobody: Any = None
-    slot = MeasurementSlot(PooledPhone("lease", "pixel"), nobody, nobody, SlotSettings(Evaluator(), 1.0))
+    slot = MeasurementSlot(PooledPhone("lease", "pixel"), nobody, nobody, SlotSettings(EvaluatorConfig(), 1.0))
     session: Any = SimpleNamespace(evaluator=lambda *_: lambda: told)
     return slot._measure(WORK, session).seconds
 

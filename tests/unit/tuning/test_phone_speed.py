@@ -14,8 +14,8 @@ from farm.tuning.phone_speed import (
     RECENT_S,
     SCALE_FILE,
     SpeedJudge,
-    SpeedJudges,
     SpeedOpinion,
+    judge_each_kind,
     level,
     opinion,
     read_nominal,
@@ -213,16 +213,17 @@ def test_the_scale_is_kept_with_the_records(tmp_path: Path) -> None:
 
 def test_each_kind_of_device_has_a_judge_of_its_own_from_its_first_candidate_on() -> None:
     phones, asked = Phones(), list[str]()
-    phones.speed = {"A": [1.0], "B": [1.1]}
 
     def judge_of(kind: str) -> SpeedJudge | None:
         asked.append(kind)
         return phones.judge() if kind == "cpu" else None
 
-    judge = SpeedJudges(judge_of)
-    assert judge.check("a", "A", "") == SpeedOpinion()
-    assert (asked, phones.loads) == ([], [])
-    assert judge.check("a", "A", "cpu").factor == 1.0
-    assert judge.check("b", "B", "cpu").factor == pytest.approx(1.1)
-    assert judge.check("b", "B", "hexagon") == SpeedOpinion()
+    judge_each = judge_each_kind(judge_of)
+    assert judge_each("") is None
+    assert asked == []
+    for_cpu = judge_each("cpu")
+    assert for_cpu is not None
+    assert judge_each("cpu") is for_cpu
+    assert judge_each("hexagon") is None
+    assert judge_each("hexagon") is None
     assert asked == ["cpu", "hexagon"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.tuning import runner
 from farm.tuning.measurement_slot import SlotSettings
 from farm.tuning.phones import PooledPhone, PoolState
 from farm.tuning.runner import PhonePool
-from farm.tuning.session import Evaluator
 
 
 class Source:
@@ -46,7 +46,7 @@ def test_it_is_tried_again_when_it_has_cooled(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(runner, "MeasurementSlot", Slot)
     monkeypatch.setattr(runner.threading.Thread, "start", lambda _: None)
     source: Any = Source()
-    pool = PhonePool(source, SlotSettings(Evaluator(), 1.0), lambda _: None, lambda _: None)
+    pool = PhonePool(source, SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, lambda _: None)
     pool._update_slots(source.state(), 0.0)
     assert len(Slot.made) == 1
     # As the supervisor does when the slot has given its phone back.

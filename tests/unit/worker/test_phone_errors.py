@@ -3,7 +3,7 @@
 import pytest
 
 from farm.common.errors import Code, Fault
-from farm.worker.session import PhoneSessionError, on_phone
+from farm.worker.session import on_phone
 from tests.support.errors import raises_code
 
 
@@ -29,5 +29,5 @@ def test_a_worker_that_died_and_all_else_are_session_errors():
         ("code=kShutdown", "the phone's RPC worker died"),
         ("RPCError: no such function", "RPCError: no such function"),
     ):
-        with pytest.raises(PhoneSessionError, match=told), on_phone("loading the model"):
+        with raises_code(Code.SESSION, match=told), on_phone("loading the model"):
             raise RuntimeError(said)

@@ -8,7 +8,7 @@ import pytest
 
 from farm.bundle.model import Bundle, Platform
 from farm.common.errors import Code, ProtocolError
-from farm.jobs.specs import BadSpecError, spec_from_wire
+from farm.jobs.specs import spec_from_wire
 from farm.kinds import KINDS
 from farm.kinds.compare.executor import BundleHost, check_pair
 from farm.model.identity import DeviceIdentity
@@ -81,8 +81,8 @@ def compare(**fields):
 def test_bundles_come_in_twos_and_with_one_build():
     assert compare(bundle="old", bundle_b="new").bundle_b == "new"
     assert compare(bundle="old", bundle_b="new", target_b="cpu").target == "cpu"
-    with pytest.raises(BadSpecError, match="two at a time"):
+    with raises_code(Code.BAD_SPEC, match="two at a time"):
         compare(bundle_b="new")
     for more in ({"model_b": OTHER}, {"target_b": "adreno"}, {"precision_b": "float16"}, {"records_b": OTHER}):
-        with pytest.raises(BadSpecError, match="one build of one model"):
+        with raises_code(Code.BAD_SPEC, match="one build of one model"):
             compare(bundle="old", bundle_b="new", **more)

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 import pytest
 
-from farm.common.errors import HostError, ProtocolError, UserError
+from farm.common.errors import Code, HostError, PhoneError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
 from farm.jobs.attempt import YieldedError
-from farm.jobs.pool import NotInPoolError
 from farm.kinds.execution import QuiesceParts
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
+from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
 from tests.unit.jobs.fakes import phone
 
@@ -28,7 +28,7 @@ class Pool:
 
     def check(self, lease):
         if lease not in ("L1", "L2"):
-            raise NotInPoolError
+            raise PhoneError(code=Code.NOT_IN_POOL)
         return "pixel"
 
     def give_back(self, lease):
@@ -98,7 +98,7 @@ def host():
 async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
     assert (await host.open_session("L1")).key == "key of L1"
     for gone in ("L0", "L2", ""):  # L2 is taken away in this very moment
-        with pytest.raises(NotInPoolError):
+        with raises_code(Code.NOT_IN_POOL):
             await host.open_session(gone)
     await host.abort_session("stuck", "L1")
     assert host.parts.leasing.aborted == ("L1", "stuck")
@@ -130,7 +130,7 @@ async def test_the_pool_is_told_and_takes_orders(host):
     assert await host.serve("pool", {}) == {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
     assert await host.serve("pool.give_back", {"lease": "L1"}) == {}
     assert host.pool.given == ["L1"]
-    with pytest.raises(NotInPoolError):
+    with raises_code(Code.NOT_IN_POOL):
         await host.serve("pool.give_back", {"lease": "L9"})
     assert host.yield_wanted()
     for on in (True, False):
