@@ -27,7 +27,6 @@ from farm.jobs.job_store import JobWriter, arrays_begun, recover
 from farm.jobs.planning import (
     Limits,
     Submission,
-    SubmitResult,
     another_phone,
     check_quota,
     check_store,
@@ -149,7 +148,7 @@ class Dispatcher:
     # --- orders ---------------------------------------------------------------------------------------------------
 
     @run_to_completion  # a job that is kept and that the queue does not know would never run and never end
-    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> SubmitResult:
+    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
         """Take jobs in; they are kept when this returns.
 
         Args:
@@ -167,7 +166,7 @@ class Dispatcher:
         check_store(self._store.problem)
         known = self._store.jobs.submitted(user, key) if key else ()
         if known:
-            return self._earlier(known)
+            return await self._earlier(known)
         spec = replace(spec, after=resolve_after(self._store.jobs, spec.after))
         planned = self._plan(spec, user, must_match=must_match)
         self._submitting[user] += len(planned.jobs)
@@ -175,13 +174,13 @@ class Dispatcher:
             ids = await self._writer.add(planned.jobs, key)
         finally:
             self._submitting[user] -= len(planned.jobs)
-        if ids != tuple(job.id for job in planned.jobs):
-            return self._earlier(ids)
+        if ids != planned.ids:
+            return await self._earlier(ids)
         if not self._stopping:
             ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
                 self._perform(self._queue.job_added(job, ended, self._clock()))
-        return SubmitResult(ids, planned.array, planned.warnings, planned.jobs)
+        return planned
 
     def check(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
         """How many jobs `submit` would add, `besides` so many others; nothing is added. Ids in `after` must be whole.
@@ -202,9 +201,9 @@ class Dispatcher:
         check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
         return planned
 
-    def _earlier(self, ids: tuple[str, ...]) -> SubmitResult:
-        first = self._store.jobs.get(ids[0])
-        return SubmitResult(ids, first.array if first else "")
+    async def _earlier(self, ids: tuple[str, ...]) -> Submission:
+        jobs = await asyncio.to_thread(self._store.jobs.several, ids)
+        return Submission(jobs, jobs[0].array if jobs else "", earlier=True)
 
     def cancel(self, job_id: str, error: FarmError) -> None:
         """End a job that is not wanted any more; a running attempt is stopped.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -35,8 +35,14 @@ class Submission:
     """The jobs of one submit."""
 
     jobs: tuple[Job, ...]
-    array: str  # "": one job alone
-    warnings: tuple[str, ...]
+    array: str = ""  # "": one job alone
+    warnings: tuple[str, ...] = ()
+    earlier: bool = False  # the user had used the key before: these are the jobs of that time
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The jobs' ids."""
+        return tuple(job.id for job in self.jobs)
 
 
 def plan(
@@ -221,16 +227,6 @@ def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Seque
             f"no phone matches {selector}: none is adopted yet", hint=f"let one in: farm device adopt {strangers[0]}"
         )
     return selector.no_match((view.labels, view.aliases) for view in adopted)
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitResult:
-    """What became of a submit."""
-
-    jobs: tuple[str, ...]
-    array: str = ""
-    warnings: tuple[str, ...] = ()
-    taken: tuple[Job, ...] = field(default=(), compare=False)  # as they were kept; none when the key had been used
 
 
 def fresh_ids(kind: str) -> Iterator[str]:

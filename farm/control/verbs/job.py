@@ -77,10 +77,10 @@ class JobVerbs(VerbGroup):
         submitted = await self._dispatcher.submit(
             spec_from_wire(self._kinds, spec), call.caller.user, key=key, must_match=must_match
         )
-        if submitted.taken:
-            rows = [job_row(job, None, waits="") for job in submitted.taken]
+        if submitted.earlier:
+            rows = await self._rows(submitted.jobs)
         else:
-            rows = await self._rows(await asyncio.to_thread(self._store.jobs.several, submitted.jobs))
+            rows = [job_row(job, None, waits="") for job in submitted.jobs]
         return {"jobs": rows, "array": submitted.array, "warnings": list(submitted.warnings)}
 
     @verb("job.check", Role.USER)

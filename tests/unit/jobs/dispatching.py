@@ -51,7 +51,7 @@ class Farm:
         return await self.dispatcher.submit(spec, user, key=key, must_match=must_match)
 
     async def one(self, **fields):
-        (job,) = (await self.submit(**fields)).jobs
+        (job,) = (await self.submit(**fields)).ids
         return job
 
     def waits(self, job_id):

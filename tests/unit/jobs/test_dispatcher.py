@@ -48,8 +48,8 @@ async def test_all_means_one_job_for_each_matching_phone_in_service(farm):
     farm.devices.change(phone("p3", service=Service.MAINTENANCE))
     farm.devices.change(phone("p4", Life.GONE))
     submitted = await farm.submit(devices="all")
-    assert [farm.job(each).device for each in submitted.jobs] == ["p1", "p2", "p4"]
-    assert {farm.job(each).array for each in submitted.jobs} == {submitted.array}
+    assert [farm.job(each).device for each in submitted.ids] == ["p1", "p2", "p4"]
+    assert {farm.job(each).array for each in submitted.ids} == {submitted.array}
     (warning,) = submitted.warnings
     assert warning.startswith("only 2 of those that match android can be had now: ")
     assert "p4 is gone" in warning
@@ -83,8 +83,8 @@ async def test_no_phone_could_match(farm):
 async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
     async with running(tmp_path / "farm.db", "p1", limits=UserConfig(jobs=1)) as farm:
         first = await farm.submit(key="k")
-        assert await farm.submit(key="k") == first
-        assert (await farm.submit(key="k", user="bob")).jobs != first.jobs
+        assert (await farm.submit(key="k")).ids == first.ids
+        assert (await farm.submit(key="k", user="bob")).ids != first.ids
         with raises_code(Code.QUOTA):
             await farm.submit(key="other")
         assert len(farm.store.jobs.live()) == 2
@@ -92,7 +92,7 @@ async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
 
 async def test_the_same_key_twice_at_once_adds_nothing_twice(farm):
     first, second = await asyncio.gather(farm.submit(key="k"), farm.submit(key="k"))
-    assert first == second
+    assert first.ids == second.ids
     assert len(farm.store.jobs.live()) == 1
     assert [event.kind for event in farm.store.events.since(0)].count("job.submitted") == 1
 
@@ -315,7 +315,7 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
         await farm.ends((await farm.started()).job.id, {})
     assert (await farm.started()).job.id == last
     await farm.ends(last, {})
-    (final,) = (await farm.submit(after=(last, array.array))).taken
+    (final,) = (await farm.submit(after=(last, array.array))).jobs
     assert final.state is JobState.BLOCKED
     assert (await farm.started()).job.after == (last, array.array)
     with pytest.raises(NoSuchJobError):
@@ -333,7 +333,7 @@ async def test_what_an_array_waits_for_is_looked_up_once(tmp_path, monkeypatch):
         second = await farm.submit(devices="all", after=(first.array, other))
         assert looked_up[-1] == (first.array, other)
         assert len(looked_up) == 3
-        assert {farm.job(each).state for each in second.jobs} == {JobState.BLOCKED}
+        assert {farm.job(each).state for each in second.ids} == {JobState.BLOCKED}
 
 
 @pytest.mark.parametrize("ends", [({}, {}), ({}, UserError("no")), (None, {}), (None, UserError("no")), (None, None)])
@@ -343,16 +343,16 @@ async def test_what_jobs_waited_for_is_known_after_a_restart(tmp_path, ends):
     farm = Farm(path, "p1", "p2")
     await farm.dispatcher.start()
     first = await farm.submit(devices="all")
-    for _ in first.jobs:
+    for _ in first.ids:
         await farm.started()
-    for job_id, end in zip(first.jobs, ends, strict=True):
+    for job_id, end in zip(first.ids, ends, strict=True):
         if end is not None:
             await farm.ends(job_id, end)
     farm.devices.change(phone("p1", Life.OFFLINE))
     farm.devices.change(phone("p2", Life.OFFLINE))
     alone = await farm.one(hold=True)
-    (later,) = (await farm.submit(hold=True, after=(first.array,))).jobs
-    (behind,) = (await farm.submit(hold=True, after=(alone,))).jobs
+    (later,) = (await farm.submit(hold=True, after=(first.array,))).ids
+    (behind,) = (await farm.submit(hold=True, after=(alone,))).ids
     farm.crash()
     async with running(path) as again:
         failed = any(isinstance(end, UserError) for end in ends)
@@ -401,7 +401,7 @@ async def test_jobs_of_a_forgotten_phone_fail(farm):
     farm.devices.change(phone("p2", Life.OFFLINE))
     submitted = await farm.submit(devices="all")
     farm.devices.change(phone("p2", Life.GONE), forget=True)
-    failed = await farm.until("job.failed", submitted.jobs[1])
+    failed = await farm.until("job.failed", submitted.ids[1])
     assert failed.data["error"]["code"] == "phone_forgotten"
 
 
@@ -409,7 +409,7 @@ async def test_a_job_says_at_once_that_the_last_phone_that_it_waits_for_is_withh
     for name in ("p1", "p2"):
         farm.devices.change(phone(name, Life.STARTING))
     named = await farm.one(on="name=p2")
-    pinned, other = (await farm.submit(devices="all")).jobs
+    pinned, other = (await farm.submit(devices="all")).ids
     either = await farm.one()
     farm.devices.change(phone("p2", Life.QUARANTINED))
     told = [(event.subject, event.data["reason"]) for event in farm.told if event.kind == "job.waits"]

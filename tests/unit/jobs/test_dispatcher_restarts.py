@@ -28,7 +28,7 @@ async def test_a_killed_daemons_jobs_go_on(tmp_path):
         assert again.job(runs).uncounted == 1
         kinds = {event.kind for event in again.store.events.since(0)}
         assert {"lease.released", "job.queued"} <= kinds
-        assert {again.job(each).state for each in array.jobs} == {JobState.HELD}
+        assert {again.job(each).state for each in array.ids} == {JobState.HELD}
         await again.ends(runs, {})
         await again.ends(waits, {})
 
@@ -70,7 +70,7 @@ async def with_a_lease(path):
     """A farm where a person has a phone; the job and its lease."""
     farm = Farm(path, "p1")
     await farm.dispatcher.start()
-    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).jobs
+    (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).ids
     running = await farm.started()
     await running.save_facts({"adb_port": 1234})
     return farm, job_id, running.lease

@@ -77,17 +77,17 @@ async def test_a_submit_whose_caller_leaves_is_known_to_the_queue_if_it_is_kept(
 async def test_an_array_of_which_one_job_is_being_ended_is_cancelled_whole(farm, verbs, monkeypatch):
     submitted = await farm.submit(devices=20, hold=True)
     gate = Gate(monkeypatch, farm.store.jobs, "save")
-    farm.dispatcher.cancel(submitted.jobs[3], UserError("enough"))
+    farm.dispatcher.cancel(submitted.ids[3], UserError("enough"))
     await gate.reached.wait()
     one, whole = (
-        asyncio.create_task(handler(verbs.cancel)(call(name))) for name in (submitted.jobs[3], submitted.array)
+        asyncio.create_task(handler(verbs.cancel)(call(name))) for name in (submitted.ids[3], submitted.array)
     )
     resumed = asyncio.create_task(handler(verbs.resume)(call(submitted.array)))
     gate.opened.set()
     assert states(await one) == ["cancelled"]
     assert states(await whole) == ["cancelled"] * 20
     await resumed  # before or after: what was cancelled stays so
-    assert all(farm.job(job).state is JobState.CANCELLED for job in submitted.jobs)
+    assert all(farm.job(job).state is JobState.CANCELLED for job in submitted.ids)
 
 
 async def test_clients_that_cancel_one_array_at_once_all_succeed(farm, verbs):
@@ -105,7 +105,7 @@ async def test_of_an_array_whatever_does_not_run_is_held(farm, verbs, monkeypatc
     await gate.reached.wait()
     order = asyncio.create_task(handler(verbs.hold)(call(submitted.array)))
     # not for their events: those of the attempt come first
-    await until(lambda: all(farm.job(job).state is JobState.HELD for job in submitted.jobs[1:]))
+    await until(lambda: all(farm.job(job).state is JobState.HELD for job in submitted.ids[1:]))
     gate.opened.set()
     starting = (await farm.started()).job.id
     assert states(await order) == ["running", "held", "held"]
@@ -114,7 +114,7 @@ async def test_of_an_array_whatever_does_not_run_is_held(farm, verbs, monkeypatc
 
 
 async def test_all_jobs_of_a_forgotten_phone_fail_though_one_is_being_ended(farm, monkeypatch):
-    first, second = [(await farm.submit("p2", devices="all", hold=True)).jobs[0] for _ in range(2)]
+    first, second = [(await farm.submit("p2", devices="all", hold=True)).ids[0] for _ in range(2)]
     gate = Gate(monkeypatch, farm.store.jobs, "save")
     farm.dispatcher.cancel(first, UserError("enough"))
     await gate.reached.wait()

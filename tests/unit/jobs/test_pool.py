@@ -128,7 +128,7 @@ async def pooled(path, *views, devices=2):
     async with running(path / "farm.db") as farm:
         for view in views:
             farm.devices.change(view)
-        (job,) = (await farm.dispatcher.submit(tuning(devices), "alice")).jobs
+        (job,) = (await farm.dispatcher.submit(tuning(devices), "alice")).ids
         run = await farm.started()
         assert run.pool.wanted == 1
         run.pool.search(on=True)
