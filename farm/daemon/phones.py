@@ -27,7 +27,6 @@ from farm.devices.health.series import FleetReadings
 from farm.devices.identity.naming_rules import aliases_of
 from farm.devices.power.power_rules import PowerConfig
 from farm.devices.power.switchboard import Switchboard
-from farm.devices.power.usb import Topology
 from farm.devices.registry import Aliases
 from farm.devices.rollouts import Rollouts
 from farm.devices.thermal.thermal_gates import ThermalGates
@@ -120,7 +119,6 @@ async def open_phones(
     )
     gates, switches = ThermalGates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
     store = persistence.store
-    topology = Topology(config.usb.places, Path(config.usb.sysfs))
     rules = FleetConfig(
         config.adopt,
         config.probe,
@@ -129,7 +127,7 @@ async def open_phones(
         battery=config.battery,
         recovery=config.recovery,
         power=switches,
-        topology=topology,
+        usb=config.usb,
     )
     rollouts = Rollouts(toolchains.for_abi, bundles.list, store.rollouts, persistence.events, config.rollout)
     fleet = Fleet(

@@ -38,8 +38,9 @@ from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.messages import listed
 from farm.devices.lifecycle.recovery import RecoveryConfig
 from farm.devices.lifecycle.state import LifecycleState
+from farm.devices.power.power_rules import UsbConfig
 from farm.devices.power.switchboard import Switchboard
-from farm.devices.power.usb import Topology, UsbFaults
+from farm.devices.power.usb import UsbFaults, place_of
 from farm.devices.quiesce import QuiesceController
 from farm.devices.recovery_control import RecoveryController, RecoveryLog
 from farm.devices.registry import DeviceRegistry
@@ -69,7 +70,7 @@ class FleetConfig:
     gates: ThermalGates = field(default_factory=ThermalGates)
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     power: Switchboard | None = None
-    topology: Topology = field(default_factory=Topology)
+    usb: UsbConfig = field(default_factory=UsbConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
     battery: BatteryConfig = field(default_factory=BatteryConfig)
 
@@ -118,7 +119,7 @@ class Fleet:
         rollouts.follow(self)
         self.bundle_overrides = BundleOverride(self.find, self.device_views.subscribe)
         self.usb_faults = UsbFaults(events)
-        self._topology = config.topology
+        self._usb = config.usb
         self.agents: dict[str, Agent] = {}  # by serial
         self._periodic_checks = PeriodicChecks(self.agents.values, config.gates, config.health.check_every_h)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -448,9 +449,9 @@ class Fleet:
         """Where it is plugged in; one that is away is where it was. What a phone says of itself is no proof."""
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         devpath = agent.device.devpath if agent.device else ""
-        agent.place = self._topology.place_of(agent.serial, devpath)
+        agent.place = place_of(self._usb, agent.serial, devpath)
         if agent.place is None and hardware_serial:
-            agent.place = self._topology.place_of(agent.serial, devpath, hardware_serial)
+            agent.place = place_of(self._usb, agent.serial, devpath, hardware_serial)
             if agent.place is not None and claimed(agent, self.agents.values()):
                 agent.place = None
 

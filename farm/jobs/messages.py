@@ -54,29 +54,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The zygote cannot start."""
-
-    message: str
-    type: Literal["failed"] = "failed"
-
-
-@dataclass(frozen=True, slots=True)
 class Spawned:
-    """A child runs; its pid is also its process group."""
+    """A child runs, or could not be forked."""
 
     attempt: str
-    pid: int
+    pid: int  # also its process group; 0: no child was forked
+    problem: str = ""  # why none was
     type: Literal["spawned"] = "spawned"
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """No child was forked."""
-
-    attempt: str
-    message: str
-    type: Literal["spawn_failed"] = "spawn_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +74,7 @@ class Exited:
 
 
 ToZygote = Spawn | Kill
-FromZygote = Ready | Failed | Spawned | SpawnFailed | Exited
+FromZygote = Ready | Spawned | Exited
 
 Message = TypeVar("Message")
 _TO_ZYGOTE: TypeAdapter[ToZygote] = TypeAdapter(Annotated[ToZygote, Field(discriminator="type")])

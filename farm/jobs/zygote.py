@@ -19,12 +19,10 @@ from farm.common.install import pip_install
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
-    Failed,
     Kill,
     Ready,
     Spawn,
     Spawned,
-    SpawnFailed,
     ToZygote,
     decode_from_zygote,
     encode,
@@ -237,14 +235,11 @@ class Zygote:
             case Ready():
                 if not self._greeting.done():
                     self._greeting.set_result(message)
-            case Failed(text):
-                if not self._greeting.done():
-                    self._greeting.set_exception(ZygoteDiedError(text))
+            case Spawned(attempt, 0, problem):
+                _fail(self._spawning.get(attempt), HostError(f"the host cannot start a worker: {problem}"))
             case Spawned(attempt, pid):
                 self._pids[attempt] = pid
                 _set(self._spawning.get(attempt), pid)
-            case SpawnFailed(attempt, text):
-                _fail(self._spawning.get(attempt), HostError(f"the host cannot start a worker: {text}"))
             case Exited(attempt):
                 self._pids.pop(attempt, None)
                 _set(self._exits.get(attempt), message)

@@ -32,13 +32,11 @@ from farm.compiler.tvm_errors import die_with_parent
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
-    Failed,
     FromZygote,
     Kill,
     Ready,
     Spawn,
     Spawned,
-    SpawnFailed,
     decode_to_zygote,
     encode,
 )
@@ -110,7 +108,7 @@ class Zygote:
             pid = os.fork()
         except OSError as error:
             os.close(files[0])
-            self._report(SpawnFailed(order.attempt, str(error)))
+            self._report(Spawned(order.attempt, 0, str(error)))
             return True
         if pid == 0:
             selector.close()
@@ -271,9 +269,8 @@ def main(arguments: list[str]) -> int:
         for module in PRELOADED:
             importlib.import_module(module)
         from farm.worker.daemon import run
-    except Exception as error:  # noqa: BLE001 - whatever a broken TVM raises at import is what the operator must see
-        traceback.print_exc()
-        link.sendall(encode(Failed(f"{type(error).__name__}: {error}")))
+    except Exception:  # noqa: BLE001 - whatever a broken TVM raises at import is what the operator must see
+        traceback.print_exc()  # the last line of our output: the supervisor reports it
         return 1
     try:
         Zygote(link, run).serve(versions())

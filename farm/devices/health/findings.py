@@ -73,19 +73,19 @@ class Findings:
         ]
         ignored = self._config.ignored(agent.identity.model if agent.identity else "")
         counted = [each for each in found if each.kind not in ignored]
-        done = advance(
+        done = known.account = advance(
             known.account, [replace(each, fault=None) if each.what in known.accepted else each for each in counted]
         )
-        known.accepted &= {each.what for each in done.account.held.values()}
-        known.account, known.health, known.at_s = done.account, now, agent.health_at
+        known.accepted &= {each.what for each in done.held.values()}
+        known.health, known.at_s = now, agent.health_at
         known.follow, known.held = agent.state.follow, held
-        agent.findings = tuple(done.account.held[kind] for kind in sorted(done.account.held))
+        agent.findings = tuple(done.held[kind] for kind in sorted(done.held))
         used = known.used or agent.used_at > agent.state.ready_at
         for each in done.news:
             self._publish("device.finding", agent, each)
         for each in done.over:
             self._publish("device.finding_over", agent, each)
-        return (*self._well(agent, now, done.account), *_ailing(done.fresh, used=used))
+        return (*self._well(agent, now, done), *_ailing(done.fresh, used=used))
 
     def released(self, agent: Agent) -> None:
         """A person put it back into service: what only a person judges is not held against it until it changes."""

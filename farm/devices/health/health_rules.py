@@ -336,6 +336,9 @@ class FindingHistory:
     first: Mapping[FindingKind, Finding] = field(default_factory=dict)  # found once: the next probe decides
     held: Mapping[FindingKind, Finding] = field(default_factory=dict)  # true now, in its latest words
     missed: Mapping[FindingKind, int] = field(default_factory=dict)  # probes in a row that did not find a held one
+    news: tuple[Finding, ...] = ()  # that hold since the last probe
+    over: tuple[Finding, ...] = ()  # that held until the last probe
+    fresh: tuple[Finding, ...] = ()  # that hold and were found by the last probe: recovery acts on these only
 
     @property
     def known(self) -> frozenset[FindingKind]:
@@ -348,17 +351,7 @@ class FindingHistory:
         return frozenset(each.fault for each in self.held.values() if each.fault is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class FindingHistoryUpdate:
-    """What one more probe made of an account."""
-
-    account: FindingHistory
-    news: tuple[Finding, ...] = ()
-    over: tuple[Finding, ...] = ()
-    fresh: tuple[Finding, ...] = ()  # that hold and were found by this very probe: recovery acts on these only
-
-
-def advance(account: FindingHistory, found: Iterable[Finding]) -> FindingHistoryUpdate:
+def advance(account: FindingHistory, found: Iterable[Finding]) -> FindingHistory:
     """Take what one more probe found."""
     now = {each.kind: each for each in found}
     held: dict[FindingKind, Finding] = {}
@@ -375,6 +368,6 @@ def advance(account: FindingHistory, found: Iterable[Finding]) -> FindingHistory
         kind: finding for kind, finding in now.items() if kind not in held and (kind in _SURE or kind in account.first)
     }
     first = {kind: finding for kind, finding in now.items() if kind not in held and kind not in sure}
-    after = FindingHistory(first, {**held, **sure}, missed)
-    fresh = tuple(finding for kind, finding in after.held.items() if kind in now)
-    return FindingHistoryUpdate(after, tuple(sure.values()), tuple(over), fresh)
+    held |= sure
+    fresh = tuple(finding for kind, finding in held.items() if kind in now)
+    return FindingHistory(first, held, missed, tuple(sure.values()), tuple(over), fresh)

@@ -9,57 +9,46 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
-from farm.devices.power.power_rules import Blame, attribute
+from farm.devices.power.power_rules import Blame, UsbConfig, attribute
 from farm.model.device import UsbPlace, is_network, parse_place
 
 DEVICES = "bus/usb/devices"
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """The host's USB tree.
+def place_of(usb: UsbConfig, serial: str, devpath: str = "", hardware_serial: str = "") -> UsbPlace | None:
+    """Where a phone is plugged in, or None when it is unknown.
 
     Args:
-        places: serial (adb's or the phone's own) -> path, `[usb.places]`: network phones, boards, whatever sysfs
-            cannot know. It wins.
-        sysfs: where sysfs is mounted.
+        usb: `[usb]`; a place that it names wins.
+        serial: as adb lists it.
+        devpath: as adb lists it, with or without `usb:`; "" when it lists none.
+        hardware_serial: its ro.serialno, "" while unknown.
     """
+    for name in (serial, hardware_serial):
+        if name and name in usb.places:
+            return parse_place(usb.places[name])
+    if (place := parse_place(devpath)) is not None:
+        return place
+    if is_network(serial):
+        return None  # its cable, if it has one, charges it: what hangs on the hub says nothing of its link
+    wanted = {serial, hardware_serial} - {""}
+    found = [place for place, its_serial in plugged_in(Path(usb.sysfs)) if its_serial in wanted]
+    return found[0] if len(found) == 1 else None  # two with one serial: guessing would cut the wrong one's power
 
-    places: Mapping[str, str] = field(default_factory=dict)
-    sysfs: Path = Path("/sys")
 
-    def place_of(self, serial: str, devpath: str = "", hardware_serial: str = "") -> UsbPlace | None:
-        """Where a phone is plugged in, or None when it is unknown.
-
-        Args:
-            serial: as adb lists it.
-            devpath: as adb lists it, with or without `usb:`; "" when it lists none.
-            hardware_serial: its ro.serialno, "" while unknown.
-        """
-        for name in (serial, hardware_serial):
-            if name and name in self.places:
-                return parse_place(self.places[name])
-        if (place := parse_place(devpath)) is not None:
-            return place
-        if is_network(serial):
-            return None  # its cable, if it has one, charges it: what hangs on the hub says nothing of its link
-        wanted = {serial, hardware_serial} - {""}
-        found = [place for place, its_serial in self.devices() if its_serial in wanted]
-        return found[0] if len(found) == 1 else None  # two with one serial: guessing would cut the wrong one's power
-
-    def devices(self) -> tuple[tuple[UsbPlace, str], ...]:
-        """Every device with a serial that is plugged in, by path. One that leaves meanwhile is skipped."""
-        try:
-            folders = sorted((self.sysfs / DEVICES).iterdir())
-        except OSError:
-            return ()
-        placed = ((parse_place(folder.name), folder) for folder in folders)  # interfaces (`1-4:1.0`) have no place
-        return tuple((place, serial) for place, folder in placed if place and (serial := _read(folder / "serial")))
+def plugged_in(sysfs: Path) -> tuple[tuple[UsbPlace, str], ...]:
+    """Every device with a serial that is plugged in, by path. One that leaves meanwhile is skipped."""
+    try:
+        folders = sorted((sysfs / DEVICES).iterdir())
+    except OSError:
+        return ()
+    placed = ((parse_place(folder.name), folder) for folder in folders)  # interfaces (`1-4:1.0`) have no place
+    return tuple((place, serial) for place, folder in placed if place and (serial := _read(folder / "serial")))
 
 
 def unplaced(serials: Iterable[str], places: Mapping[str, UsbPlace]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from farm.devices.agent_work import boot_id
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
 from farm.devices.lifecycle.recovery import RecoveryConfig
-from farm.devices.power.usb import Topology
+from farm.devices.power.power_rules import UsbConfig
 from farm.devices.recovery_control import RecoveryLog
 from farm.model.device import Life
 from tests.integration.devices.conftest import ADOPT_ALL
@@ -90,7 +90,7 @@ async def test_a_hub_whose_phones_are_listed_but_silent_costs_none_of_them_an_ac
     control = await asyncio.to_thread(lab, phones, plugged=False)
     serials = {name: control.phone(name).serial for name in phones}
     places = dict(zip(serials.values(), ("1-4.1", "1-4.2", "1-5.1"), strict=True))
-    config = replace(QUICK_PROBES, topology=Topology(places))
+    config = replace(QUICK_PROBES, usb=UsbConfig(places))
     async with rig(config=config, phones_at=control) as r:
         await r.until(Life.READY, count=3)
         mark = r.mark()

@@ -321,8 +321,7 @@ LOAD = findings(*[replace(WELL, load_1min=3.0, busiest=(process(900),))] * 2, PO
 def run(*probes):
     account, steps = FindingHistory(), []
     for each in probes:
-        step = advance(account, each)
-        account = step.account
+        step = account = advance(account, each)
         steps.append(step)
     return steps
 
@@ -347,12 +346,12 @@ def test_a_finding_is_over_after_some_probes_without_it_and_may_come_again():
     steps = run(LOAD, *[()] * (MISSES - 1), LOAD, *[()] * MISSES, LOAD)
     assert [len(step.news) for step in steps] == [1, 0, 0, 0, 0, 0, 0, 1]
     assert [len(step.over) for step in steps] == [0, 0, 0, 0, 0, 0, 1, 0]
-    assert steps[1].account.known == {K.FOREIGN_LOAD}
+    assert steps[1].known == {K.FOREIGN_LOAD}
     assert steps[1].fresh == ()
 
 
 def test_a_finding_that_holds_is_told_in_its_latest_words():
     hotter = findings(battery(celsius=61.0), WELL, POLICY, Situation())
     *_, last = run(HOT, HOT, hotter)
-    assert last.account.held[K.BATTERY_HOT].what == "its battery is too hot: 61.0 °C, above 55 °C"
-    assert last.account.faults == {DeviceFault.HOT}
+    assert last.held[K.BATTERY_HOT].what == "its battery is too hot: 61.0 °C, above 55 °C"
+    assert last.faults == {DeviceFault.HOT}

@@ -19,7 +19,7 @@ from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.identity.serial_migration import is_distinct
 from farm.devices.lifecycle import messages as m
-from farm.devices.power.usb import Topology
+from farm.devices.power.power_rules import UsbConfig
 from farm.devices.rollouts import Rollouts
 from farm.model.device import DeviceView
 from farm.model.identity import DeviceIdentity
@@ -61,7 +61,7 @@ async def bench(
     store = Store.open(folder / "farm.db")
     await store.devices.save(DeviceRecord("OLD", "victim", number, pool="secret", adopted=True))
     unused = Unused()
-    config = FleetConfig(rules=rules, topology=Topology(places or {}, folder))
+    config = FleetConfig(rules=rules, usb=UsbConfig(places or {}, str(folder)))
     fleet = Fleet(
         cast(AdbClient, None),
         Silence(),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from farm.adb.devices import parse_device_list
-from farm.devices.power.usb import DEVICES, Topology, unplaced
+from farm.devices.power.power_rules import UsbConfig
+from farm.devices.power.usb import DEVICES, place_of, plugged_in, unplaced
 from farm.model.device import UsbPlace, parse_place
 
 CAPTURES = Path(__file__).parents[2] / "data" / "adb" / "devices"
@@ -46,38 +47,38 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_what_adb_lists(capture: str, paths: list[str | None], tmp_path: Path) -> None:
-    topology = Topology(sysfs=tmp_path)
+    usb = UsbConfig(sysfs=str(tmp_path))
     devices = parse_device_list((CAPTURES / capture).read_text())
-    found = [topology.place_of(device.serial, device.devpath) for device in devices]
+    found = [place_of(usb, device.serial, device.devpath) for device in devices]
     assert [place.path if place else None for place in found] == paths
 
 
 def test_the_configuration_wins(tree: Path) -> None:
-    topology = Topology({"10.0.0.7:5555": "3-1.4", "58db5c20": "1-4.9"}, tree)
-    assert topology.place_of("10.0.0.7:5555") == UsbPlace("3-1", 4, "3-1.4")
-    assert topology.place_of("emulator-5554", hardware_serial="58db5c20") == UsbPlace("1-4", 9, "1-4.9")
-    assert topology.place_of("58db5c20", "2-1") == UsbPlace("1-4", 9, "1-4.9")
+    usb = UsbConfig({"10.0.0.7:5555": "3-1.4", "58db5c20": "1-4.9"}, str(tree))
+    assert place_of(usb, "10.0.0.7:5555") == UsbPlace("3-1", 4, "3-1.4")
+    assert place_of(usb, "emulator-5554", hardware_serial="58db5c20") == UsbPlace("1-4", 9, "1-4.9")
+    assert place_of(usb, "58db5c20", "2-1") == UsbPlace("1-4", 9, "1-4.9")
 
 
 def test_sysfs_finds_a_phone_by_its_serial_when_adb_names_no_path(tree: Path) -> None:
-    topology = Topology(sysfs=tree)
-    assert topology.place_of("R58M", "336675328X") == UsbPlace("1-4", 2, "1-4.2")
-    assert topology.place_of("emulator-5554", hardware_serial="58db5c20") == UsbPlace("usb2", 1, "2-1")
-    assert topology.place_of("unheard-of") is None
+    usb = UsbConfig(sysfs=str(tree))
+    assert place_of(usb, "R58M", "336675328X") == UsbPlace("1-4", 2, "1-4.2")
+    assert place_of(usb, "emulator-5554", hardware_serial="58db5c20") == UsbPlace("usb2", 1, "2-1")
+    assert place_of(usb, "unheard-of") is None
 
 
 def test_two_phones_of_one_serial_are_nowhere(tree: Path) -> None:
-    assert Topology(sysfs=tree).place_of("TWIN") is None
+    assert place_of(UsbConfig(sysfs=str(tree)), "TWIN") is None
 
 
 def test_a_phone_reached_over_the_network_is_not_where_it_is_charged(tree: Path) -> None:
-    topology = Topology(sysfs=tree)
-    assert topology.place_of("10.0.0.7:5555", hardware_serial="R58M") is None
-    assert topology.place_of("adb-R58M-bReb3a._adb-tls-connect._tcp", hardware_serial="R58M") is None
+    usb = UsbConfig(sysfs=str(tree))
+    assert place_of(usb, "10.0.0.7:5555", hardware_serial="R58M") is None
+    assert place_of(usb, "adb-R58M-bReb3a._adb-tls-connect._tcp", hardware_serial="R58M") is None
 
 
 def test_no_sysfs_at_all(tmp_path: Path) -> None:
-    assert Topology(sysfs=tmp_path / "none").devices() == ()
+    assert plugged_in(tmp_path / "none") == ()
 
 
 def test_phones_on_a_cable_that_nobody_finds() -> None:

@@ -20,12 +20,10 @@ from farm.jobs.attempt import (
 from farm.jobs.messages import (
     MAX_MESSAGE_BYTES,
     Exited,
-    Failed,
     Kill,
     Ready,
     Spawn,
     Spawned,
-    SpawnFailed,
     decode_from_zygote,
     decode_to_zygote,
     encode,
@@ -109,7 +107,7 @@ def test_orders_survive_the_wire(message):
 
 @pytest.mark.parametrize(
     "message",
-    [Ready(1, {"tvm": "0.27"}), Failed("m"), Spawned("a", 5), SpawnFailed("a", "m"), Exited("a", None, 9)],
+    [Ready(1, {"tvm": "0.27"}), Spawned("a", 5), Spawned("a", 0, "m"), Exited("a", None, 9)],
     ids=lambda m: m.type,
 )
 def test_reports_survive_the_wire(message):
