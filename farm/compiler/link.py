@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from farm.common.files import publish
 
 LINK_TIMEOUT_S = 120.0  # 0.2 s for a small network; weights of some hundred MB inside the library take longer
 NDK_VARIABLES = ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT", "ANDROID_NDK")  # in the order in which they are believed
+SMALL_PAGE_BYTES = 4096
+SMALL_PAGES = frozenset({(Abi.X86_64, Platform.LINUX), (Abi.X86, Platform.LINUX)})  # no other pages are there
 NDK_API = 28  # Android 9: what TVM's own guide builds for; a newer phone runs it, an older one is not supported
 
 # bionic's libraries for every Android library, and TVM's for those that TVM made (see the module's text).
@@ -45,6 +47,7 @@ class Linker:
     command: tuple[str, ...]  # program and the options that make it a linker for the target
     is_driver: bool  # a compiler driver, which passes linker options on with -Wl
     has_system_libraries: bool = False  # it finds the target's own libm and libc
+    page_bytes: int = LARGE_PAGE_BYTES  # of the target's largest pages; GNU ld fills a library up to it between segments
 
     def option(self, *words: str) -> list[str]:
         """Words for the linker itself."""
@@ -120,7 +123,8 @@ def linkers(
         found.append(_driver(f"{target.linux_triple}-g++", which))
     found.append(_bare(f"{target.linux_triple}-ld", target, which))
     found.append(_bare_zig("ziglang (PyPI)", _packaged_zig(), target))
-    return tuple(linker for linker in found if linker is not None)
+    page_bytes = SMALL_PAGE_BYTES if (abi, platform) in SMALL_PAGES else LARGE_PAGE_BYTES
+    return tuple(replace(linker, page_bytes=page_bytes) for linker in found if linker is not None)
 
 
 def link_shared(
@@ -205,7 +209,8 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float 
     command = [
         *linker.command,
         "-shared",
-        *linker.option("-z", f"max-page-size={LARGE_PAGE_BYTES}"),
+        *linker.option("-z", f"max-page-size={linker.page_bytes}"),
+        *linker.option("--strip-debug"),  # TVM makes some KB for each kernel: every byte of a candidate goes to a phone
         *linker.option("--hash-style=both"),  # bionic before Android 6 reads the old kind, newer GNU ld writes the new
         *("-o", str(output)),
         *arguments,

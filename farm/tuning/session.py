@@ -18,6 +18,7 @@ from typing import Any
 
 import tvm
 from tvm import rpc
+from tvm.s_tir.meta_schedule.arg_info import TensorInfo
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from farm.jobs.attempt import SessionOffer
@@ -135,10 +136,9 @@ def args_info_from(given: Sequence[Any]) -> ArgsInfo:
     """
     found = []
     for each in given:
-        kind, dtype, shape = each.as_json()
-        if kind != "TENSOR":
-            raise ValueError(f"arguments of kind {kind} cannot be made up")
-        found.append((str(kind), str(dtype), tuple(int(extent) for extent in shape)))
+        if not isinstance(each, TensorInfo):
+            raise ValueError(f"arguments of kind {type(each).__name__} cannot be made up")
+        found.append(("TENSOR", str(each.dtype), tuple(each.shape)))
     return tuple(found)
 
 

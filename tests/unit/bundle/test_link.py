@@ -153,3 +153,25 @@ def test_stand_ins_that_are_kept_are_made_once(tmp_path: Path) -> None:
     assert [line.count("-soname") for line in told] == [1, 1, 0, 0]
     assert all(str(stubs / "libc.so") in line for line in told[2:])
     assert sorted(path.name for path in stubs.iterdir()) == ["libc.so", "libm.so"]
+
+
+@pytest.mark.parametrize(
+    ("abi", "platform", "page_bytes"),
+    [
+        (Abi.X86_64, Platform.LINUX, 4096),
+        (Abi.X86_64, Platform.ANDROID, 16384),
+        (Abi.ARM64, Platform.LINUX, 16384),
+        (Abi.ARM64, Platform.ANDROID, 16384),
+    ],
+)
+def test_a_library_is_aligned_to_the_targets_largest_pages_and_has_no_debug_information(
+    abi: Abi, platform: Platform, page_bytes: int, tmp_path: Path
+) -> None:
+    program = tmp_path / "ld.lld"
+    program.write_text('#!/bin/sh\necho "$@" >"${0%/*}/said"\n')
+    program.chmod(0o755)
+    (way,) = linkers(abi, platform, environ={}, which={"ld.lld": str(program)}.get, machine="riscv64")
+    link_shared(way, tmp_path / "out.so", [tmp_path / "x.o"])
+    said = (tmp_path / "said").read_text().split()
+    assert f"max-page-size={page_bytes}" in said
+    assert "--strip-debug" in said
