@@ -47,7 +47,9 @@ class Linker:
     command: tuple[str, ...]  # program and the options that make it a linker for the target
     is_driver: bool  # a compiler driver, which passes linker options on with -Wl
     has_system_libraries: bool = False  # it finds the target's own libm and libc
-    page_bytes: int = LARGE_PAGE_BYTES  # of the target's largest pages; GNU ld fills a library up to it between segments
+    page_bytes: int = (
+        LARGE_PAGE_BYTES  # of the target's largest pages; GNU ld fills a library up to it between segments
+    )
 
     def option(self, *words: str) -> list[str]:
         """Words for the linker itself."""
