@@ -134,12 +134,9 @@ def args_info_from(given: Sequence[Any]) -> ArgsInfo:
     Raises:
         ValueError: an argument is no tensor; MetaSchedule itself knows no other kind.
     """
-    found = []
-    for each in given:
-        if not isinstance(each, TensorInfo):
-            raise ValueError(f"arguments of kind {type(each).__name__} cannot be made up")
-        found.append(("TENSOR", str(each.dtype), tuple(each.shape)))
-    return tuple(found)
+    if unknown := [type(each).__name__ for each in given if not isinstance(each, TensorInfo)]:
+        raise ValueError(f"arguments of kind {unknown[0]} cannot be made up")
+    return tuple(("TENSOR", str(each.dtype), tuple(each.shape)) for each in given)
 
 
 def _bytes(dtype: str, shape: Sequence[int]) -> int:
