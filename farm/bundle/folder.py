@@ -18,7 +18,7 @@ from farm.bundle.model import (
     FolderFile,
     Inspection,
     Platform,
-    bundle_refused,
+    bundle_error,
     refusal,
 )
 from farm.common.errors import HostError, UserError
@@ -87,7 +87,7 @@ def _refuse_what_no_bundle_holds(folder: Path) -> None:
             continue
         findings.append(refusal(path.name, problem, hint))
     if findings:
-        raise bundle_refused(str(folder), findings)
+        raise bundle_error(str(folder), findings)
 
 
 def _read_file(path: Path) -> FolderFile:

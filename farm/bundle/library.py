@@ -56,10 +56,10 @@ _REPAIR = "`farm bundle add` the same folder again: that repairs it"
 _MANIFEST = TypeAdapter(BundleManifest)
 
 
-class UnknownBundleError(UserError):
+class NoSuchBundleError(UserError):
     """No bundle has that name or hash."""
 
-    code = "unknown_bundle"
+    code = "no_such_bundle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class BundleLibrary:
         """The bundle with that name, or whose hash starts with it.
 
         Raises:
-            UnknownBundleError: there is none, or several hashes start so.
+            NoSuchBundleError: there is none, or several hashes start so.
             HostError: its manifest is unreadable.
         """
         names = self._hashes_by_name()
@@ -188,7 +188,7 @@ class BundleLibrary:
         must stay ("on pixel-7"), "" if it may go. It is asked under the library's lock.
 
         Raises:
-            UnknownBundleError: there is no such bundle.
+            NoSuchBundleError: there is no such bundle.
             UserError: its files would go, and `in_use` gave a reason.
         """
         with host_errors(f"removing bundle {name}", self._root), locked(self._root / "lock"):
@@ -213,7 +213,7 @@ class BundleLibrary:
         """Read every byte of one bundle (or of all) again; what differs from the manifest, empty if nothing does.
 
         Raises:
-            UnknownBundleError: there is no such bundle.
+            NoSuchBundleError: there is no such bundle.
         """
         hashes = (self._resolve(name, self._hashes_by_name()),) if name is not None else self._stored_hashes()
         with host_errors("verifying bundles", self._root):
@@ -275,12 +275,12 @@ class BundleLibrary:
             return matching[0]
         if matching:
             shown = ", ".join(short_hash(hash_) for hash_ in matching)
-            raise UnknownBundleError(
+            raise NoSuchBundleError(
                 f"{name} may be any of {len(matching)} bundles", hint=f"give more digits of: {shown}"
             )
         none = "there are none yet: `farm bundle add FOLDER --name NAME`"
         hint = did_you_mean(name, names, f"there are: {', '.join(names)}" if names else none)
-        raise UnknownBundleError(f"there is no bundle {name}", hint=hint)
+        raise NoSuchBundleError(f"there is no bundle {name}", hint=hint)
 
     def _load_even_damaged(self, hash_: str, names: dict[str, str]) -> Bundle:
         """A bundle whose manifest is unreadable shows its hash, names and damage, nothing else."""

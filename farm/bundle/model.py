@@ -99,7 +99,7 @@ class ElfInfo:
     android_api: int | None = None  # from the .note.android.ident note that the NDK puts into everything it links
 
 
-def bundle_refused(folder: str, findings: Sequence[BundleFinding]) -> UserError:
+def bundle_error(folder: str, findings: Sequence[BundleFinding]) -> UserError:
     """The folder cannot be a bundle: the first finding is the message, the next ones are evidence."""
     first, more = findings[0], findings[1:]
     rest = f" (and {len(more)} more)" if more else ""
@@ -191,7 +191,7 @@ class Inspection:
             UserError: there are refusals.
         """
         if self.refusals or self.abi is None or self.platform is None:
-            raise bundle_refused(folder, self.refusals)
+            raise bundle_error(folder, self.refusals)
         return self.abi, self.platform
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.common.errors import FarmError
 from farm.common.install import pip_install
-from farm.compiler.tvm_errors import no_tvm_error, tvm_crashed
+from farm.compiler.tvm_errors import no_tvm_error, tvm_crash_error
 
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warning|Iteration)\b")  # a traceback's last line
 
@@ -97,7 +97,7 @@ def _reply(answer: Path) -> dict[str, Any] | None:
 
 def _died(code: int, doing: str, output: str, after_crash: str) -> FarmError:
     if code < 0:
-        return tvm_crashed(
+        return tvm_crash_error(
             f"TVM crashed ({signal.Signals(-code).name}) while {doing}", hint=after_crash, evidence=output[-2000:]
         )
     lines = output.splitlines()

@@ -41,7 +41,8 @@ class ExitCode:
 class Code(StrEnum):
     """Codes of errors that nothing catches by class: the code, whose fault it is, its meaning, and an exit code.
 
-    A class of errors that is caught declares its code itself; docs/reference-events.md lists both.
+    A code says what is wrong (bad_X, no_such_X, X_failed, X_unusable ...), and never is the name of a thing alone. A
+    class of errors that is caught declares its code itself; docs/reference-events.md lists both.
     """
 
     fault: Fault
@@ -56,41 +57,42 @@ class Code(StrEnum):
         return member
 
     AFTER_FAILED = "after_failed", Fault.USER, "A job that this one waits for did not succeed.", ExitCode.FAILED
-    ARTIFACT_STORAGE = "artifact_storage", Fault.HOST, "The artifact folder cannot be written."
+    ARTIFACT_NOT_STORED = "artifact_not_stored", Fault.HOST, "The artifact folder cannot be written."
     BAD_ARTIFACT = "bad_artifact", Fault.USER, "The artifact request is wrong."
     BAD_BUNDLE = "bad_bundle", Fault.USER, "The folder cannot be a bundle."
+    BAD_CONFIG = "bad_config", Fault.USER, "The configuration has a mistake."
     BAD_INPUTS = "bad_inputs", Fault.USER, "The inputs do not fit the model."
     BAD_LABELS = "bad_labels", Fault.USER, "The labels do not fit the model's outputs."
     BAD_PACKAGE = "bad_package", Fault.USER, "The file is no package, or is damaged."
     BAD_PRECISION = "bad_precision", Fault.USER, "There is no such precision."
+    BAD_QUEUE_EVENT = "bad_queue_event", Fault.FARM, "The job queue got an event that does not fit the job's phase."
     BAD_SELECTOR = "bad_selector", Fault.USER, "The selector does not follow the grammar."
     BAD_SHAPE = "bad_shape", Fault.USER, "The shapes or types cannot be read, or do not fit the model."
     BAD_SPEC = "bad_spec", Fault.USER, "The job's description is wrong."
     BAD_SPEC_FILE = "bad_spec_file", Fault.USER, "The spec file has a mistake."
+    BAD_TOOLCHAIN_NAME = "bad_toolchain_name", Fault.USER, "The name is taken, or cannot be one."
+    BUNDLES_NOT_COMPARABLE = "bundles_not_comparable", Fault.USER, "These two bundles cannot be compared on that phone."
     BUNDLE_DAMAGED = "bundle_damaged", Fault.HOST, "Files of a bundle are not what they were when it was added."
     BUNDLE_IN_USE = "bundle_in_use", Fault.USER, "The bundle is on a phone or in a job."
+    BUNDLE_MISMATCH = "bundle_mismatch", Fault.USER, "The library that is compiled here does not run under a bundle."
     BUNDLE_NOT_TAKEN = "bundle_not_taken", Fault.PHONE, "The phone does not run with the bundle that was wanted."
-    BUNDLE_PAIR = "bundle_pair", Fault.USER, "These two bundles cannot be compared on that phone."
-    BUNDLE_VERSION = "bundle_version", Fault.USER, "The library that is compiled here does not run under a bundle."
     CHECK_TIMEOUT = "check_timeout", Fault.PHONE, "The golden kernels did not end in time on the phone."
     COMMAND_FAILED = "command_failed", Fault.USER, "The command's exit code is not 0.", ExitCode.FAILED
-    COMPILE = "compile", Fault.USER, "TVM cannot compile the model for that target."
-    CONFIG = "config", Fault.USER, "The configuration has a mistake."
+    COMPILE_FAILED = "compile_failed", Fault.USER, "TVM cannot compile the model for that target."
     DAEMON_DIED = "daemon_died", Fault.HOST, "The farm daemon died while the attempt ran."
     DAEMON_STOPPED = "daemon_stopped", Fault.HOST, "The farm daemon was stopped while the attempt ran."
-    DATABASE = "database", Fault.HOST, "The database cannot be used."
+    DATABASE_UNUSABLE = "database_unusable", Fault.HOST, "The database cannot be used."
+    DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
-    DEADLINE = "deadline", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
-    DEVICE_SCRIPT = "device_script", Fault.PHONE, "A device script gave an answer that farm does not know."
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
-    HOST_RUN = "host_run", Fault.USER, "The model failed on this host."
+    HOST_RUN_FAILED = "host_run_failed", Fault.USER, "The model failed on this host."
     ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."
-    INSTALL = "install", Fault.PHONE, "The bundle's folder could not be put in place."
+    INSTALL_FAILED = "install_failed", Fault.PHONE, "The bundle's folder could not be put in place."
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
-    LINK = "link", Fault.HOST, "The linker refused the object files."
+    LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
     MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."
@@ -101,7 +103,6 @@ class Code(StrEnum):
     NOT_POISONED = "not_poisoned", Fault.USER, "The artifact is not poisoned."
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
-    NO_ARTIFACT = "no_artifact", Fault.USER, "There is no such artifact."
     NO_CANDIDATE_RAN = "no_candidate_ran", Fault.USER, "No candidate ran.", ExitCode.FAILED
     NO_DATABASE = "no_database", Fault.USER, "There is no database yet."
     NO_IDENTITY = "no_identity", Fault.PHONE, "The phone answered without any property."
@@ -111,48 +112,48 @@ class Code(StrEnum):
     NO_ROOM = "no_room", Fault.HOST, "The host's disk has no room for what comes from a phone."
     NO_SERVER = "no_server", Fault.PHONE, "The device has no running RPC server."
     NO_SUCH_ACCOUNT = "no_such_account", Fault.USER, "There is no account of that name."
+    NO_SUCH_ARTIFACT = "no_such_artifact", Fault.USER, "There is no such artifact."
     NO_SUCH_FILE = "no_such_file", Fault.USER, "The job has no such file."
+    NO_SUCH_KIND = "no_such_kind", Fault.USER, "The daemon does not know this request or kind of job."
     NO_SUCH_RECORDS = "no_such_records", Fault.USER, "There is no such set of records."
     NO_SUCH_RESERVATION = "no_such_reservation", Fault.USER, "There is no such reservation."
-    NO_TARGET = "no_target", Fault.USER, "There is no such target."
+    NO_SUCH_TARGET = "no_such_target", Fault.USER, "There is no such target."
+    NO_SUCH_TOOLCHAIN = "no_such_toolchain", Fault.USER, "There is no toolchain of that name."
     NO_TVM = "no_tvm", Fault.HOST, "There is no TVM here."
     OUT_OF_MEMORY = "out_of_memory", Fault.PHONE, "The phone is out of memory."
     PACKAGE_FOREIGN = "package_foreign", Fault.USER, "The package is for another CPU or platform."
+    PACKAGE_MISMATCH = "package_mismatch", Fault.USER, "The package is of another version of the format, or of TVM."
     PACKAGE_UNFIT = "package_unfit", Fault.USER, "The package is for another device, or was made with other options."
-    PACKAGE_VERSION = "package_version", Fault.USER, "The package is of another version of the format, or of TVM."
-    PHONE_CLOCK = "phone_clock", Fault.PHONE, "The phone's clock gave an impossible time."
+    PHONE_CLOCK_WRONG = "phone_clock_wrong", Fault.PHONE, "The phone's clock gave an impossible time."
     PHONE_FORGOTTEN = "phone_forgotten", Fault.PHONE, "The job's phone is no part of the farm any more."
     POISONED = "poisoned", Fault.USER, "The library has killed what ran it before."
     PORT_CLOSED = "port_closed", Fault.PHONE, "Nothing listens on that port of the phone."
     PORT_TAKEN = "port_taken", Fault.HOST, "The port is taken."
     PUSH_MISMATCH = "push_mismatch", Fault.PHONE, "A pushed file's content on the phone is not what was sent."
-    QUEUE = "queue", Fault.FARM, "The job queue got an event that does not fit the job's phase."
-    QUOTA = "quota", Fault.USER, "The user has as many jobs as they may.", ExitCode.NOT_ALLOWED
+    QUOTA_EXCEEDED = "quota_exceeded", Fault.USER, "The user has as many jobs as they may.", ExitCode.NOT_ALLOWED
     REBOOT_REFUSED = "reboot_refused", Fault.PHONE, "The phone was asked to reboot and did not go down."
     RECORDS_BUSY = "records_busy", Fault.HOST, "Another process writes these records."
     RESULT_NOT_KEPT = "result_not_kept", Fault.FARM, "The attempt's result cannot be kept."
     RESULT_TOO_LARGE = "result_too_large", Fault.USER, "The result is larger than the farm keeps.", ExitCode.FAILED
-    RUNTIME_FOLDER = "runtime_folder", Fault.HOST, "The runtime folder cannot be used."
+    RUNTIME_FOLDER_UNUSABLE = "runtime_folder_unusable", Fault.HOST, "The runtime folder cannot be used."
+    SCRIPT_FAILED = "script_failed", Fault.PHONE, "A device script gave an answer that farm does not know."
+    SERVER_NOT_STARTED = "server_not_started", Fault.PHONE, "The RPC server did not start."
     SERVER_REFUSED = "server_refused", Fault.PHONE, "The phone's RPC server refused the farm's key."
     SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
-    SERVER_START = "server_start", Fault.PHONE, "The RPC server did not start."
     SESSION = "session", Fault.PHONE, "The phone failed in a session."
     SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
-    SIGN_IN = "sign_in", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
-    STALE = "stale", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
+    SIGN_IN_NEEDED = "sign_in_needed", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
+    STALE_REPORT = "stale_report", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."
     STATE_FOLDER_IN_USE = "state_folder_in_use", Fault.HOST, "Another daemon uses this state folder."
     STOPPING = "stopping", Fault.HOST, "The farm daemon is stopping."
     STORE_CONFLICT = "store_conflict", Fault.FARM, "The database refused a write that would break one of its rules."
-    STORE_PROBLEM = "store_problem", Fault.HOST, "The farm cannot keep new jobs now."
-    STORE_READ = "store_read", Fault.HOST, "The database could not be read."
+    STORE_READ_FAILED = "store_read_failed", Fault.HOST, "The database could not be read."
+    STORE_UNWRITABLE = "store_unwritable", Fault.HOST, "The farm cannot keep new jobs now."
     TOOLCHAIN_IN_USE = "toolchain_in_use", Fault.USER, "Attempts, jobs or bundles need the toolchain."
-    TOOLCHAIN_NAME = "toolchain_name", Fault.USER, "The name is taken, or cannot be one."
     TOOLCHAIN_REFUSED = "toolchain_refused", Fault.USER, "The interpreter cannot be a toolchain."
     TOO_HOT = "too_hot", Fault.PHONE, "A lease ended because its phone was dangerously hot."
     TOO_LARGE = "too_large", Fault.USER, "The file on the phone is larger than a pull may bring."
     TVM_CRASHED = "tvm_crashed", Fault.USER, "TVM crashed."
-    UNKNOWN_KIND = "unknown_kind", Fault.USER, "The daemon does not know this request or kind of job."
-    UNKNOWN_TOOLCHAIN = "unknown_toolchain", Fault.USER, "There is no toolchain of that name."
     WORKER_BUG = "worker_bug", Fault.FARM, "A worker failed in a way farm did not foresee."
     WORKER_DIED = "worker_died", Fault.HOST, "A worker ended without a result."
     WORKER_SILENT = "worker_silent", Fault.HOST, "A worker stopped sending heartbeats and was killed."

@@ -36,7 +36,7 @@ from farm.compiler.targets import (
     abi_of,
     check_target,
     described,
-    foreign_records,
+    foreign_records_error,
     is_texture,
     same_target,
     target_from,
@@ -289,7 +289,7 @@ def _database(records: Path, target: Any) -> Any:
             evidence=end_of(error),
         ) from error
     if every and not mine:
-        raise foreign_records("the tuning records", target, f"they are for {target_text(every[0].target)}")
+        raise foreign_records_error("the tuning records", target, f"they are for {target_text(every[0].target)}")
     return database
 
 
@@ -303,7 +303,7 @@ def _tvm_errors(model: ImportedModel, target: Any) -> Iterator[None]:
     except Exception as error:
         raise ModelError(
             f"{model.name}: TVM cannot compile it for {described(target)}: {first_line(error)}",
-            Code.COMPILE,
+            Code.COMPILE_FAILED,
             evidence=end_of(error),
         ) from error
 

@@ -36,7 +36,7 @@ _ANDROID_NEEDED = ("libm.so", "libc.so")
 _FFI_LIBRARY = "libtvm_ffi.so"
 
 
-link_error = partial(HostError, code=Code.LINK)
+link_error = partial(HostError, code=Code.LINK_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

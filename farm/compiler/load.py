@@ -27,8 +27,8 @@ from farm.compiler.model import (
     TensorSpec,
     format_of,
     may_be_onnx,
+    model_format_error,
     numpy_dtype,
-    unknown_format,
 )
 from farm.compiler.onnx_model import OnnxModel
 from farm.compiler.relax_passes import dimensions, without_clips
@@ -61,7 +61,7 @@ def read(data: bytes, name: str) -> SourceModel:
     except ModelError as error:
         if may_be_onnx(data, name):
             raise
-        raise unknown_format(name) from error
+        raise model_format_error(name) from error
 
 
 def import_model(

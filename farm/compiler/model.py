@@ -143,7 +143,7 @@ def check_format(data: bytes, name: str) -> None:
     if not data:
         raise ModelError(f"{name} is empty", hint="give a model file")
     if format_of(data, name) == "onnx" and not may_be_onnx(data, name):
-        raise unknown_format(name)
+        raise model_format_error(name)
 
 
 def format_of(data: bytes, name: str) -> str:
@@ -178,7 +178,7 @@ def may_be_onnx(data: bytes, name: str) -> bool:
     return data[:1] == ONNX_FIRST or name.lower().endswith(".onnx")
 
 
-def unknown_format(name: str) -> ModelError:
+def model_format_error(name: str) -> ModelError:
     """The error of a file that is no model."""
     return ModelError(f"{name} is of no known model format", hint=f"formats: {FORMATS}")
 

@@ -216,7 +216,7 @@ def check_tvm(manifest: PackageManifest, version: str) -> None:
     if manifest.tvm != version:
         raise UserError(
             f"{manifest.name} was compiled by TVM {manifest.tvm}, and this toolchain has TVM {version}",
-            Code.PACKAGE_VERSION,
+            Code.PACKAGE_MISMATCH,
             hint=f"compile it again here, or use a phone whose bundle is of TVM {manifest.tvm}",
         )
 
@@ -327,7 +327,7 @@ def _manifest(content: bytes, name: str) -> PackageManifest:
     if version != FORMAT:
         raise UserError(
             f"{name} is a package of format {version!r:.20}, and this farm reads format {FORMAT}",
-            Code.PACKAGE_VERSION,
+            Code.PACKAGE_MISMATCH,
             hint="make it again with this farm, or use the farm that made it",
         )
     if fields.pop("check", None) != check:

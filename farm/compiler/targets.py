@@ -219,7 +219,7 @@ def check_here(target: object) -> None:
             f"this target is for {for_this}, and this host is {here}", hint="--target host, or --on PHONE"
         )
     if not tvm.runtime.device(device := device_of(target), 0).exist:
-        raise ModelError(f"TVM here has no {device} device", Code.HOST_RUN, hint="--target host")
+        raise ModelError(f"TVM here has no {device} device", Code.HOST_RUN_FAILED, hint="--target host")
 
 
 _CPU = ("mcpu", "mattr")
@@ -263,12 +263,12 @@ def records_for(target: object, found: RecordSet, name: str = "the records") -> 
         return found, ""
     others = ", ".join(f"{count} for {its}" for its, count in foreign.items())
     if not kept:
-        raise foreign_records(name, target, others)
+        raise foreign_records_error(name, target, others)
     left_out = f"{foreign.total()} of {len(found.records)} records are left out: {others}"
     return found.with_records(tuple(kept)), left_out
 
 
-def foreign_records(name: str, target: object, others: str) -> ForeignRecordsError:
+def foreign_records_error(name: str, target: object, others: str) -> ForeignRecordsError:
     """The error with the target that records should be for and the ones they are for."""
     return ForeignRecordsError(
         f"{name}: no record is for {target_text(target)}: {others}",

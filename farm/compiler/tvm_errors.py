@@ -19,7 +19,7 @@ _FROM_PHONE = "Error caught from RPC call:"
 no_tvm_error = partial(HostError, code=Code.NO_TVM)
 
 
-tvm_crashed = partial(ModelError, code=Code.TVM_CRASHED)
+tvm_crash_error = partial(ModelError, code=Code.TVM_CRASHED)
 
 
 def first_line(error: BaseException) -> str:
@@ -77,11 +77,11 @@ def run_in_child(work: Callable[[], None], doing: str) -> None:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        raise tvm_crashed(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
+        raise tvm_crash_error(f"TVM crashed ({name}) while {doing}", hint="another target, precision or TVM version")
     if error:
         raise error_from_wire(json.loads(error))
     if status:
-        raise tvm_crashed(f"the process that was {doing} ended with code {os.waitstatus_to_exitcode(status)}")
+        raise tvm_crash_error(f"the process that was {doing} ended with code {os.waitstatus_to_exitcode(status)}")
 
 
 def _in_child(work: Callable[[], None], pipe: int) -> int:
@@ -91,6 +91,6 @@ def _in_child(work: Callable[[], None], pipe: int) -> int:
         os.write(pipe, json.dumps(error_to_wire(error)).encode())
         return 1
     except BaseException as error:  # noqa: BLE001 - nothing may return into the parent's code
-        os.write(pipe, json.dumps(error_to_wire(tvm_crashed(f"{type(error).__name__}: {error}"))).encode())
+        os.write(pipe, json.dumps(error_to_wire(tvm_crash_error(f"{type(error).__name__}: {error}"))).encode())
         return 1
     return 0

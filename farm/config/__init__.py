@@ -55,7 +55,7 @@ Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class ConfigError(UserError):
     """The configuration has a mistake."""
 
-    code = Code.CONFIG
+    code = Code.BAD_CONFIG
 
 
 @dataclass(frozen=True, slots=True)

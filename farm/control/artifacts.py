@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 artifact_error = partial(UserError, code=Code.BAD_ARTIFACT)
 
 
-artifact_storage_error = partial(HostError, code=Code.ARTIFACT_STORAGE)
+artifact_storage_error = partial(HostError, code=Code.ARTIFACT_NOT_STORED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,9 @@ class ArtifactFolder:
         found = self._folder / checked_sha256(sha256)
         if not _touch(found):
             raise UserError(
-                f"there is no artifact {short_hash(sha256)}", Code.NO_ARTIFACT, hint="upload it first (artifact.put)"
+                f"there is no artifact {short_hash(sha256)}",
+                Code.NO_SUCH_ARTIFACT,
+                hint="upload it first (artifact.put)",
             )
         return found
 

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 class ControlSocketError(HostError):
     """A control socket cannot be opened."""
 
-    code = "control_socket"
+    code = "control_socket_unusable"
 
 
 class UnixListener:
@@ -306,7 +306,7 @@ def server_keys(path: Path) -> tuple[str, str]:
         ) from error
 
 
-runtime_folder_error = partial(HostError, code=Code.RUNTIME_FOLDER)
+runtime_folder_error = partial(HostError, code=Code.RUNTIME_FOLDER_UNUSABLE)
 
 
 def prepare_runtime_folder(path: Path, gid: int | None) -> None:

@@ -194,10 +194,10 @@ class ControlServer:
         """
         kind = call.request.kind
         if kind not in self._handlers:
-            await self.audit(caller, UNKNOWN, "", Code.UNKNOWN_KIND)
+            await self.audit(caller, UNKNOWN, "", Code.NO_SUCH_KIND)
             raise UserError(
                 f"the daemon does not know {kind!r}",
-                Code.UNKNOWN_KIND,
+                Code.NO_SUCH_KIND,
                 hint="client and daemon must be the same farm release",
             )
         handler, role = self._handlers[kind]
@@ -383,7 +383,7 @@ class WorkerServer:
         admitted = self._admitted.get(request.attempt)
         if admitted is None or admitted.fence != request.fence:
             raise FarmError(
-                f"attempt {request.attempt or '(none)'} with fence {request.fence} is not running", Code.STALE
+                f"attempt {request.attempt or '(none)'} with fence {request.fence} is not running", Code.STALE_REPORT
             )
         if not hmac.compare_digest(admitted.token, request.token):
             raise NotAllowedError(f"that is not the token of attempt {request.attempt}")

@@ -98,7 +98,7 @@ class Rollouts:
         """The bundle that an identified phone gets now; None: there is none for it.
 
         Raises:
-            UnknownBundleError: a toolchain names a bundle that the library does not have.
+            NoSuchBundleError: a toolchain names a bundle that the library does not have.
         """
         abi, platform = agent.runs()
         wanted, stored = await asyncio.to_thread(lambda: (self._wanted(abi, platform), self._stored()))

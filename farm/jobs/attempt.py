@@ -157,7 +157,7 @@ class LiveAttempt:
             FarmError: the attempt has a result already.
         """
         if self.result.done():
-            raise FarmError("the attempt has ended", Code.STALE)
+            raise FarmError("the attempt has ended", Code.STALE_REPORT)
         self.watch.last_message_s = asyncio.get_running_loop().time()
         match verb:
             case "hello":
@@ -222,7 +222,7 @@ def check_report(value: Mapping[str, Any]) -> None:
         )
 
 
-def no_verb(verb: str) -> ProtocolError:
+def no_such_verb_error(verb: str) -> ProtocolError:
     """The error for a verb that workers do not have."""
     return ProtocolError(f"workers have no verb {verb!r}")
 

@@ -110,7 +110,7 @@ class AttemptRun:
                 taken = self._when_revoked()
             context = replace(context, progress=self._noting(context.progress), pool=self.pool, over=self._over)
             if executor is None:
-                raise HostError(f"there is no way to run a {self.job.kind} job here", Code.UNKNOWN_KIND)
+                raise HostError(f"there is no way to run a {self.job.kind} job here", Code.NO_SUCH_KIND)
             work = asyncio.ensure_future(_begin(executor, context))
         except FarmError as error:
             return _failed(error)

@@ -16,7 +16,7 @@ from typing import Any
 from farm.bundle.model import Bundle
 from farm.common.errors import Code, PhoneError
 from farm.devices.agent_work import GoldenCheckReport
-from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_verb
+from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_such_verb_error
 from farm.jobs.supervisor import Supervisor
 
 WORKER = "farm.worker.checker"
@@ -42,7 +42,7 @@ class _Host:
         """Nothing to cut: the phone is the fleet's, which acts on the report."""
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
-        raise no_verb(verb)
+        raise no_such_verb_error(verb)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
         """No user watches a check."""

@@ -243,7 +243,7 @@ def check_store(problem: str) -> None:
     """
     if problem:
         raise HostError(
-            f"new jobs cannot be kept: {problem}", Code.STORE_PROBLEM, hint="running work goes on; see `farm doctor`"
+            f"new jobs cannot be kept: {problem}", Code.STORE_UNWRITABLE, hint="running work goes on; see `farm doctor`"
         )
 
 
@@ -262,7 +262,7 @@ def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: in
     if has + adds > limits.jobs:
         raise UserError(
             f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {limits.jobs}",
-            Code.QUOTA,
+            Code.QUOTA_EXCEEDED,
             hint=f"wait or cancel some: farm job list --user {user}; an operator sets the limit: [user.{user}] jobs",
         )
 

@@ -25,7 +25,7 @@ UNLIKE = "it is not identical to the other phones of its job any more"
 SPARE = "given back: its job has no more use for it"
 
 
-def not_in_pool(lease_id: str) -> PhoneError:
+def not_in_pool_error(lease_id: str) -> PhoneError:
     """The error for a phone that has left, or is about to."""
     return PhoneError(
         f"the lease {lease_id} is not in the pool", Code.NOT_IN_POOL, hint="ask for the pool: some phones left"
@@ -223,7 +223,7 @@ class Pool:
             PhoneError: it is not.
         """
         if lease_id not in self._held:
-            raise not_in_pool(lease_id)
+            raise not_in_pool_error(lease_id)
         return self._held[lease_id].device
 
     def end_wanted(self) -> bool:

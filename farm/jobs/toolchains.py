@@ -53,7 +53,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _BUILD_HINT = "both must be built from the same TVM: docs/bundles.md says how to build a bundle"
 
 
-toolchain_name_error = partial(UserError, code=Code.TOOLCHAIN_NAME)
+toolchain_name_error = partial(UserError, code=Code.BAD_TOOLCHAIN_NAME)
 
 
 class Toolchains:
@@ -83,7 +83,7 @@ class Toolchains:
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near[0]!r}?" if near else f"toolchains: {', '.join(known)}"
-            raise UserError(f"there is no toolchain {name!r}", Code.UNKNOWN_TOOLCHAIN, hint=hint)
+            raise UserError(f"there is no toolchain {name!r}", Code.NO_SUCH_TOOLCHAIN, hint=hint)
         return known[name]
 
     def is_configured(self, name: str) -> bool:
@@ -116,7 +116,7 @@ class Toolchains:
         One whose manifest is unreadable is no phone's.
 
         Raises:
-            UnknownBundleError: a toolchain names a bundle that the library does not have.
+            NoSuchBundleError: a toolchain names a bundle that the library does not have.
         """
         for each in self.all():
             with contextlib.suppress(HostError):
@@ -197,7 +197,7 @@ class Toolchains:
             raise toolchain_name_error(f"toolchain {name!r} stands in the configuration", hint=where)
 
 
-toolchain_refused = partial(UserError, code=Code.TOOLCHAIN_REFUSED)
+toolchain_error = partial(UserError, code=Code.TOOLCHAIN_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +226,13 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
-            raise toolchain_refused(
+            raise toolchain_error(
                 f"{python} does not run: {error.strerror}", hint="give the path of an environment's bin/python"
             ) from error
         try:
             output = await asyncio.wait_for(_output(process), limit_s)
         except TimeoutError as error:
-            raise toolchain_refused(
+            raise toolchain_error(
                 f"{python} did not import TVM within {limit_s:g} s", hint=f"try: {python} -c 'import tvm'"
             ) from error
         finally:
@@ -248,9 +248,9 @@ def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
         UserError: the versions differ; both are named.
     """
     if not bundle.tvm_version:
-        raise toolchain_refused(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
+        raise toolchain_error(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
     if facts.tvm != bundle.tvm_version:
-        raise toolchain_refused(
+        raise toolchain_error(
             f"toolchain {name} has TVM {facts.tvm}, bundle {bundle.name or bundle.short_hash} is from TVM"
             f" {bundle.tvm_version}",
             hint=_BUILD_HINT,
@@ -259,11 +259,11 @@ def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
 
 def _check_program(python: Path) -> None:
     if python.is_dir():
-        raise toolchain_refused(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
+        raise toolchain_error(f"{python} is a folder", hint=f"perhaps {python / 'bin' / 'python'}")
     if not python.exists():
-        raise toolchain_refused(f"there is no {python}", hint="give the path of an environment's bin/python")
+        raise toolchain_error(f"there is no {python}", hint="give the path of an environment's bin/python")
     if not os.access(python, os.X_OK):
-        raise toolchain_refused(f"{python} is not executable", hint="give the path of an environment's bin/python")
+        raise toolchain_error(f"{python} is not executable", hint="give the path of an environment's bin/python")
 
 
 async def _output(process: asyncio.subprocess.Process) -> bytes:
@@ -300,9 +300,9 @@ def _facts(python: Path, output: bytes, exit_code: int) -> ToolchainFacts:
     try:
         facts = _FACTS.validate_json(answer)
     except ValidationError as error:
-        raise toolchain_refused(f"{python} answered something else than versions", evidence=evidence) from error
+        raise toolchain_error(f"{python} answered something else than versions", evidence=evidence) from error
     if facts.farm != __version__:
-        raise toolchain_refused(
+        raise toolchain_error(
             f"{python} has farm {facts.farm}, the daemon is farm {__version__}",
             hint=pip_install(python=str(python)),
         )
@@ -313,10 +313,10 @@ def _refusal(python: Path, lines: list[str], exit_code: int, evidence: str) -> U
     missing = next((found[1] for line in reversed(lines) if (found := _MISSING.match(line))), "")
     if missing:
         package = missing.partition(".")[0]
-        return toolchain_refused(f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence)
+        return toolchain_error(f"{python} has no {package}", hint=pip_install("tvm", str(python)), evidence=evidence)
     last = next((line for line in reversed(lines) if line.strip()), "")
     ended = "was killed" if exit_code < 0 else "did not import TVM" if exit_code else "is no Python that works"
-    return toolchain_refused(
+    return toolchain_error(
         f"{python} {ended}: {last.strip()[:200] or 'it wrote nothing'}",
         hint=f"try: {python} -c 'import tvm, farm.worker.zygote'",
         evidence=evidence,

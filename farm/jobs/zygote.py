@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 class ToolchainError(HostError):
     """A toolchain's interpreter cannot be used."""
 
-    code = "toolchain"
+    code = "toolchain_failed"
 
 
 class ZygoteDiedError(HostError):

@@ -19,7 +19,7 @@ from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
 from farm.devices.quiesce import QuiesceController
 from farm.devices.quiesce_policy import Level, QuiesceConfig, describe, not_quiet
-from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_verb, text_field
+from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_such_verb_error, text_field
 from farm.jobs.executor import AttemptContext
 from farm.jobs.poison import PoisonLedger
 from farm.jobs.supervisor import Supervisor
@@ -86,7 +86,7 @@ class LeaseHost:
                 if killed:
                     await self._report_kills(artifact, lease.device, what, 1)
                 return {"killed": killed}
-        raise no_verb(verb)
+        raise no_such_verb_error(verb)
 
     def devices(self) -> Collection[str]:
         """The phones that the attempt has had."""
@@ -375,7 +375,7 @@ class ExecutorParts:
     quiescing: QuiesceParts
     read_conditions: ReadConditions
     nominals: Callable[[str, str], dict[str, float]]  # seconds of reference kernels, of a device in an identity epoch
-    bundle: Callable[[str], Bundle]  # by name or hash, in a thread; UnknownBundleError: there is none
+    bundle: Callable[[str], Bundle]  # by name or hash, in a thread; NoSuchBundleError: there is none
     record_sets: RecordSets
     artifacts: ArtifactFolder
     # The user of a loopback connection, as jobs name them; "" for root and the service user, who may use every lease.

@@ -61,7 +61,7 @@ class ActiveLeases:
         """
         active = self.leases.get(lease_id)
         if active is None or active.ending:
-            raise no_lease(lease_id)
+            raise no_such_lease_error(lease_id)
         return active
 
     def deliver(self, lease: Lease, granted_at: datetime) -> ActiveLease:
@@ -151,7 +151,7 @@ class ActiveLeases:
         event = lease_event("lease.extended", lease, expires_at=expires_at.isoformat())
         self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
         if not await stored:
-            raise no_lease(lease.id)
+            raise no_such_lease_error(lease.id)
         return expires_at
 
     async def allow_bundle_override(self, lease_id: str) -> str:
@@ -282,7 +282,7 @@ class ActiveLeases:
         )
 
 
-def no_lease(lease_id: str) -> NoSuchLeaseError:
+def no_such_lease_error(lease_id: str) -> NoSuchLeaseError:
     """The error for a lease that has ended."""
     return NoSuchLeaseError(f"there is no lease {lease_id!r} now", hint="see `farm lease list`")
 

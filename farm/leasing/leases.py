@@ -16,7 +16,7 @@ from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector, did_you_mean
 from farm.devices.fleet import Fleet
-from farm.leasing.active_leases import ActiveLeases, no_lease
+from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
 from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.config import UserConfig
 from farm.leasing.model import Explanation, LeasePolicy
@@ -231,7 +231,7 @@ class Leasing:
         """
         active = self.active.leases.get(lease_id)
         if active is None:
-            raise no_lease(lease_id)
+            raise no_such_lease_error(lease_id)
         return asyncio.shield(active.revocation)
 
     def abort(self, lease_id: str, reason: str) -> None:

@@ -22,12 +22,12 @@ from farm.model.requests import Lease
 from farm.model.sessions import (
     ABNORMAL_OUTCOMES,
     MatchKeyBusyError,
+    NoSuchMatchKeyError,
     OrphanedSession,
     Peer,
     PhoneStream,
     SessionEnd,
     SessionOutcome,
-    UnknownMatchKeyError,
     UpstreamSession,
 )
 from farm.store.leases import LeaseRecord
@@ -197,7 +197,7 @@ class LeaseSessions:
     def _current(self, key_digest: str) -> ActiveLease:
         active = self._keys.get(key_digest)
         if active is None or active.ending:
-            raise UnknownMatchKeyError("no current lease has this match key")
+            raise NoSuchMatchKeyError("no current lease has this match key")
         return active
 
     async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from farm.common.selector import Selector, normalise
 from farm.leasing.reports import summarise
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
-from farm.model.sessions import FleetSummary, OrphanedSession, Peer, UnknownMatchKeyError, UpstreamSession
+from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TvmLeases:
         if await self._active.sessions.wait_until_free(key):
             return key
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
-            raise UnknownMatchKeyError("no current lease has this match key")
+            raise NoSuchMatchKeyError("no current lease has this match key")
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._leasing.limits_of(user).priority)
         lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
@@ -77,7 +77,7 @@ class TvmLeases:
         """The device that `match_key` allows. A job's phone that is recovering is waited for, `timeout_s` at most.
 
         Raises:
-            UnknownMatchKeyError: no current lease has this key.
+            NoSuchMatchKeyError: no current lease has this key.
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """

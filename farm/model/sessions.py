@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 STOPPING = "the farm is stopping"  # why a session or a lease ends with it
 
 
-class UnknownMatchKeyError(UserError):
+class NoSuchMatchKeyError(UserError):
     """No current lease has this match key."""
 
-    code = "unknown_match_key"
+    code = "no_such_match_key"
 
 
 class MatchKeyBusyError(UserError):

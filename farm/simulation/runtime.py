@@ -49,7 +49,7 @@ exec {} "$0" "$@"
 _HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
-compile_error = partial(HostError, code=Code.COMPILE)
+compile_error = partial(HostError, code=Code.COMPILE_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,13 +76,13 @@ class Database:
                 yield connection
         except StoredValueError as error:
             message = f"the database was changed by something else: {error}"
-            raise HostError(message, Code.STORE_READ, hint="stop farm, then: farm store check") from error
+            raise HostError(message, Code.STORE_READ_FAILED, hint="stop farm, then: farm store check") from error
         except DBAPIError as error:
             outage = outage_of(error)
             if outage is None:
                 raise
             message = f"the database cannot be read: {outage.reason}"
-            raise HostError(message, Code.STORE_READ, hint=outage.hint, evidence=outage.evidence) from error
+            raise HostError(message, Code.STORE_READ_FAILED, hint=outage.hint, evidence=outage.evidence) from error
 
     def rows(self, wanted: Select[Any]) -> Sequence[RowMapping]:
         """Every row of one select.

@@ -19,7 +19,7 @@ from farm.store.database import size_of
 from farm.store.engine import sqlite_engine
 from farm.store.files import backup_name, copy_database
 from farm.store.leases import read_reservations
-from farm.store.opening import damaged, open_server, unusable, version_of
+from farm.store.opening import damage_error, open_error, open_server, version_of
 from farm.store.retention import Pruned, Retention
 from farm.store.store import Store
 
@@ -138,9 +138,9 @@ def check_database(where: Path | str) -> StoreCheckReport:
             raise UserError(f"{where} is of an earlier farm release", hint="farm serve brings it up to date")
         return check(engine)
     except DatabaseError as error:
-        raise unusable(where, error) from error
+        raise open_error(where, error) from error
     except ValueError as error:
-        raise damaged(where, str(error)) from error
+        raise damage_error(where, str(error)) from error
     finally:
         engine.dispose()
 

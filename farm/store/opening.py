@@ -44,7 +44,7 @@ LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 
 
-database_unusable = partial(HostError, code=Code.DATABASE)
+database_error = partial(HostError, code=Code.DATABASE_UNUSABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
         epoch = _count_start(path, reserve)
     except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts, JSON, times not to be read
         reading.dispose()
-        raise unusable(path, error) from error
+        raise open_error(path, error) from error
     except BaseException:
         reading.dispose()
         raise
@@ -110,19 +110,19 @@ def version_of(connection: Connection, name: Path | str) -> int | None:
     if meta.name in tables:
         found = connection.execute(select(meta.c.value).where(meta.c.name == "schema_version")).scalar_one_or_none()
     if found is None:
-        raise database_unusable(
+        raise database_error(
             f"{name} is a database, but not farm's", hint="name another with [store] url or --state-dir"
         )
     if not isinstance(found, int) or found < 1:
         raise _overwritten(name, f"its schema version is {found!r}")
     if found > SCHEMA_VERSION:
-        raise database_unusable(
+        raise database_error(
             f"{name} has schema version {found}, of a newer farm; this farm knows {SCHEMA_VERSION}",
             hint="start the farm release that wrote it, or restore the backup made before it was brought up to date"
             f"{_newest(name)}",
         )
     if found < FIRST_SCHEMA_VERSION:
-        raise database_unusable(
+        raise database_error(
             f"{name} has schema version {found}, from before farm's first release; this farm knows "
             f"{FIRST_SCHEMA_VERSION} to {SCHEMA_VERSION}",
             hint=f"begin with a new database: {_move_away(name, 'old')} (adopted phones must be adopted again)",
@@ -152,7 +152,7 @@ def next_epoch(connection: Connection) -> int:
 
 
 def _overwritten(name: Path | str, evidence: str) -> HostError:
-    return database_unusable(f"{name} was changed by something else: {evidence}", hint="restore a backup of it")
+    return database_error(f"{name} was changed by something else: {evidence}", hint="restore a backup of it")
 
 
 def _check_contents(connection: Connection, path: Path) -> None:
@@ -168,7 +168,7 @@ def _check_contents(connection: Connection, path: Path) -> None:
     for check in checks:
         found = str(connection.exec_driver_sql(check).scalar())
         if found != "ok":
-            raise damaged(path, found)
+            raise damage_error(path, found)
     for live in (
         select_jobs().where(job.c.ended_at.is_(None)),
         select_leases().where(lease.c.ended_at.is_(None)),
@@ -178,7 +178,7 @@ def _check_contents(connection: Connection, path: Path) -> None:
         connection.execute(live).all()
 
 
-def damaged(path: Path, evidence: str) -> HostError:
+def damage_error(path: Path, evidence: str) -> HostError:
     """The error for a damaged file, with the way back."""
     backup = newest_backup(path)
     away = _move_away(path, "damaged")
@@ -186,7 +186,7 @@ def damaged(path: Path, evidence: str) -> HostError:
         hint = f"go back to the newest backup: {away} && cp {backup} {path}"
     else:
         hint = f"restore a backup of it, or begin anew: {away} (adopted phones must be adopted again)"
-    return database_unusable(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
+    return database_error(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
 
 
 def _move_away(name: Path | str, suffix: str) -> str:
@@ -210,29 +210,29 @@ def _create(path: Path) -> None:
             engine.dispose()
         publish(part, path)
     except (DatabaseError, OSError) as error:
-        raise unusable(path, error) from error
+        raise open_error(path, error) from error
 
 
 def _check_shape(path: Path) -> None:
     if path.is_symlink() and not path.exists():
-        raise database_unusable(
+        raise database_error(
             f"{path} is a link to {path.readlink()}, which is not there",
             hint="is its disk mounted? farm begins anew only where there is nothing, not even a link",
         )
     if not path.is_file():
-        raise database_unusable(f"{path} is not a file", hint="the database must be a file; move what is there away")
+        raise database_error(f"{path} is not a file", hint="the database must be a file; move what is there away")
     try:
         with path.open("rb") as file:
             header = file.read(len(MAGIC))
     except OSError as error:
-        raise unusable(path, error) from error
+        raise open_error(path, error) from error
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise database_unusable(
+        raise database_error(
             f"cannot use the database {path}: it or its folder is read-only",
             hint="is the file system mounted read-only, or does it belong to another user?",
         )
     if header != MAGIC:  # SQLite itself takes a short file for a new one
-        raise damaged(path, "the file is no SQLite database" if header else "the file is empty")
+        raise damage_error(path, "the file is no SQLite database" if header else "the file is empty")
 
 
 def _upgrade(path: Path, version: int | None) -> None:
@@ -244,7 +244,7 @@ def _upgrade(path: Path, version: int | None) -> None:
     except HostError as error:
         if (outage := outage_of(error)) is None:
             raise
-        raise database_unusable(
+        raise database_error(
             f"cannot use the database {path}: it is of an earlier release and cannot be copied before it is brought up "
             f"to date: {outage.reason}",
             hint=outage.hint, evidence=outage.evidence,
@@ -263,7 +263,7 @@ def _upgrade(path: Path, version: int | None) -> None:
                 backup.unlink(missing_ok=True)
             if not isinstance(error, (ValueError, LookupError, IntegrityError)):
                 raise
-            raise database_unusable(
+            raise database_error(
                 f"{path} cannot be brought up to date from schema version {version}; it is as it was",
                 hint="go on with the farm release that wrote it, and report this",
                 evidence=f"{type(error).__name__}: {error}",
@@ -316,14 +316,14 @@ def _count_start(path: Path, reserve: ReserveFile) -> int:
         engine.dispose()
 
 
-def unusable(path: Path, error: Exception) -> HostError:
+def open_error(path: Path, error: Exception) -> HostError:
     """The error for a failed start: damage asks for a backup, anything else for the host's administrator."""
     if isinstance(error, OSError):
-        return database_unusable(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
+        return database_error(f"cannot use the database {path}: {error.strerror}", hint="farm doctor")
     outage = outage_of(error)
     if outage is None or is_damage(error):
-        return damaged(path, str(getattr(error, "orig", None) or error))
-    return database_unusable(
+        return damage_error(path, str(getattr(error, "orig", None) or error))
+    return database_error(
         f"cannot use the database {path}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
     )
 
@@ -347,7 +347,7 @@ def open_server(url: str) -> OpenDatabase:
             lock_holder.detach()  # the lock lives and dies with this connection: no pool may keep it
             epoch = _begin_on_server(lock_holder, name)
         except DatabaseError as error:
-            raise database_unusable(
+            raise database_error(
                 f"cannot use the database {name}", hint="is the server running, and [store] url right?",
                 evidence=str(error.orig).strip(),
             ) from error  # fmt: skip
@@ -362,7 +362,7 @@ def _begin_on_server(connection: Connection, name: str) -> int:
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE:
             raise
-        raise database_unusable(
+        raise database_error(
             f"another daemon serves from the database {name}",
             hint="stop it, or give this one a database of its own: [store] url",
         ) from error
@@ -387,16 +387,16 @@ def _named_engine(url: str) -> tuple[str, Engine]:
     try:
         made = make_url(url)
         if made.get_backend_name() != "postgresql":
-            raise database_unusable(
+            raise database_error(
                 f"[store] url: farm does not know databases of {made.get_backend_name()}",
                 hint="postgresql+psycopg://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
             )
         return made.render_as_string(hide_password=True), server_engine(url)
     except ArgumentError as error:
-        raise database_unusable(
+        raise database_error(
             "[store] url is no database's address", hint="postgresql+psycopg://USER@HOST/DATABASE"
         ) from error
     except ModuleNotFoundError as error:
-        raise database_unusable(
+        raise database_error(
             f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")
         ) from error

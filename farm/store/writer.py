@@ -43,7 +43,7 @@ PROBE_S = 1.0  # between tries to write again: an operator who made room should 
 class StoreWriteError(HostError):
     """The database could not be written."""
 
-    code = "store_write"
+    code = "store_write_failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
 from farm.compiler.tvm_errors import die_with_parent
 from farm.tuning.build_server import BuildServer, import_tvm, processors
-from farm.tuning.host_faults import CannotBuildError, cannot_build
+from farm.tuning.host_faults import CannotBuildError, cannot_build_error
 from farm.tuning.runner import PoolRunner
 
 RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
@@ -130,7 +130,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         except OSError as error:
             if server is not None:
                 server.link.close()
-            raise cannot_build(error.errno or 0, cache) from error
+            raise cannot_build_error(error.errno or 0, cache) from error
         self.__init_handle_by_constructor__(_ffi_api.BuilderPyBuilder, self._build.build)
 
     def __enter__(self) -> Self:
@@ -235,7 +235,7 @@ class BuildOwner:
     def _error_of(self, error: Exception) -> Exception:
         """Why a candidate is not even ordered: the host's fault, or its own."""
         if isinstance(error, OSError):
-            return cannot_build(error.errno or 0, self._cache.parent)
+            return cannot_build_error(error.errno or 0, self._cache.parent)
         return error if isinstance(error, FarmError) else BuildError(str(error))
 
     def _describe(self, given: Any, number: int) -> tuple[str, bytes]:
@@ -294,7 +294,7 @@ class BuildOwner:
 
     def _error(self, error: str, errno: int) -> Exception | None:
         if errno:
-            return cannot_build(errno, self._cache.parent)
+            return cannot_build_error(errno, self._cache.parent)
         return BuildError(error) if error else None
 
     def _finish(self, number: int, error: Exception | None) -> None:

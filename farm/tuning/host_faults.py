@@ -74,7 +74,7 @@ def host_errors_reported(folder: Path) -> Iterator[None]:
         raise HostError(message, hint=hint_for(number)) from error
 
 
-def cannot_build(number: int, folder: Path) -> CannotBuildError:
+def cannot_build_error(number: int, folder: Path) -> CannotBuildError:
     """The error of a host on which errno `number` came up when a candidate was built in `folder`."""
     message = f"this host cannot build candidates in {folder} ({free_in(folder)}): {os.strerror(number)}"
     return CannotBuildError(message, hint=hint_for(number))

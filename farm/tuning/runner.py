@@ -24,7 +24,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFutu
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.tuning.candidate import CandidateError, CandidateTries, Measured, TryEnd, after_try
-from farm.tuning.host_faults import cannot_build, host_errno
+from farm.tuning.host_faults import cannot_build_error, host_errno
 from farm.tuning.measurement_slot import MeasurementSlot, SlotSettings
 from farm.tuning.phone_speed import JudgeOf
 from farm.tuning.phones import PhoneSource, PooledPhone, PoolState
@@ -219,7 +219,7 @@ class CandidateQueue:
             except OSError as error:
                 number = host_errno(error)
                 unread = CandidateError(f"its library cannot be read: {error.strerror}")
-                self._answer(work, cannot_build(number, Path(work.path).parent) if number else unread)
+                self._answer(work, cannot_build_error(number, Path(work.path).parent) if number else unread)
                 continue
             work.artifact = hashlib.sha256(work.library).hexdigest()
             fit.append(work)

@@ -201,7 +201,7 @@ def _advertised(network: str, target: str) -> tuple[Network, str, int]:
     except ValueError as error:
         raise UserError(
             f"[tvm] advertise: {network!r} = {target!r} is not CIDR = address or address:port",
-            Code.CONFIG,
+            Code.BAD_CONFIG,
             hint='for example "10.8.0.0/16" = "lab.example.org:9190"',
         ) from error
     return parsed, host, port

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.types import Scope
 
 from farm import __version__
-from farm.bundle.library import UnknownBundleError
+from farm.bundle.library import NoSuchBundleError
 from farm.common.errors import Code, FarmError, Fault, NoPhoneError, NoSuchDeviceError, NotAllowedError
 from farm.common.events import EventLog
 from farm.config import WebConfig
@@ -47,8 +47,8 @@ A_YEAR = "public, max-age=31536000, immutable"
 # Errors about a name of which there is nothing: their page has the status 404.
 NOT_FOUND = frozenset(
     {
-        NoSuchDeviceError.code, NoSuchJobError.code, NoSuchLeaseError.code, UnknownBundleError.code,
-        Code.NO_ARTIFACT, Code.NO_SUCH_FILE, Code.NO_SUCH_RECORDS,
+        NoSuchDeviceError.code, NoSuchJobError.code, NoSuchLeaseError.code, NoSuchBundleError.code,
+        Code.NO_SUCH_ARTIFACT, Code.NO_SUCH_FILE, Code.NO_SUCH_RECORDS,
     }
 )  # fmt: skip
 
@@ -197,7 +197,7 @@ async def sign_out(request: Request) -> Response:
 
 def status_of(error: FarmError) -> int:
     """The HTTP status of an error."""
-    if error.code == Code.SIGN_IN:
+    if error.code == Code.SIGN_IN_NEEDED:
         return 401
     if isinstance(error, NotAllowedError):
         return 403
@@ -214,7 +214,7 @@ def _page(request: Request, status: int, message: str, hint: str) -> HTMLRespons
 
 async def _farm_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FarmError)
-    if error.code == Code.SIGN_IN and request.method not in UNSAFE_METHODS:
+    if error.code == Code.SIGN_IN_NEEDED and request.method not in UNSAFE_METHODS:
         query = f"?{request.url.query}" if request.url.query else ""
         return render(request, "sign_in.html", status=401, to=own_path(request.url.path + query), wrong="")
     return _page(request, status_of(error), error.message, error.hint)

@@ -270,7 +270,7 @@ async def guard_requests(request: Request) -> None:
         if request.method in UNSAFE_METHODS:
             await audit_refusal(request, NotAllowedError.code)
         hint = "sign in with a token: farm auth new NAME --role user --web prints one"
-        raise NotAllowedError(code=Code.SIGN_IN, hint=hint)
+        raise NotAllowedError(code=Code.SIGN_IN_NEEDED, hint=hint)
     given = request.headers.get(CSRF_HEADER) or (await form_of(request)).get(CSRF_FIELD, "")
     if not secrets.compare_digest(given.encode(), sign_in.csrf.encode()):
         await audit_refusal(request, Code.FORM_EXPIRED)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class WebPortError(HostError):
     """The web page's port cannot be opened."""
 
-    code = "web_port"
+    code = "web_port_unusable"
 
 
 class _RequestTimer:

@@ -118,7 +118,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
         device.sync()
     except Exception as error:
         raise ModelError(
-            f"{built.name} failed on this host: {first_line(error)}", Code.HOST_RUN, evidence=end_of(error)
+            f"{built.name} failed on this host: {first_line(error)}", Code.HOST_RUN_FAILED, evidence=end_of(error)
         ) from (error)
     ran_s = time.monotonic()
     save_arrays(Path(request["outputs"]), built.output_names, outputs)

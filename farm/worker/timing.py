@@ -115,7 +115,7 @@ def _checked_time(seconds: float, what: str) -> float:
     """
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise PhoneError(
-            f"the phone's clock says that {what} took {seconds:g} s: no number comes of that", Code.PHONE_CLOCK
+            f"the phone's clock says that {what} took {seconds:g} s: no number comes of that", Code.PHONE_CLOCK_WRONG
         )
     return float(seconds)
 
@@ -327,6 +327,6 @@ def check_versions(bundles: Sequence[BundleUse], tvm: str) -> None:
             raise UserError(
                 f"bundle {bundle.name} is of TVM {bundle.tvm or '?'}, the toolchain compiles with TVM {tvm}: its"
                 " libraries do not run there",
-                Code.BUNDLE_VERSION,
+                Code.BUNDLE_MISMATCH,
                 hint="bench with each bundle in its own toolchain, and compare the two results",
             )

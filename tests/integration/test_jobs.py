@@ -140,7 +140,10 @@ def test_cancelled_while_it_runs_its_command_ends(farm):
 def test_limits_of_time(farm):
     late, slow = one(farm, "sleep 60", deadline_s=0.5), one(farm, "sleep 60", timeout_s=0.5)
     _, rows = watch(farm, late, slow)
-    assert [(row["state"], row["error"]["code"]) for row in rows] == [("failed", "deadline"), ("failed", "timeout")]
+    assert [(row["state"], row["error"]["code"]) for row in rows] == [
+        ("failed", "deadline_missed"),
+        ("failed", "timeout"),
+    ]
 
 
 def test_orders_about_an_array(farm):

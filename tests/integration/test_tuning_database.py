@@ -26,7 +26,7 @@ from farm.jobs.attempt import YieldedError
 from farm.kinds.tune.run import TUNING, _drop_unused
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.database import TuningDatabase
-from farm.tuning.host_faults import CannotBuildError, cannot_build
+from farm.tuning.host_faults import CannotBuildError, cannot_build_error
 from farm.tuning.search import Search, SearchOptions
 from farm.tuning.stock import load_intrinsics
 
@@ -183,7 +183,7 @@ def test_what_the_host_could_not_build_is_no_trial_and_ends_the_run(tmp_path: Pa
     class Full:
         def submit(self, given: Any) -> Future[Measured]:
             answer: Future[Measured] = Future()
-            answer.set_exception(cannot_build(errno.ENOSPC, tmp_path))
+            answer.set_exception(cannot_build_error(errno.ENOSPC, tmp_path))
             return answer
 
     def build(inputs: Sequence[Any]) -> list[Any]:

@@ -45,10 +45,10 @@ def passable(tmp_path):
     [
         ({"verb": "job.submit"}, "protocol"),
         ({"verb": "status"}, "protocol"),
-        ({"verb": "hello", "as": {"attempt": "try-0"}}, "stale"),
-        ({"verb": "session.open", "as": {"attempt": "other"}}, "stale"),
+        ({"verb": "hello", "as": {"attempt": "try-0"}}, "stale_report"),
+        ({"verb": "session.open", "as": {"attempt": "other"}}, "stale_report"),
         ({"verb": "session.open", "as": {"attempt": "other", "fence": 7}}, "not_allowed"),
-        ({"verb": "result", "fields": {"value": {}}, "as": {"fence": 0}}, "stale"),
+        ({"verb": "result", "fields": {"value": {}}, "as": {"fence": 0}}, "stale_report"),
         ({"verb": "session.open", "as": {"token": "x" * 32}}, "not_allowed"),
         ({"verb": "log", "fields": {"text": "x", "level": "loud"}}, "protocol"),
         ({"verb": "log", "fields": {"text": "x" * 5000, "level": "info"}}, "protocol"),
@@ -57,7 +57,7 @@ def passable(tmp_path):
         ({"verb": "artifact.get", "fields": {"sha256": "../../farm.db", "offset": 0}}, "bad_artifact"),
         ({"verb": "artifact.get", "fields": {"sha256": "/etc/shadow", "offset": 0}}, "bad_artifact"),
         ({"verb": "artifact.get", "fields": {"sha256": "partial", "offset": 0}}, "bad_artifact"),
-        ({"verb": "artifact.get", "fields": {"sha256": "a" * 64, "offset": 0}}, "no_artifact"),
+        ({"verb": "artifact.get", "fields": {"sha256": "a" * 64, "offset": 0}}, "no_such_artifact"),
         (
             {
                 "verb": "artifact.put", "frame": "x",
@@ -98,12 +98,12 @@ async def test_the_workers_socket_admits_only_the_right_token(lab):
 
     assert await asyncio.to_thread(ask, "mine", 5, token) == {"verb": "hello"}
     for attempt, fence in (("mine", 4), ("mine", 6), ("yours", 5)):
-        with raises_code(Code.STALE):
+        with raises_code(Code.STALE_REPORT):
             await asyncio.to_thread(ask, attempt, fence, token)
     with pytest.raises(NotAllowedError):
         await asyncio.to_thread(ask, "mine", 5, "x" + token[1:])
     lab.door.dismiss("mine")
-    with raises_code(Code.STALE):
+    with raises_code(Code.STALE_REPORT):
         await asyncio.to_thread(ask, "mine", 5, token)
 
 

@@ -24,7 +24,7 @@ from farm.jobs.attempt import (
     SessionOffer,
     Task,
     YieldedError,
-    no_verb,
+    no_such_verb_error,
 )
 from farm.jobs.supervisor import Supervisor, _ready
 from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
@@ -49,7 +49,7 @@ class Host:
         return SessionOffer("127.0.0.1", 1, "key")
 
     async def serve(self, verb, fields):
-        raise no_verb(verb)
+        raise no_such_verb_error(verb)
 
     async def abort_session(self, reason, lease):
         self.heard.put_nowait(("abort", {"reason": reason}))

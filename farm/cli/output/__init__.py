@@ -35,7 +35,7 @@ _CONTROL = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-
 class OutputError(HostError):
     """Stdout cannot be written."""
 
-    code = "output"
+    code = "output_failed"
 
 
 class OutputFile(io.FileIO):

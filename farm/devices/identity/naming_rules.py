@@ -137,7 +137,7 @@ class AdoptRule:
             parts = list(string.Formatter().parse(self.name))
         except ValueError as error:
             raise UserError(
-                f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}", Code.CONFIG
+                f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}", Code.BAD_CONFIG
             ) from error
         for _, wanted, spec, conversion in parts:
             if wanted is not None and (wanted not in NAME_FIELDS or spec or conversion):
@@ -146,7 +146,7 @@ class AdoptRule:
                     f"nearest is {{{close[0]}}}" if close else f"use {', '.join(f'{{{name}}}' for name in NAME_FIELDS)}"
                 )
                 raise UserError(
-                    f"adopt rule {self.match!r}: the name has no field {{{wanted}}}", Code.CONFIG, hint=hint
+                    f"adopt rule {self.match!r}: the name has no field {{{wanted}}}", Code.BAD_CONFIG, hint=hint
                 )
 
 

@@ -179,7 +179,7 @@ _V8_0 = ("fp", "asimd", "crc32", "cpuid")
 _V8_2 = (*_V8_0, "aes", "pmull", "sha1", "sha2", "atomics", "fphp", "asimdhp", "asimdrdm", "lrcpc", "dcpop", "asimddp")
 
 
-unknown_target = partial(UserError, code=Code.NO_TARGET)
+target_error = partial(UserError, code=Code.NO_SUCH_TARGET)
 
 
 class ForeignTargetError(UserError):
@@ -251,13 +251,13 @@ def named_target(text: str) -> Target:
     if custom is not None:
         return custom
     if text in GPU_TARGETS:
-        raise unknown_target(
+        raise target_error(
             f"without a phone the CPU beside the GPU is unknown for {text!r}",
             hint=f"--on SELECTOR, or name it: '{_written(text)} -mtriple=aarch64-linux-android'",
         )
     near = nearest(text, (*NAMES, *GPU_TARGETS))
     guess = f"did you mean {near[0]!r}? " if near else ""
-    raise unknown_target(
+    raise target_error(
         f"there is no target {text!r} without a phone",
         hint=f"{guess}names: host, {', '.join(NAMES)}; a TVM tag, a dict as JSON, or --on SELECTOR with a phone's",
     )
@@ -343,7 +343,7 @@ def _unknown_on(text: str, own: Mapping[str, object], phone: str) -> UserError:
     no_gpu = "; it has no GPU that is known, as virtual phones have none" if not own.keys() & set(GPU_TARGETS) else ""
     listing = f"{guess}its targets: {', '.join(own) or 'none'}"
     meant_gpu = text in GPU_TARGETS or bool(set(near) & set(GPU_TARGETS))
-    return unknown_target(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
+    return target_error(f"{phone} has no target {text!r}", hint=listing + (no_gpu if meant_gpu else ""))
 
 
 def _of_board(board: LinuxBoard) -> Target:
@@ -360,9 +360,9 @@ def _custom(text: str) -> dict[str, Any] | None:
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
-            raise unknown_target(f"the target is no JSON: {error}", hint='such as {"kind": "opencl"}') from error
+            raise target_error(f"the target is no JSON: {error}", hint='such as {"kind": "opencl"}') from error
         if not isinstance(fields, dict) or not ("kind" in fields or "tag" in fields):
-            raise unknown_target("the target names no kind", hint='such as {"kind": "opencl"}')
+            raise target_error("the target names no kind", hint='such as {"kind": "opencl"}')
         return fields
     device, *host = _HOST_PART.split(text, maxsplit=1)
     if host:
@@ -383,7 +383,7 @@ def _of_options(text: str) -> dict[str, Any]:
     for option in options:
         name, equals, value = option.removeprefix("-").partition("=")
         if not option.startswith("-") or not (equals and name and value):
-            raise unknown_target(
+            raise target_error(
                 f"the target {text!r} has an option without a value: {option}",
                 hint="such as: llvm -mcpu=cortex-a76 -mattr=+neon,+dotprod",
             )

@@ -43,7 +43,7 @@ UDEV_RULES = (
 class PowerError(HostError):
     """The power of a USB port could not be switched."""
 
-    code = "power"
+    code = "power_failed"
 
 
 class PowerSwitch(Protocol):

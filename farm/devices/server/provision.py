@@ -252,7 +252,7 @@ async def _run(client: AdbClient, serial: str, command: str) -> None:
     if result.exit_code != 0:
         raise PhoneError(
             "the phone refused to install the bundle",
-            Code.INSTALL,
+            Code.INSTALL_FAILED,
             hint="look at the phone's storage: df /data, ls -l /data/local/tmp",
             evidence=result.output[-2000:],
         )

@@ -44,7 +44,7 @@ class StuckProcessError(PhoneError):
         )
 
 
-script_error = partial(PhoneError, code=Code.DEVICE_SCRIPT)
+script_error = partial(PhoneError, code=Code.SCRIPT_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RpcServer:
         reason = first.removeprefix("failed ").strip() or "it said nothing"
         raise PhoneError(
             f"the RPC server did not start: {reason}",
-            Code.SERVER_START,
+            Code.SERVER_NOT_STARTED,
             hint="farm bundle verify; the phone's own words are in the evidence",
             evidence=rest[-_EVIDENCE_CHARS:],
         )

@@ -123,7 +123,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
 )
 
 
-queue_error = partial(FarmError, code=Code.QUEUE)
+queue_error = partial(FarmError, code=Code.BAD_QUEUE_EVENT)
 
 
 class NoSuchJobError(UserError):
@@ -135,7 +135,7 @@ class NoSuchJobError(UserError):
 class JobRunsError(UserError):
     """The job runs already."""
 
-    code = "job_runs"
+    code = "job_running"
 
 
 def not_done(name: str, how: JobState | None) -> tuple[JobState, Error]:

@@ -295,7 +295,7 @@ class JobQueue:
     def _advance(self, entry: QueuedJob, now: ClockReading) -> None:
         """Do what is due for a job now. Does nothing while something of it is being written."""
         if entry.fixed_end is None and entry.deadline_s is not None and now.s >= entry.deadline_s:
-            late = UserError("the job did not end before its deadline", Code.DEADLINE)
+            late = UserError("the job did not end before its deadline", Code.DEADLINE_MISSED)
             entry.fixed_end = JobState.FAILED, error_to_wire(late)
         if entry.phase is Phase.RUNNING and entry.fixed_end is not None:
             self._go(entry, Phase.STOPPING)

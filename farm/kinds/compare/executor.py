@@ -10,7 +10,7 @@ from typing import Any
 
 from farm.bundle.model import Bundle, platform_of
 from farm.common.errors import Code, UserError
-from farm.jobs.attempt import no_verb, text_field
+from farm.jobs.attempt import no_such_verb_error, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.specs import BundleUse
 from farm.kinds.compare.spec import CompareSpec, CompareTask
@@ -58,7 +58,7 @@ class CompareExecutor(Executor):
         )
 
 
-bundle_pair_error = partial(UserError, code=Code.BUNDLE_PAIR)
+bundle_pair_error = partial(UserError, code=Code.BUNDLES_NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BundleHost(MeasuringHost):
             return await MeasuringHost.serve(self, verb, fields)
         bundle = self.bundles.get(text_field(fields, "bundle"))
         if bundle is None:
-            raise no_verb("bundle.use of that bundle")
+            raise no_such_verb_error("bundle.use of that bundle")
         device = await self.parts.leasing.allow_bundle_override(self.context.lease.id)
         # No await between the two: the lease that allows the override must not have ended.
         await self.parts.fleet.bundle_overrides.use(device, bundle)

@@ -11,7 +11,7 @@ from farm.common.errors import FarmError, Fault, PhoneError, ProtocolError
 from farm.common.files import is_sha256
 from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
-from farm.jobs.pool import Pool, not_in_pool
+from farm.jobs.pool import Pool, not_in_pool_error
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
 from farm.model.requests import NoSuchLeaseError
@@ -64,7 +64,7 @@ class PoolHost(KeepingHost):
         try:
             return self.offer(lease)
         except NoSuchLeaseError as error:  # taken away in this very moment
-            raise not_in_pool(lease) from error
+            raise not_in_pool_error(lease) from error
 
     async def abort_session(self, reason: str, lease: str) -> None:
         """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""

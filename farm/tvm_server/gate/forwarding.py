@@ -19,12 +19,12 @@ from farm.common.errors import FarmError, HostError, PhoneError
 from farm.common.limiter import Limiter
 from farm.model.sessions import (
     MatchKeyBusyError,
+    NoSuchMatchKeyError,
     OrphanedSession,
     Peer,
     PhoneStream,
     SessionEnd,
     SessionOutcome,
-    UnknownMatchKeyError,
     UpstreamSession,
 )
 from farm.tvm_server.gate import messages as m
@@ -36,7 +36,7 @@ ANSWER_S = 10.0  # beyond the time that the daemon may take for an answer: it ha
 MOST_WAITING = 1024  # tracker connections, and as many clients that want a session, while no daemon is there
 
 _LEFT = "the client left while it was opened"
-_REFUSALS: dict[str, type[FarmError]] = {"unknown": UnknownMatchKeyError, "busy": MatchKeyBusyError}
+_REFUSALS: dict[str, type[FarmError]] = {"unknown": NoSuchMatchKeyError, "busy": MatchKeyBusyError}
 
 log = logging.getLogger(__name__)
 

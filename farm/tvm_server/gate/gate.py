@@ -17,10 +17,10 @@ from typing import Protocol
 from farm.common.errors import Code, FarmError, PhoneError, ProtocolError
 from farm.model.sessions import (
     MatchKeyBusyError,
+    NoSuchMatchKeyError,
     Peer,
     SessionEnd,
     SessionOutcome,
-    UnknownMatchKeyError,
     UpstreamSession,
 )
 from farm.tvm_server.connection import quick_ack, set_options
@@ -47,7 +47,7 @@ class Route(Protocol):
         """The phone's side of the session that `match_key` allows. `cut(reason)` ends the session from outside.
 
         Raises:
-            UnknownMatchKeyError: no current lease has this key.
+            NoSuchMatchKeyError: no current lease has this key.
             MatchKeyBusyError: its lease has a session already.
             FarmError: the phone cannot be reached within `timeout_s`.
         """
@@ -173,7 +173,7 @@ class _RelayedSession:
             end = SessionEnd(outcome, relay.bytes_up, relay.bytes_down, self._loop.time() - opened_at, detail)
         except MatchKeyBusyError:
             self._send(ServerHello(SessionCode.DUPLICATE))
-        except UnknownMatchKeyError:
+        except NoSuchMatchKeyError:
             self._send(ServerHello(SessionCode.MISMATCH))
         except (FarmError, OSError) as error:
             reason = str(error) or f"the phone could not be reached within {self._gate.limits.open_s:g} s"

@@ -36,7 +36,7 @@ log = logging.getLogger("farm.gate")
 class GateSocketError(HostError):
     """A socket of the gate cannot be had."""
 
-    code = "gate_socket"
+    code = "gate_socket_unusable"
 
 
 class GateProcess:

@@ -13,10 +13,10 @@ from farm.common.errors import FarmError
 from farm.model.sessions import (
     STOPPING,
     MatchKeyBusyError,
+    NoSuchMatchKeyError,
     OrphanedSession,
     SessionEnd,
     SessionOutcome,
-    UnknownMatchKeyError,
     UpstreamSession,
 )
 from farm.tvm_server.gate import messages as m
@@ -139,7 +139,7 @@ class GateSessions:
             upstream = await self._route.open(
                 message.key, message.peer, message.timeout_s, lambda reason: self._cut(n, reason)
             )
-        except UnknownMatchKeyError as error:
+        except NoSuchMatchKeyError as error:
             self._refuse(n, "unknown", error)
         except MatchKeyBusyError as error:
             self._refuse(n, "busy", error)

@@ -46,7 +46,7 @@ async def test_an_interrupted_upload_goes_on_where_it_ended(tmp_path):
     assert (await folder.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
     again = ArtifactFolder(tmp_path)  # the daemon was restarted
     assert (await again.put(sha256, 0, data[:1000], 3000)).size_bytes == 1000
-    with raises_code(Code.NO_ARTIFACT):
+    with raises_code(Code.NO_SUCH_ARTIFACT):
         again.path(sha256)
     assert (await again.put(sha256, 1000, data[1000:], 3000)).complete
     assert await again.get(sha256, 2999) == (data[2999:], 3000)
@@ -99,11 +99,11 @@ def test_what_comes_from_a_phone_counts_as_it_grows(tmp_path):
         first.grow(60)
         first.path.write_bytes(b"x" * 60)
         assert folder.used_bytes == 60
-        with raises_code(Code.ARTIFACT_STORAGE, match="no room"):
+        with raises_code(Code.ARTIFACT_NOT_STORED, match="no room"):
             second.grow(41)
         assert (tmp_path / folder.take(first, "mallory")).exists()
         assert folder.used_bytes == 60
-    with raises_code(Code.ARTIFACT_STORAGE, match="the caller of this file left"):
+    with raises_code(Code.ARTIFACT_NOT_STORED, match="the caller of this file left"):
         second.grow(1)  # its pull goes on in a thread for a moment
     with folder.scratch() as same:
         same.path.write_bytes(b"x" * 60)
@@ -176,7 +176,7 @@ async def test_artifacts_nobody_used_for_a_month_are_dropped(tmp_path):
     await folder.get(asked, 0)
     await folder.put(sent, 0, b"", 10)
     assert folder.drop_unneeded(now_s) == 1
-    with raises_code(Code.NO_ARTIFACT):
+    with raises_code(Code.NO_SUCH_ARTIFACT):
         folder.path(old)
     assert folder.path(asked).read_bytes() == b"asked for again"
     assert folder.path(sent).exists()
@@ -206,7 +206,7 @@ async def test_an_upload_without_disk_space_is_refused_with_what_to_do(tmp_path)
     os.utime(kept, (0, 0))
     second = b"second".ljust(20)
     sha256 = hashlib.sha256(second).hexdigest()
-    with raises_code(Code.ARTIFACT_STORAGE, match=r"no room for .* GB of artifacts are in use") as caught:
+    with raises_code(Code.ARTIFACT_NOT_STORED, match=r"no room for .* GB of artifacts are in use") as caught:
         await folder.put(sha256, 0, second[:10], 20)
     assert "budget_gb" in caught.value.hint
     assert kept.exists()

@@ -142,7 +142,7 @@ async def test_errors_arrive_as_they_were_raised(door):
         await door.call("bug")
     with pytest.raises(FarmError, match="not JSON"):
         await door.call("odd")
-    with raises_code(Code.UNKNOWN_KIND, match="'nonsense'"):
+    with raises_code(Code.NO_SUCH_KIND, match="'nonsense'"):
         await door.call("nonsense")
 
 

@@ -74,7 +74,7 @@ def test_a_runtime_folder_that_others_may_enter_stays_so(tmp_path):
 
 def test_a_runtime_folder_that_anybody_may_write_to_is_refused(tmp_path):
     tmp_path.chmod(0o1777)
-    with raises_code(Code.RUNTIME_FOLDER, match="any user may write"):
+    with raises_code(Code.RUNTIME_FOLDER_UNUSABLE, match="any user may write"):
         prepare_runtime_folder(tmp_path, None)
 
 
@@ -84,16 +84,16 @@ def test_somebody_elses_runtime_folder_is_refused(tmp_path):
     prepare_runtime_folder(folder, None)
     link.symlink_to(folder)
     os.chown(link, SOMEBODY, -1, follow_symlinks=False)
-    with raises_code(Code.RUNTIME_FOLDER, match=f"belongs to uid {SOMEBODY}"):
+    with raises_code(Code.RUNTIME_FOLDER_UNUSABLE, match=f"belongs to uid {SOMEBODY}"):
         prepare_runtime_folder(link, None)
     os.chown(folder, SOMEBODY, -1)
-    with raises_code(Code.RUNTIME_FOLDER, match=f"belongs to uid {SOMEBODY}"):
+    with raises_code(Code.RUNTIME_FOLDER_UNUSABLE, match=f"belongs to uid {SOMEBODY}"):
         prepare_runtime_folder(folder, None)
 
 
 def test_a_runtime_folder_under_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with raises_code(Code.RUNTIME_FOLDER, match="Not a directory") as caught:
+    with raises_code(Code.RUNTIME_FOLDER_UNUSABLE, match="Not a directory") as caught:
         prepare_runtime_folder(tmp_path / "file" / "run", None)
     assert "--runtime-dir" in caught.value.hint
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from farm.bundle import library as library_module
-from farm.bundle.library import BundleLibrary, UnknownBundleError
+from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, Platform
 from farm.common.errors import Code, HostError, UserError
 from tests.support.errors import raises_code
@@ -171,14 +171,14 @@ class TestFind:
             assert library.get(key) == bundle
 
     def test_unknown_names_the_nearest(self, library: BundleLibrary, android: Path) -> None:
-        with pytest.raises(UnknownBundleError) as nothing:
+        with pytest.raises(NoSuchBundleError) as nothing:
             library.get("main")
         assert "farm bundle add" in nothing.value.hint
         library.add(android, name="main", compile_golden=golden)
-        with pytest.raises(UnknownBundleError) as typo:
+        with pytest.raises(NoSuchBundleError) as typo:
             library.get("mian")
         assert typo.value.hint == "did you mean main?"
-        with pytest.raises(UnknownBundleError) as far:
+        with pytest.raises(NoSuchBundleError) as far:
             library.get("zzzzzz")
         assert far.value.hint == "there are: main"
 
@@ -188,7 +188,7 @@ class TestFind:
         first = library.add(android, name="main", compile_golden=golden)
         twin = first.path.parent.with_name(first.hash[:-1] + ("0" if first.hash[-1] != "0" else "1"))
         twin.mkdir()
-        with pytest.raises(UnknownBundleError, match="may be any of 2"):
+        with pytest.raises(NoSuchBundleError, match="may be any of 2"):
             library.get(first.hash[:10])
 
     def test_for_abi_takes_what_was_named_last(self, library: BundleLibrary, android: Path, linux: Path) -> None:

@@ -110,12 +110,12 @@ def test_no_linker_says_what_to_install(abi: Abi, platform: Platform, monkeypatc
 def test_a_refusing_linker_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "x.o").write_text("no object")
     refusing = Linker("sh", ("/bin/sh", "-c", "echo bad reloc >&2; echo more >&2; exit 3"), is_driver=False)
-    with raises_code(Code.LINK, match=r"sh cannot link out\.so: bad reloc$") as caught:
+    with raises_code(Code.LINK_FAILED, match=r"sh cannot link out\.so: bad reloc$") as caught:
         link_shared(refusing, tmp_path / "out.so", [tmp_path / "x.o"])
     assert "more" in caught.value.evidence
-    with raises_code(Code.LINK, match="does not run"):
+    with raises_code(Code.LINK_FAILED, match="does not run"):
         link_shared(Linker("gone", ("/gone/ld",), is_driver=False), tmp_path / "out.so", [tmp_path / "x.o"])
-    with raises_code(Code.LINK, match="nothing to link"):
+    with raises_code(Code.LINK_FAILED, match="nothing to link"):
         link_shared(refusing, tmp_path / "out.so", [])
 
 

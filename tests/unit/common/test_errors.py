@@ -11,7 +11,7 @@ import pytest
 import farm.compiler.package
 from farm.common.errors import Code, ExitCode, FarmError, Fault, PhoneError, UserError, error_from_wire, error_to_wire
 
-TWO_FAULTS = {Code.COMPILE, Code.UNKNOWN_KIND}  # of the user's request, or of the host that cannot do it
+TWO_FAULTS = {Code.COMPILE_FAILED, Code.NO_SUCH_KIND}  # of the user's request, or of the host that cannot do it
 
 
 def code_of(node: ast.AST) -> Code | None:
@@ -48,11 +48,14 @@ def test_every_code_is_raised_by_a_class_of_its_fault() -> None:
 
 
 def test_an_error_has_the_exit_code_and_meaning_of_its_code() -> None:
-    assert (UserError("m", Code.QUOTA).exit_code, UserError("m", Code.BAD_SHAPE).exit_code) == (5, ExitCode.USAGE)
+    assert (UserError("m", Code.QUOTA_EXCEEDED).exit_code, UserError("m", Code.BAD_SHAPE).exit_code) == (
+        5,
+        ExitCode.USAGE,
+    )
     assert UserError(code=Code.NO_DATABASE).message == Code.NO_DATABASE.meaning
 
 
-@pytest.mark.parametrize("code", [Code.QUOTA, Code.TOO_HOT])
+@pytest.mark.parametrize("code", [Code.QUOTA_EXCEEDED, Code.TOO_HOT])
 def test_a_code_and_its_exit_code_cross_the_wire(code: Code) -> None:
     error = (PhoneError if code.fault is Fault.PHONE else UserError)("m", code)
     back = error_from_wire(json.loads(json.dumps(error_to_wire(error))))

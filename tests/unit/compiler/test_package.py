@@ -113,9 +113,9 @@ def test_missing_and_changed_members_are_named():
 
 
 def test_another_version_is_refused_with_both_named():
-    with raises_code(Code.PACKAGE_VERSION, match="format 2, and this farm reads format 1"):
+    with raises_code(Code.PACKAGE_MISMATCH, match="format 2, and this farm reads format 1"):
         read_package(with_manifest(lambda said: said.update(format=2)))
-    with raises_code(Code.PACKAGE_VERSION, match=r"TVM 0\.27\.0, and this toolchain has TVM 0\.28\.0"):
+    with raises_code(Code.PACKAGE_MISMATCH, match=r"TVM 0\.27\.0, and this toolchain has TVM 0\.28\.0"):
         check_tvm(MADE, "0.28.0")
     check_tvm(MADE, "0.27.0")
 

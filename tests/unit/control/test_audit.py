@@ -101,7 +101,7 @@ async def test_refusals_and_failures_are_written(desk, rows):
         ("", VIEWER.origin, "change", "pixel", "not_allowed"),
         ("ann", WEB.origin, "fail", "pixel", "not_allowed"),
         ("root", ROOT.origin, "fail", "pixel", "phone"),
-        ("", VIEWER.origin, "?", "", "unknown_kind"),
+        ("", VIEWER.origin, "?", "", "no_such_kind"),
     ]
 
 

@@ -53,13 +53,13 @@ def test_a_name_that_cannot_be_spelt_falls_back() -> None:
 
 @pytest.mark.parametrize("name", ["{modle}", "{model!r}", "{model:>9}", "{", "{0}", "{model.x}"])
 def test_a_bad_template_is_refused_with_the_rule_named(name: str) -> None:
-    with raises_code(Code.CONFIG) as caught:
+    with raises_code(Code.BAD_CONFIG) as caught:
         AdoptRule("android", name=name).check()
     assert "'android'" in caught.value.message
 
 
 def test_a_misspelt_field_names_the_nearest() -> None:
-    with raises_code(Code.CONFIG) as caught:
+    with raises_code(Code.BAD_CONFIG) as caught:
         AdoptRule("android", name="{modle}").check()
     assert caught.value.hint == "nearest is {model}"
 

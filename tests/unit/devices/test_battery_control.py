@@ -161,7 +161,7 @@ async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() 
 
 async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging() -> None:
     bench = Bench()
-    bench.book.kept_before = HostError("the database cannot be read", Code.STORE_READ)
+    bench.book.kept_before = HostError("the database cannot be read", Code.STORE_READ_FAILED)
     await bench.probe(90)
     assert bench.commands == [HOLD]
     assert bench.book.kept == []

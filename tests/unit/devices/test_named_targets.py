@@ -35,10 +35,10 @@ def test_old_raspberries_get_no_instruction_of_newer_ones():
 
 
 def test_a_name_that_is_none_is_told_with_the_nearest():
-    with raises_code(Code.NO_TARGET, match="no target 'rpi44' without a phone") as caught:
+    with raises_code(Code.NO_SUCH_TARGET, match="no target 'rpi44' without a phone") as caught:
         named_target("rpi44")
     assert "did you mean 'rpi4'?" in caught.value.hint
-    with raises_code(Code.NO_TARGET, match="p has no target 'rpi4'") as caught:
+    with raises_code(Code.NO_SUCH_TARGET, match="p has no target 'rpi4'") as caught:
         target_on("rpi4", PHONE, "p")
     assert caught.value.hint == "its targets: cpu, opencl"
 
@@ -53,7 +53,7 @@ def test_a_name_that_is_none_is_told_with_the_nearest():
     ],
 )
 def test_a_gpus_target_on_a_phone_without_it(asked, own, hint):
-    with raises_code(Code.NO_TARGET, match=f"p has no target '{asked}'") as caught:
+    with raises_code(Code.NO_SUCH_TARGET, match=f"p has no target '{asked}'") as caught:
         target_on(asked, own, "p")
     assert caught.value.hint.startswith(hint)
 
@@ -123,7 +123,7 @@ def test_the_mtriple_of_a_gpu_is_its_hosts(text):
 
 @pytest.mark.parametrize("name", ["opencl", "adreno"])
 def test_the_hint_for_a_gpu_without_a_phone_is_a_target(name):
-    with raises_code(Code.NO_TARGET) as caught:
+    with raises_code(Code.NO_SUCH_TARGET) as caught:
         named_target(name)
     assert "host" in named_target(caught.value.hint.split("'")[1])
 
@@ -137,5 +137,5 @@ def test_opencl_for_adreno_is_the_tag_with_the_phones_cpu():
     assert target_on("opencl -device=adreno", PHONE, "pixel") == {"tag": "qcom/adreno-opencl", "host": PHONE["cpu"]}
     with pytest.raises(ForeignTargetError, match="armv7l-linux-gnueabihf"):
         target_on("rasp3b", PHONE, "pixel")
-    with raises_code(Code.NO_TARGET, match="an option without a value: -mcpu"):
+    with raises_code(Code.NO_SUCH_TARGET, match="an option without a value: -mcpu"):
         named_target("llvm -mcpu")

@@ -59,7 +59,7 @@ async def test_a_phone_that_does_not_go_down_refused_to_reboot(monkeypatch: pyte
         (m.Identify(1), AdbTimeout("silent"), DeviceFault.MUTE),
         (m.Provision(1), AdbLinkLost("gone"), None),
         (m.Provision(1), AdbServerUnreachable("no adb"), None),
-        (m.StartServer(1), PhoneError("no Bind to", Code.SERVER_START), DeviceFault.START),
+        (m.StartServer(1), PhoneError("no Bind to", Code.SERVER_NOT_STARTED), DeviceFault.START),
         (m.RunCheck(1), PhoneError("the session failed"), DeviceFault.CHECK),
         (m.RunCheck(1), FarmError("a bug"), None),
     ],

@@ -28,7 +28,7 @@ async def test_a_check_counts_and_adds_nothing(tmp_path):
     async with running(tmp_path / "farm.db", "p1", "p2", limits=UserConfig(jobs=3)) as farm:
         assert farm.dispatcher.check(spec(devices="all"), "alice") == 2
         assert farm.dispatcher.check(spec(), "alice", besides=2) == 1
-        with raises_code(Code.QUOTA):
+        with raises_code(Code.QUOTA_EXCEEDED):
             farm.dispatcher.check(spec(), "alice", besides=3)
         with pytest.raises(NoPhoneError):
             farm.dispatcher.check(spec(on="absent"), "alice", must_match=True)

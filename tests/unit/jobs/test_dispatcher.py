@@ -85,7 +85,7 @@ async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
         first = await farm.submit(key="k")
         assert (await farm.submit(key="k")).ids == first.ids
         assert (await farm.submit(key="k", user="bob")).ids != first.ids
-        with raises_code(Code.QUOTA):
+        with raises_code(Code.QUOTA_EXCEEDED):
             await farm.submit(key="other")
         assert len(farm.store.jobs.live()) == 2
 
@@ -101,10 +101,10 @@ async def test_quotas_of_a_user(tmp_path):
     async with running(tmp_path / "farm.db", "p1", limits=UserConfig(jobs=2, priority=3)) as farm:
         with pytest.raises(NotAllowedError, match="priority 3 at most"):
             await farm.submit(priority=4)
-        with raises_code(Code.QUOTA):
+        with raises_code(Code.QUOTA_EXCEEDED):
             await farm.submit(devices=3)
         outcomes = await asyncio.gather(*(farm.submit() for _ in range(4)), return_exceptions=True)
-        assert [getattr(each, "code", None) for each in outcomes].count(Code.QUOTA) == 2
+        assert [getattr(each, "code", None) for each in outcomes].count(Code.QUOTA_EXCEEDED) == 2
 
 
 async def test_too_many_jobs_at_once(farm):
@@ -384,7 +384,7 @@ async def test_a_deadline_ends_what_waits_and_what_runs(farm):
     waits = await farm.one(deadline_s=0.1)
     for each in (waits, runs):
         failed = await farm.until("job.failed", each)
-        assert failed.data["error"]["code"] == "deadline"
+        assert failed.data["error"]["code"] == "deadline_missed"
     assert farm.executor.cancelled == [f"{runs}.1"]
 
 

@@ -179,5 +179,5 @@ async def test_a_job_whose_spec_cannot_be_read_fails_alone(farm, monkeypatch):
 
 async def test_no_job_is_taken_while_the_store_has_a_problem(farm, monkeypatch):
     monkeypatch.setattr(type(farm.store), "problem", property(lambda _: "the disk is full"))
-    with raises_code(Code.STORE_PROBLEM, match="the disk is full"):
+    with raises_code(Code.STORE_UNWRITABLE, match="the disk is full"):
         await farm.submit()

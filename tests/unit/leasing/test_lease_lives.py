@@ -16,7 +16,7 @@ from farm.leasing.model import LeasePolicy, PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource, NoSuchLeaseError
-from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
+from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
 from tests.support.tvm import FakeDevices
@@ -184,7 +184,7 @@ async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
     lab.leasing.release(lease.id)
     leg.ended(SessionEnd(SessionOutcome.CUT))
     for late in (waiting, lab.leasing.tvm.request(key, "alice", 1, peer)):
-        with pytest.raises(UnknownMatchKeyError):
+        with pytest.raises(NoSuchMatchKeyError):
             await late
     assert lab.leasing.requests.waiting() == ()
 

@@ -14,7 +14,7 @@ from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
 from farm.model.device import Closed, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource, NoSuchLeaseError
-from farm.model.sessions import Peer, SessionEnd, SessionOutcome, UnknownMatchKeyError
+from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices
@@ -269,7 +269,7 @@ async def test_a_lease_revoked_while_its_session_waits_for_the_phone():
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert not lab.leasing.active.holders()
-    with pytest.raises(UnknownMatchKeyError):
+    with pytest.raises(NoSuchMatchKeyError):
         await lab.open(key)
 
 
@@ -285,7 +285,7 @@ async def test_only_a_device_in_checking_can_be_checked():
     assert not lab.devices.broken  # whoever checks learns it from the check
     key = lab.leasing.checking_key("a")
     lab.devices.become("a", Life.READY)
-    with pytest.raises(UnknownMatchKeyError):
+    with pytest.raises(NoSuchMatchKeyError):
         await lab.open(key)
 
 

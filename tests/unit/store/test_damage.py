@@ -42,7 +42,7 @@ def path(original, tmp_path):
 
 
 def refused(path):
-    with raises_code(Code.DATABASE) as caught:
+    with raises_code(Code.DATABASE_UNUSABLE) as caught:
         Store.open(path)
     assert str(path) in caught.value.message
     assert caught.value.hint
@@ -245,7 +245,7 @@ def test_a_device_whose_time_is_none_is_damage(path):
 def test_a_value_that_something_else_wrote_into_history_is_told_to_who_reads_it(path):
     change(path, "update job set spec = '[]' where ended_at is not null")
     store = Store.open(path)
-    with raises_code(Code.STORE_READ) as caught:
+    with raises_code(Code.STORE_READ_FAILED) as caught:
         store.jobs.get("j0")
     assert "'[]' is not the JSON of its column: it is no object" in caught.value.message
     store.close()

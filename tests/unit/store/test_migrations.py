@@ -133,7 +133,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE, match="schema version 10, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 10, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint
@@ -152,7 +152,7 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path, as_next_re
     connection.close()
     before = path.read_bytes()
     for _ in range(2):
-        with raises_code(Code.DATABASE, match="cannot be brought up to date"):
+        with raises_code(Code.DATABASE_UNUSABLE, match="cannot be brought up to date"):
             Store.open(path)
     assert path.read_bytes() == before
 
@@ -174,7 +174,7 @@ def test_without_space_for_the_copy_there_is_no_migration(tmp_path, monkeypatch)
 @pytest.mark.parametrize("version", [1, FIRST_SCHEMA_VERSION - 1])
 def test_a_database_from_before_the_first_release_is_refused_with_a_way_on(where, version):
     set_version(where, version)
-    with raises_code(Code.DATABASE, match=f"schema version {version}, from before farm's first") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match=f"schema version {version}, from before farm's first") as caught:
         Store.open(where)
     if isinstance(where, str):
         assert "give [store] url another, empty database" in caught.value.hint
@@ -189,7 +189,7 @@ def test_a_database_from_before_the_first_release_is_refused_with_a_way_on(where
 
 def test_a_newer_farms_database_is_refused(where):
     set_version(where, 99)
-    with raises_code(Code.DATABASE, match="schema version 99, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 99, of a newer farm") as caught:
         Store.open(where)
     assert "release" in caught.value.hint
 

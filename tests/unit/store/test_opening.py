@@ -170,7 +170,7 @@ def test_a_start_goes_on_without_space_to_tidy(path, no_room_to_tidy, caplog):
 
 def test_damage_found_while_tidying_is_refused(path, no_room_to_tidy, monkeypatch):
     monkeypatch.setattr(FullCursor, "code", sqlite3.SQLITE_CORRUPT)
-    with raises_code(Code.DATABASE, match="is damaged"):
+    with raises_code(Code.DATABASE_UNUSABLE, match="is damaged"):
         Store.open(path)
 
 
@@ -196,7 +196,7 @@ def test_with_less_and_less_space(path, tmp_path):
 def test_a_link_that_leads_nowhere_is_not_replaced_by_a_new_database(tmp_path, leads):
     path = tmp_path / "farm.db"
     path.symlink_to(leads)
-    with raises_code(Code.DATABASE, match=r"is a link to .*, which is not there") as told:
+    with raises_code(Code.DATABASE_UNUSABLE, match=r"is a link to .*, which is not there") as told:
         Store.open(path)
     assert "mounted" in told.value.hint
     assert path.is_symlink()
@@ -214,7 +214,7 @@ def test_what_something_else_wrote_over_farms_own_numbers_is_told(tmp_path, name
     Store.open(path).close()
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
-    with raises_code(Code.DATABASE, match="was changed by something else") as told:
+    with raises_code(Code.DATABASE_UNUSABLE, match="was changed by something else") as told:
         Store.open(path)
     assert repr(value) in told.value.message
     with sqlite3.connect(path) as connection:

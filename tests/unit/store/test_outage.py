@@ -367,7 +367,7 @@ def test_a_full_disk_at_the_start(tmp_path, monkeypatch):
     path = tmp_path / "farm.db"
     Store.open(path).close()
     monkeypatch.setattr("farm.store.opening.next_epoch", lambda _: (_ for _ in ()).throw(sqlite_error(13)))
-    with raises_code(Code.DATABASE, match=r"cannot use the database .*: the disk is full") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match=r"cannot use the database .*: the disk is full") as caught:
         Store.open(path)
     assert "free disk space" in caught.value.hint
     assert not (tmp_path / "farm.db.reserve").exists()  # it was tried

@@ -53,7 +53,7 @@ def test_what_the_url_says_goes_before(new_database):
 def test_a_second_daemon_is_refused_and_one_that_comes_right_after_is_not(new_database):
     where = new_database()
     first = Store.open(where)
-    with raises_code(Code.DATABASE, match="another daemon serves from the database"):
+    with raises_code(Code.DATABASE_UNUSABLE, match="another daemon serves from the database"):
         Store.open(where)
     leaving = threading.Timer(0.3, first.close)
     leaving.start()
@@ -74,7 +74,7 @@ async def test_a_write_that_takes_too_long_is_given_up_and_told(store):
 
 
 def test_a_read_that_takes_too_long_says_why(store):
-    with raises_code(Code.STORE_READ, match="took too long"), store.database.reading() as connection:
+    with raises_code(Code.STORE_READ_FAILED, match="took too long"), store.database.reading() as connection:
         linger(connection)
     assert store.jobs.get("j1") is None
 
@@ -84,7 +84,7 @@ def test_reads_and_writes_of_a_server_that_is_gone_say_so():
         pytest.skip(why)
     with postgres.running_server() as server:
         store = Store.open(postgres.new_database(server))
-    with raises_code(Code.STORE_READ, match="cannot be reached"):
+    with raises_code(Code.STORE_READ_FAILED, match="cannot be reached"):
         store.jobs.page()
     with pytest.raises(StoreWriteError, match="database server"):
         asyncio.run(store.jobs.add((job(),)))

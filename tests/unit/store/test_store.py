@@ -189,7 +189,7 @@ def test_a_damaged_file_is_refused_with_the_way_out(tmp_path, damage):
         path.write_bytes(content)
     else:
         path.write_bytes(damage)
-    with raises_code(Code.DATABASE) as caught:
+    with raises_code(Code.DATABASE_UNUSABLE) as caught:
         Store.open(path)
     assert str(path) in caught.value.message
     assert "backup" in caught.value.hint
@@ -201,7 +201,7 @@ def test_a_newer_schema_is_refused(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
     connection.close()
-    with raises_code(Code.DATABASE, match="99"):
+    with raises_code(Code.DATABASE_UNUSABLE, match="99"):
         Store.open(path)
 
 

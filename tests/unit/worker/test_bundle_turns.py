@@ -60,5 +60,5 @@ def test_a_block_is_its_median_at_nominal_speed():
 
 def test_libraries_run_only_under_their_own_tvm():
     check_versions((A, B), "0.27.0")
-    with raises_code(Code.BUNDLE_VERSION, match=r"bundle old is of TVM 0\.27\.0, .* compiles with TVM 0\.28\.0"):
+    with raises_code(Code.BUNDLE_MISMATCH, match=r"bundle old is of TVM 0\.27\.0, .* compiles with TVM 0\.28\.0"):
         check_versions((A, B), "0.28.0")

@@ -126,15 +126,15 @@ def test_what_cannot_be_is_refused_with_its_story():
     queue = JobQueue()
     queue.job_added(a_job(), {}, moment(0))
     queue.phone_granted("a", "p1")
-    with raises_code(Code.QUEUE, match="asked -> starting"):
+    with raises_code(Code.BAD_QUEUE_EVENT, match="asked -> starting"):
         queue.phone_granted("a", "p2")
-    with raises_code(Code.QUEUE, match="is added"):
+    with raises_code(Code.BAD_QUEUE_EVENT, match="is added"):
         queue.job_added(a_job(), {}, moment(0))
-    with raises_code(Code.QUEUE, match="is added"):
+    with raises_code(Code.BAD_QUEUE_EVENT, match="is added"):
         queue.job_added(a_job("b", state=JobState.DONE), {}, moment(0))
-    with raises_code(Code.QUEUE):
+    with raises_code(Code.BAD_QUEUE_EVENT):
         queue.job_saved(a_job(), moment(0))
-    with raises_code(Code.QUEUE, match="never was"):
+    with raises_code(Code.BAD_QUEUE_EVENT, match="never was"):
         queue.attempt_started("b", moment(0))
 
 

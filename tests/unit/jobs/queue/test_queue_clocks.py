@@ -17,9 +17,9 @@ def test_a_deadline_ends_waiting_and_running_jobs():
     desk.wait(9.9)
     assert not desk.saved
     desk.wait(0.1)
-    assert (desk.saved["a"].state, desk.saved["a"].error["code"]) == (JobState.FAILED, "deadline")
+    assert (desk.saved["a"].state, desk.saved["a"].error["code"]) == (JobState.FAILED, "deadline_missed")
     assert not desk.asked
-    assert desk.stopped["b"]["code"] == "deadline"
+    assert desk.stopped["b"]["code"] == "deadline_missed"
     desk.end("b", Outcome(AttemptState.FAILED, desk.stopped["b"]))
     assert desk.saved["b"].state is JobState.FAILED
     assert desk.queue.next_check_s() is None

@@ -41,7 +41,7 @@ def test_two_bundles_of_one_tvm_for_the_phone_are_compared():
     ],
 )
 def test_others_are_refused_and_named(b, identity, said):
-    with raises_code(Code.BUNDLE_PAIR, match=said):
+    with raises_code(Code.BUNDLES_NOT_COMPARABLE, match=said):
         check_pair(A, b, identity, "unit")
 
 
