@@ -140,7 +140,7 @@ class Code(StrEnum):
     SERVER_NOT_STARTED = "server_not_started", Fault.PHONE, "The RPC server did not start."
     SERVER_REFUSED = "server_refused", Fault.PHONE, "The phone's RPC server refused the farm's key."
     SERVER_SILENT = "server_silent", Fault.PHONE, "The phone's RPC server takes connections and answers nothing."
-    SESSION = "session", Fault.PHONE, "The phone failed in a session."
+    SESSION_FAILED = "session_failed", Fault.PHONE, "The phone failed in a session."
     SESSION_STUCK = "session_stuck", Fault.FARM, "A session that was cut has not reported its end."
     SIGN_IN_NEEDED = "sign_in_needed", Fault.USER, "This needs a signed-in user.", ExitCode.NOT_ALLOWED
     STALE_REPORT = "stale_report", Fault.FARM, "A worker reported for an attempt that is not (or no longer) its own."

@@ -59,7 +59,9 @@ class PhoneSession:
         if name != "cpu":
             with on_phone(f"looking for {name}"):
                 if not device.exist:
-                    raise PhoneError(f"the phone has no {name} device, or its driver does not load", Code.SESSION)
+                    raise PhoneError(
+                        f"the phone has no {name} device, or its driver does not load", Code.SESSION_FAILED
+                    )
         return device
 
     def load(self, library: Path, name: str) -> Any:
@@ -126,8 +128,8 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
             ) from error
         if "kShutdown" in text:
             died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
-            raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION, evidence=evidence) from error
-        raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION, evidence=evidence) from error
+            raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION_FAILED, evidence=evidence) from error
+        raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION_FAILED, evidence=evidence) from error
 
 
 RECORDS = Path("records")  # unpacked, in the attempt's own folder

@@ -29,5 +29,5 @@ def test_a_worker_that_died_and_all_else_are_session_errors():
         ("code=kShutdown", "the phone's RPC worker died"),
         ("RPCError: no such function", "RPCError: no such function"),
     ):
-        with raises_code(Code.SESSION, match=told), on_phone("loading the model"):
+        with raises_code(Code.SESSION_FAILED, match=told), on_phone("loading the model"):
             raise RuntimeError(said)
