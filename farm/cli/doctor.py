@@ -27,6 +27,7 @@ from farm.cli.daemon import GATE_SOCKET
 from farm.cli.output import emit, print_note, table
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis, DoctorVerdict, judge_folder, of_error
 from farm.common.errors import DaemonUnreachableError, ExitCode, FarmError
+from farm.common.files import short_hash
 from farm.common.install import pip_install
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def judge_toolchain(row: Mapping[str, Any]) -> Diagnosis:
 def _bundles_of_daemon() -> Iterator[Diagnosis]:
     bundles = call("bundle.list")["bundles"]
     damages = [
-        f"{bundle['hash'][:8]}: {difference}"
+        f"{short_hash(bundle['hash'])}: {difference}"
         for bundle in bundles
         for difference in call("bundle.verify", bundle=bundle["hash"])["differences"]
     ]
@@ -223,7 +224,7 @@ def bundles(config: FarmConfig) -> Iterator[Diagnosis]:
 
     try:
         library = BundleLibrary(folder)
-        damages = [f"{each.bundle[:8]}: {each.file} {each.problem}" for each in library.verify()]
+        damages = [f"{short_hash(each.bundle)}: {each.file} {each.problem}" for each in library.verify()]
         names = [name for bundle in library.list() for name in bundle.names]
     except FarmError as error:
         yield of_error("bundles", WARN, error)

@@ -18,7 +18,7 @@ from farm.cli.local import cache_folder, scratch_folder, with_tvm
 from farm.cli.output import emit, print_line, print_note, write_file
 from farm.cli.output.terminal import elapsed
 from farm.common.errors import NoPhoneError, UserError
-from farm.common.files import check_writable, checked_file
+from farm.common.files import check_writable, checked_file, short_hash
 from farm.model.identity import target_typed
 
 app = typer.Typer(help="Model files: what is in one, import it into TVM, networks to try (no daemon needed).")
@@ -48,7 +48,7 @@ def show(
 
 
 def _model_lines(about: dict[str, Any]) -> Iterator[str]:
-    yield f"{about['name']}: {about['format']}, sha256 {about['sha256'][:16]}"
+    yield f"{about['name']}: {about['format']}, sha256 {short_hash(about['sha256'])}"
     for what in ("inputs", "outputs"):
         yield f"{what}: {', '.join(map(_tensor, about[what]))}"
     if about["parameters"] is not None:
@@ -113,7 +113,7 @@ def _show_package(file: Path, *, json: bool) -> None:
     inputs, outputs = ([each.to_wire() for each in some] for some in (made.inputs, made.outputs))
     tensors = {"inputs": inputs, "outputs": outputs}
     lines = [
-        f"{made.name}: a package, of {made.source_format}, sha256 {made.source_sha256[:16]}",
+        f"{made.name}: a package, of {made.source_format}, sha256 {short_hash(made.source_sha256)}",
         *(f"{what}: {', '.join(map(_tensor, some))}" for what, some in tensors.items()),
         f"target: {made.target_name or 'of its own'}, runs on {made.device}: {target_typed(made.target)}",
         f"machine: {made.abi}, {made.platform}",

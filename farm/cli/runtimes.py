@@ -16,12 +16,12 @@ from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, print_note, table, when
 from farm.common.errors import ExitCode, UserError
+from farm.common.files import short_hash
 
 bundle = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
 toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
 poison = typer.Typer(help="Poisons: libraries that killed their process on a phone twice; farm refuses to run them.")
 
-SHOWN_HASH_CHARS = 12
 SHA256_CHARS = 64
 
 Bundle = Annotated[
@@ -53,7 +53,7 @@ def list_bundles(json: JsonFlag = False) -> None:
     """Every bundle."""
     answer = call("bundle.list")
     rows = (
-        (b["name"], b["hash"][:SHOWN_HASH_CHARS], b["abi"], b["tvm_version"] or "-", "yes" if b["has_opencl"] else "no",
+        (b["name"], short_hash(b["hash"]), b["abi"], b["tvm_version"] or "-", "yes" if b["has_opencl"] else "no",
          len(b["files"]), f"{b['size_bytes'] / 1e6:.1f} MB", b["toolchain"], _state(b))
         for b in answer["bundles"]
     )  # fmt: skip
@@ -110,7 +110,7 @@ def _state(bundle: Mapping[str, Any]) -> str:
 
 
 def _summary(bundle: Mapping[str, Any]) -> str:
-    return f"{bundle['name']} {bundle['hash'][:SHOWN_HASH_CHARS]} for {bundle['abi']}, {len(bundle['files'])} files"
+    return f"{bundle['name']} {short_hash(bundle['hash'])} for {bundle['abi']}, {len(bundle['files'])} files"
 
 
 @toolchain.command("add")
@@ -157,7 +157,7 @@ def _poison_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         ("LIBRARY", "KILLS", "STATE", "LAST", "DEVICE", "USER", "JOB", "WHAT"),
         (
             (
-                row["artifact"][:SHOWN_HASH_CHARS], str(row["kills"]), _poison_state(row),
+                short_hash(row["artifact"]), str(row["kills"]), _poison_state(row),
                 when(datetime.fromisoformat(row["last_at"])), row["device"], row["user"], row["job"], row["what"],
             )
             for row in answer["poison"]
@@ -187,4 +187,4 @@ def forget_poison(
     if not known and len(asked) != SHA256_CHARS:
         raise UserError(f"no library that killed anything begins with {library!r}", hint="see: farm poison list")
     answer = call("poison.forget", artifact=known[0] if known else asked)
-    emit(answer, f"{answer['artifact'][:SHOWN_HASH_CHARS]} may be run again", json=json)
+    emit(answer, f"{short_hash(answer['artifact'])} may be run again", json=json)

@@ -128,15 +128,15 @@ class EventHistory:
                 return
             since = some[-1].seq
 
-    async def newest(self, subject: str, limit: int, rooms: Collection[str] = ()) -> Sequence[Event]:
+    async def newest(self, subject: str, limit: int, topics: Collection[str] = ()) -> Sequence[Event]:
         """The newest events about a device or job, newest first: its own, and in memory those that name it too.
 
         Args:
             subject: a device, job, lease ...
             limit: at most so many.
-            rooms: first words of kinds ("device", "session"); empty: all.
+            topics: first words of kinds ("device", "session"); empty: all.
         """
-        kinds = tuple(f"{room}." for room in rooms) or ("",)
+        kinds = tuple(f"{topic}." for topic in topics) or ("",)
 
         def wanted(event: Event) -> bool:
             if not event.kind.startswith(kinds):

@@ -32,8 +32,8 @@ class DeviceFilter:
     state: str = ""
     text: str = ""
 
-    def takes(self, device: Mapping[str, Any]) -> bool:
-        """Whether it is one of them."""
+    def matches(self, device: Mapping[str, Any]) -> bool:
+        """Whether the device is one of them."""
         if self.pool and device["pool"] != self.pool:
             return False
         if self.state and state_group(device["state"]) != self.state:
@@ -52,8 +52,8 @@ def groups(devices: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return sorted(Counter(state_group(each["state"]) for each in devices).items(), key=lambda each: (-each[1], each[0]))
 
 
-def place_of(device: Mapping[str, Any]) -> tuple[int, str]:
-    """Where a device stands on the wall: what needs a person first."""
+def wall_order(device: Mapping[str, Any]) -> tuple[int, str]:
+    """The order of devices on the wall: those that need a person come first."""
     worst = tone(device["state"])
     noticed = bool(device["findings"]) or not device["adopted"]
     rank = WORST_FIRST.index(worst) if worst in WORST_FIRST else len(WORST_FIRST) + (not noticed)
@@ -84,16 +84,17 @@ async def _work(request: Request) -> dict[str, dict[str, Any]]:
 async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
     status = await ask(request, "status")
     trends = (await ask(request, "fleet.trends"))["celsius"]
-    devices = sorted(status["devices"], key=place_of)
+    devices = sorted(status["devices"], key=wall_order)
     return {
         "wanted": wanted,
         "work": await _work(request) if any(device["holder"] for device in devices) else {},
-        "devices": [device for device in devices if wanted.takes(device)],
+        "devices": [device for device in devices if wanted.matches(device)],
         "trends": trends,
         "states": groups(devices),
         "pools": sorted({device["pool"] for device in devices} - {""}),
         "total": len(devices),
         "problems": status["problems"],
+        "draining": status["draining"],
         "tracker": status["tracker"],
     }
 
@@ -113,7 +114,7 @@ LOG_LINES = 60
 MOST_EVENTS = 200  # read, to show some of them
 LIFE_SHOWN = 25
 SESSIONS_SHOWN = 15
-UNSAID = frozenset({"serial", "device", "fence", "hint"})
+HIDDEN_DATA = frozenset({"serial", "device", "fence", "hint"})
 
 
 def sessions_of(events: Sequence[Mapping[str, Any]], *, held: bool) -> list[dict[str, Any]]:
@@ -150,7 +151,7 @@ def data_of(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
     return ", ".join(
         f"{name} {'as above' if isinstance(value, str) and repeats(value, *above) else value}"
         for name, value in event["data"].items()
-        if name not in UNSAID and value not in ("", None, [], {})
+        if name not in HIDDEN_DATA and value not in ("", None, [], {})
     )
 
 
@@ -173,7 +174,7 @@ async def _now(request: Request, name: str) -> dict[str, Any]:
     readings = await ask(request, "device.readings", device=name, seconds=FINE_S)
     subject, kept = device["name"], (why["device"]["quarantine"] or {}).get("reason", "")
     log = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS))["events"]
-    steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, rooms=["device"]))["events"]
+    steps = (await ask(request, "events.newest", subject=subject, limit=MOST_EVENTS, topics=["device"]))["events"]
     return {
         "device": device,
         "why": why["device"],
@@ -214,7 +215,7 @@ SERVICE_NOTICES = {"in": "is back in service", "draining": "is draining", "maint
 
 @router.post("/devices/{name}/service")
 async def set_service(request: Request, name: str) -> Response:
-    """Drain, maintain, release."""
+    """Drain, maintain or release a device."""
     answer = await ask(request, "device.service", device=name, service=(await form_of(request)).get("service", ""))
     notice = f"{answer['name']} {SERVICE_NOTICES[answer['service']]}."
     if answer["released"]:
@@ -224,7 +225,7 @@ async def set_service(request: Request, name: str) -> Response:
     if answer["holder"] and answer["service"] != "in":
         notice += f" {answer['holder']} still has it; it is free when that lease ends."
     return done(
-        request, " ".join((notice, *(f"Beware: {each}." for each in answer["still"]))), _page_of(answer["name"])
+        request, " ".join((notice, *(f"Warning: {each}." for each in answer["still"]))), _page_of(answer["name"])
     )
 
 
@@ -235,9 +236,16 @@ async def add(request: Request) -> Response:
     return done(request, f"{answer['address']} is added; it appears when adb has connected to it.", "/")
 
 
+@router.post("/drain/end")
+async def end_drain(request: Request) -> Response:
+    """Let this host's phones be leased again."""
+    await ask(request, "host.drain", on=False)
+    return done(request, "Phones are handed out again.", "/")
+
+
 @router.post("/devices/{name}/adopt")
 async def adopt(request: Request, name: str) -> Response:
-    """Let it into the farm."""
+    """Adopt a device."""
     form = await form_of(request)
     answer = await ask(
         request, "device.adopt", device=name, pool=form.get("pool", ""), rename=form.get("rename", "").strip()
@@ -247,7 +255,7 @@ async def adopt(request: Request, name: str) -> Response:
 
 @router.post("/devices/{name}/quarantine")
 async def quarantine(request: Request, name: str) -> Response:
-    """Keep it away from users."""
+    """Quarantine a device."""
     form = await form_of(request)
     answer = await ask(request, "device.quarantine", device=name, reason=form.get("reason", ""), force="force" in form)
     ended = f" {answer['holder']} had it: that lease ends." if answer["holder"] else ""
@@ -256,14 +264,14 @@ async def quarantine(request: Request, name: str) -> Response:
 
 @router.post("/devices/{name}/reboot")
 async def reboot(request: Request, name: str) -> Response:
-    """Reboot it."""
+    """Reboot a device."""
     answer = await ask(request, "device.reboot", device=name, force="force" in await form_of(request))
     return done(request, f"{answer['name']} reboots.", _page_of(answer["name"]))
 
 
 @router.post("/devices/{name}/power-cycle")
 async def power_cycle(request: Request, name: str) -> Response:
-    """Cut its power for a moment."""
+    """Cut the power of a device for a moment."""
     answer = await ask(request, "device.power_cycle", device=name, force="force" in await form_of(request))
     beside = f" Also without power for a moment: {', '.join(answer['beside'])}." if answer["beside"] else ""
     return done(request, f"The power of {answer['name']} is cut for a moment.{beside}", _page_of(answer["name"]))

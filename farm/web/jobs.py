@@ -148,7 +148,7 @@ async def again(request: Request, job: str) -> Response:
     one = {"devices": 1} if shown["job"]["array"] else {}
     answer = await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})
     new = answer["jobs"][0]["id"]
-    notice = " ".join((f"Job {new} is submitted.", *(f"Beware: {each}." for each in answer["warnings"])))
+    notice = " ".join((f"Job {new} is submitted.", *(f"Warning: {each}." for each in answer["warnings"])))
     return done(request, notice, f"/jobs/{new}")
 
 

@@ -17,6 +17,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from markupsafe import Markup, escape
 
 from farm.common.durations import digits, format_duration
+from farm.common.files import short_hash
 from farm.control.callers import Role
 from farm.devices.health.series import LINE_EVERY_S
 from farm.kinds import KINDS
@@ -104,9 +105,14 @@ _COMMAND = re.compile(
     r"`?\bfarm (?:(?P<list>device|job|lease|bundle|records) list\b(?: --(?P<by>user|array) (?P<whose>[\w.-]*\w))?"
     r"|(?:device (?:adopt|release|reboot|power-cycle|show|drain|maintain)|explain device)"
     r" (?P<device>(?!is\b)[\w.:-]*\w)"
-    r"|(?:job (?:show|cancel|resume|hold)|logs) (?P<job>[\w-]+-[0-9a-f]+))(?: --force)?(?=$|[;,.)`:]| (?!--))`?"
+    r"|(?:job (?:show|cancel|resume|hold)|logs|watch|explain job) (?P<job>[\w-]+-[0-9a-f]+)"
+    r"|(?P<page>status|lease (?:show|extend|release|kick) [\w.:-]*\w|bundle (?:show|promote|rollback) [\w.-]*\w"
+    r"|drain --end))(?: --force)?(?=$|[;,.)`:]| (?!--))`?"
 )
-_LISTS = {"device": "/", "job": "/jobs", "lease": "/leases", "bundle": "/bundles", "records": "/records"}
+_PAGES = {
+    "device": "/", "status": "/", "drain": "/", "job": "/jobs", "lease": "/leases", "bundle": "/bundles",
+    "records": "/records",
+}  # fmt: skip
 
 
 def linked(text: str) -> Markup:
@@ -116,13 +122,13 @@ def linked(text: str) -> Markup:
     """
     parts, at = [], 0
     for found in _COMMAND.finditer(text):
-        name = found["device"] or found["job"]
-        by = f"?{found['by']}={quote(found['whose'])}" if found["by"] else ""
-        to = (
-            _LISTS[found["list"]] + by
-            if found["list"]
-            else f"/{'devices' if found['device'] else 'jobs'}/{segment(name)}"
-        )
+        if found["device"]:
+            to = f"/devices/{segment(found['device'])}"
+        elif found["job"]:
+            to = f"/jobs/{segment(found['job'])}"
+        else:
+            by = f"?{found['by']}={quote(found['whose'])}" if found["by"] else ""
+            to = _PAGES[(found["list"] or found["page"]).partition(" ")[0]] + by
         words = found[0].strip("`").removeprefix("farm ")
         parts += [_coded(text[at : found.start()]), _LINK.format(to, words)]
         at = found.end()
@@ -159,6 +165,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "segment": segment,
     "spark": spark,
     "linked": linked,
+    "short_hash": short_hash,
 }
 
 

@@ -271,7 +271,7 @@ def test_jobs_are_filtered_and_paged(held: list[str], opens: Opens) -> None:
     assert "text=PEAR" in page.url
     assert shown_jobs(page)[-1] == held[1]
     page.get_by_label("Kind").select_option("bench")
-    expect(page.get_by_text("No job is like that.")).to_be_visible()
+    expect(page.get_by_text("No job matches.")).to_be_visible()
     page.get_by_label("Selector").fill("soc=")
     expect(page.get_by_role("alert")).to_be_visible()
 

@@ -156,6 +156,7 @@ class FakeDaemon:
             "version": "0.1.0", "pid": 1, "seq": self._seq(), "tracker": {"host": "127.0.0.1", "port": 9190},
             "adb": {"socket": ""}, "keys": [], "devices": [{"name": name, **device} for name in self.devices],
             "problems": [],
+            "draining": False,
         }  # fmt: skip
 
     async def on_job__submit(self, call: Any) -> Json:

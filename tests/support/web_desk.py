@@ -147,6 +147,7 @@ def status(*views: DeviceView, **facts: Any) -> dict[str, Any]:
     return {
         "devices": [device_row(each, facts.get("holder", "")) for each in views],
         "problems": facts.get("problems", []),
+        "draining": facts.get("draining", False),
         "tracker": {"host": "127.0.0.1", "port": 9190},
     }
 
@@ -181,7 +182,7 @@ def device_desk(shown: DeviceView, **facts: Any) -> Desk:
                 "at": [],
                 "columns": facts.get("columns", []),
             },
-            "events.newest": lambda subject, limit, rooms=(): {"events": facts.get("events", [])},
+            "events.newest": lambda subject, limit, topics=(): {"events": facts.get("events", [])},
             "status": status(shown),
         }
     )

@@ -88,13 +88,13 @@ class EventVerbs(VerbGroup):
 
     @verb("events.newest", Role.VIEWER)
     async def newest(
-        self, subject: str, limit: Annotated[int, Field(ge=1, le=200)] = 50, rooms: tuple[str, ...] = ()
+        self, subject: str, limit: Annotated[int, Field(ge=1, le=200)] = 50, topics: tuple[str, ...] = ()
     ) -> Mapping[str, Any]:
         """The newest events about one thing, newest first; those of leases and sessions name their device.
 
-        `rooms` are first words of kinds; none: all.
+        `topics` are first words of kinds; none: all.
         """
-        events = await self._history.newest(subject, limit, rooms)
+        events = await self._history.newest(subject, limit, topics)
         return {"events": [event.to_wire() for event in events]}
 
     @verb("events", Role.VIEWER)

@@ -143,32 +143,32 @@
   const word = live.querySelector(".word");
   const BURST_MS = 1000;
   let since = document.body.dataset.seq, stream = null, flush = 0;
-  let rooms = new Set(), said = [];
+  let topics = new Set(), changes = [];
   function show(state, text) { live.hidden = false; live.dataset.live = state; word.textContent = text; }
-  function tell() {
+  function publish() {
     flush = 0;
-    const now = rooms;
-    rooms = new Set();
-    for (const room of now) htmx.trigger(document.body, room);
-    if (said.length) {
-      news.textContent = said.length > 3 ? `${said.length} devices changed their state` : said.join(", ");
-      said = [];
+    const now = topics;
+    topics = new Set();
+    for (const topic of now) htmx.trigger(document.body, topic);
+    if (changes.length) {
+      news.textContent = changes.length > 3 ? `${changes.length} devices changed their state` : changes.join(", ");
+      changes = [];
     }
   }
-  function heard(event) {
+  function onHint(event) {
     const hint = JSON.parse(event.data);
     since = hint.seq;
-    const [room, what] = hint.kind.split(".");
-    rooms.add(`farm:${room}`);
-    rooms.add(`farm:about:${hint.subject}`);
-    if (hint.device) rooms.add(`farm:about:${hint.device}`);
+    const [topic, what] = hint.kind.split(".");
+    topics.add(`farm:${topic}`);
+    topics.add(`farm:about:${hint.subject}`);
+    if (hint.device) topics.add(`farm:about:${hint.device}`);
     const mine = document.body.dataset.about;
-    if (mine && (mine === hint.subject || mine === hint.device)) rooms.add("farm:mine");
+    if (mine && (mine === hint.subject || mine === hint.device)) topics.add("farm:mine");
     if (["device.ready", "device.quarantined", "device.recovering", "device.gone"].includes(hint.kind)) {
-      said.push(`${hint.subject} is ${what}`);
+      changes.push(`${hint.subject} is ${what}`);
     }
     document.body.dispatchEvent(new CustomEvent("farm:hint", { detail: hint }));
-    flush ||= setTimeout(tell, BURST_MS);
+    flush ||= setTimeout(publish, BURST_MS);
   }
   function open() {
     if (stream || document.hidden || since === undefined) return; // undefined: the page asks for a sign-in
@@ -178,7 +178,7 @@
       show("off", "not connected");
       if (stream && stream.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); }
     });
-    stream.addEventListener("hint", heard);
+    stream.addEventListener("hint", onHint);
     stream.addEventListener("reset", () => location.reload());
   }
   function close() { if (stream) stream.close(); stream = null; }

@@ -1,4 +1,4 @@
-// Result plots: draws what figures carry in data-plot (farm/web/plot_parts.py), one uPlot per panel on one axis of x.
+// Result plots: draws what figures carry in data-plot (farm/web/plots.py), one uPlot per panel on one axis of x.
 // Colours are those of the page's theme; a plot is drawn anew when that or its width changes.
 "use strict";
 (() => {

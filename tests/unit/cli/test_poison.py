@@ -4,6 +4,7 @@ import pytest
 
 from farm.cli import runtimes
 from farm.common.errors import UserError
+from farm.common.files import SHORT_HASH
 
 ONE, TWO = "ab" + "1" * 62, "ab" + "2" * 62
 
@@ -24,7 +25,7 @@ def asked(monkeypatch):
 
 
 def test_the_beginning_that_is_shown_is_enough(asked):
-    runtimes.forget_poison(ONE[: runtimes.SHOWN_HASH_CHARS])
+    runtimes.forget_poison(ONE[: SHORT_HASH])
     runtimes.forget_poison(TWO.upper())
     assert asked == [ONE, TWO]
 

@@ -18,6 +18,7 @@ ACTIONS = [
     "/devices/pixel/quarantine",
     "/devices/pixel/reboot",
     "/devices/pixel/power-cycle",
+    "/drain/end",
     "/leases/acquire",
     "/leases/kick",
     "/leases/release",
@@ -131,6 +132,19 @@ async def test_a_hint_names_the_forms_tick_and_no_option() -> None:
         answer = await farm.client.post("/devices/pixel/reboot", data={"csrf": csrf})
     assert (answer.status_code, "--" in text_of(answer.text)) == (400, False)
     assert "tick “even while it is leased”" in text_of(answer.text)
+
+
+@pytest.mark.parametrize(("draining", "role"), [(True, Role.OPERATOR), (True, Role.USER), (False, Role.OPERATOR)])
+async def test_an_operator_ends_a_drain(*, draining: bool, role: Role) -> None:
+    desk = device_desk(view("pixel"))
+    desk.answers |= {"status": {**status(view("pixel")), "draining": draining}, "host.drain": {"draining": False}}
+    async with page(desk) as farm:
+        csrf = await farm.sign_in("ann", role)
+        offered = 'action="/drain/end"' in (await farm.client.get("/")).text
+        assert offered is (draining and role is Role.OPERATOR)
+        answer = await farm.client.post("/drain/end", data={"csrf": csrf})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert farm.desk.asked[-1][1:] == ("host.drain", {"on": False})
 
 
 async def test_a_lease_is_extended_by_a_duration() -> None:

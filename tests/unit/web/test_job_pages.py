@@ -472,6 +472,6 @@ async def test_an_ended_job_is_submitted_once_more(array: str, devices: int) -> 
         caller, kind, fields = farm.desk.asked[-1]
         assert (caller.user, kind) == ("ann", "job.submit")
         assert fields["spec"] == {**told["spec"], "devices": devices, "hold": False, "after": []}
-        assert farm.session.notice == "Job bench-2 is submitted. Beware: no phone is free."
+        assert farm.session.notice == "Job bench-2 is submitted. Warning: no phone is free."
         told["job"]["ended_at"] = None
         assert "Run again" not in (await farm.client.get("/jobs/bench-1")).text

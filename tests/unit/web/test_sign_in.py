@@ -103,7 +103,7 @@ async def test_a_farm_whose_readers_sign_in_shows_others_nothing(path: str) -> N
         answer = await farm.client.get(path)
         assert answer.status_code == 401
         assert f'name="to" value="{path}"' in answer.text
-        assert "Users of this host may look" not in answer.text
+        assert "Users of this host may read" not in answer.text
         assert "data-seq" not in answer.text  # nor does the page follow events
         assert (await farm.client.head(path)).status_code == 401
         assert farm.desk.asked == []
@@ -128,4 +128,4 @@ async def test_users_of_this_host_read_without_a_sign_in_unless_the_configuratio
     async with page() as farm:
         answer = await farm.client.get("/")
     assert answer.status_code == 200
-    assert "Users of this host may look" in answer.text
+    assert "Users of this host may read" in answer.text
