@@ -25,7 +25,7 @@ def asked(monkeypatch):
 
 
 def test_the_beginning_that_is_shown_is_enough(asked):
-    runtimes.forget_poison(ONE[: SHORT_HASH])
+    runtimes.forget_poison(ONE[:SHORT_HASH])
     runtimes.forget_poison(TWO.upper())
     assert asked == [ONE, TWO]
 
