@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from farm.common.errors import Code, HostError, UserError
+from farm.common.errors import Code, FarmError, HostError, UserError
 from farm.common.files import hash_file, is_sha256, publish, short_hash
 from farm.control.artifact_rules import GB, ArtifactFile, ArtifactRules, looks_tidy, to_drop
 from farm.control.messages import MAX_FRAME_BYTES
@@ -221,7 +221,7 @@ class ArtifactFolder:
         while True:
             try:
                 dropped = await asyncio.to_thread(self.drop_unneeded)
-            except OSError as error:
+            except (OSError, FarmError) as error:
                 logger.warning("the artifact folder is not tidied now: %s", error)
             else:
                 logger.info("artifacts: %d dropped", dropped)

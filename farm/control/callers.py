@@ -9,7 +9,6 @@ counted by the address they come from; the log reports an address once, and the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import grp
 import hashlib
 import hmac
@@ -85,6 +84,7 @@ class KeyPeer:
 
     account: str
     address: str
+    key: bytes = b""  # public, 32 bytes
 
     @property
     def quota_key(self) -> str:
@@ -213,6 +213,7 @@ class Accounts:
         self._store = store
         self._now = now
         self._on_revoked: list[Callable[[str], None]] = []
+        self._roles: dict[str, Role] = {}  # of keys that were seen; only a revoked name gets another role
         self.tokens = FailedAttempts("token", clock=clock)
         self.keys = FailedAttempts("key", clock=clock)
 
@@ -220,36 +221,44 @@ class Accounts:
         """Have the name of each account that is revoked: its connections must end."""
         self._on_revoked.append(callback)
 
-    def by_token(self, token: str, origin: str = "") -> Principal | None:
+    async def by_token(self, token: str, origin: str = "") -> Principal | None:
         """Whose token it is. A wrong one is counted against `origin`, an address; see `tokens.wait_s`."""
         if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii():
             found = None
         else:
             digest = hash_of(token)
-            found = self._store.by_token(digest)
+            found = await self._store.read(self._store.by_token, digest)
             if found is not None and not hmac.compare_digest(found.token_sha256 or "", digest):
                 found = None
         if found is None:
             self.tokens.failed(origin)
         return None if found is None else _account(found)
 
-    def by_curve_key(self, key: bytes) -> Principal | None:
+    async def by_curve_key(self, key: bytes) -> Principal | None:
         """Whose public key it is: its 32 bytes."""
-        found = self._store.by_curve_key(z85.encode(key).decode())
-        return None if found is None else _account(found)
+        found = await self._store.read(self._store.by_curve_key, z85.encode(key).decode())
+        if found is None:
+            return None
+        account = _account(found)
+        self._roles[account.user] = account.role
+        return account
 
-    def named(self, name: str) -> Principal | None:
+    def role_of(self, name: str) -> Role | None:
+        """The role of an account whose key was seen since the start; None: none was, or it is revoked."""
+        return self._roles.get(name)
+
+    async def named(self, name: str) -> Principal | None:
         """The account of that name, unless it is revoked."""
-        found = self._store.get(name)
+        found = await self._get(name)
         return None if found is None or found.revoked_at is not None else _account(found)
 
-    def all(self) -> Sequence[AccountRecord]:
+    async def all(self) -> Sequence[AccountRecord]:
         """Every account, revoked ones too."""
-        return self._store.all()
+        return await self._store.read(self._store.all)
 
     async def noted(self, account: Principal) -> None:
         """It was used just now. A store that cannot be written is no reason to refuse a caller."""
-        found, now = self._store.get(account.user), self._now()
+        found, now = await self._get(account.user), self._now()
         if found is not None and (found.used_at is None or now - found.used_at >= USED_EVERY):
             try:
                 await self._store.used(account.user, now)
@@ -267,7 +276,7 @@ class Accounts:
                 f"{name[:40]!r} is no name for an account",
                 hint="up to 32 of a-z, 0-9, dot, dash and underscore, a letter first; not uid-...",
             )
-        known = self._store.get(name)
+        known = await self._get(name)
         if known is None or known.revoked_at is not None:
             known = AccountRecord(name, role.word, None, None, self._now(), by)
         if known.role != role.word:
@@ -290,14 +299,18 @@ class Accounts:
         Raises:
             UserError: there is none, or it is revoked already.
         """
-        known = self._store.get(name)
+        known = await self._get(name)
         if known is None or known.revoked_at is not None:
             raise UserError(
                 f"there is no account {name[:40]!r}", Code.NO_SUCH_ACCOUNT, hint="farm auth list shows them"
             )
         await self._store.save(replace(known, curve_key=None, token_sha256=None, revoked_at=self._now()))
+        self._roles.pop(name, None)
         for callback in self._on_revoked:
             callback(name)
+
+    async def _get(self, name: str) -> AccountRecord | None:
+        return await self._store.read(self._store.get, name)
 
 
 class Operators(Container[int | str]):
@@ -306,21 +319,11 @@ class Operators(Container[int | str]):
     def __init__(self, accounts: Accounts | None) -> None:
         self._uids = frozenset({0, os.geteuid()})
         self._accounts = accounts
-        self._roles: dict[str, Role] = {}  # of accounts that are not revoked; only then may a name get another role
-        if accounts is not None:
-            accounts.on_revoked(self._forget)
 
     def __contains__(self, quota_key: object) -> bool:
         if self._accounts is None or not isinstance(quota_key, str):
             return quota_key in self._uids
-        if quota_key not in self._roles:
-            with contextlib.suppress(FarmError):  # the database cannot be read
-                if (account := self._accounts.named(quota_key)) is not None:
-                    self._roles[quota_key] = account.role
-        return self._roles.get(quota_key) is Role.OPERATOR
-
-    def _forget(self, name: str) -> None:
-        self._roles.pop(name, None)
+        return self._accounts.role_of(quota_key) is Role.OPERATOR
 
 
 def hash_of(token: str) -> str:

@@ -30,7 +30,7 @@ from farm.common.peers import peer_process
 from farm.common.tasks import log_failure
 from farm.config.consistency import address_of
 from farm.control.address import notice_dead_links
-from farm.control.callers import FARM_GROUP, Accounts, KeyPeer, LocalPeer, Principal
+from farm.control.callers import FARM_GROUP, Accounts, KeyPeer, LocalPeer
 
 MAX_SOCKET_PATH_BYTES = 107  # sizeof(sockaddr_un.sun_path) - 1 (unix(7))
 TAKEN_PROBE_S = 1.0
@@ -212,27 +212,20 @@ class CurveListener:
         return str(connection.getpeername()[0])
 
     def sender(self, frame: zmq.Frame) -> LocalPeer | KeyPeer | None:
-        """The account of the key that this connection was opened with; None: it has been revoked."""
+        """The key that this connection was opened with, and its account by then: it may have been revoked since."""
         try:
-            user, address = str(frame.get("User-Id")), str(frame.get("Peer-Address"))
-        except zmq.ZMQError:
+            key, _, account = str(frame.get("User-Id")).partition(" ")
+            return KeyPeer(account, str(frame.get("Peer-Address")), bytes.fromhex(key))
+        except (zmq.ZMQError, ValueError):
             return None
-        try:
-            account = self._accounts.by_curve_key(bytes.fromhex(user))
-        except (ValueError, FarmError):  # no key, or the database cannot be read: then no client is admitted
-            return None
-        return None if account is None else KeyPeer(account.user, address)
 
     async def _answer_zap(self, zap: zmq.asyncio.Socket) -> None:
         """Answer libzmq's questions about keys, each within its wait."""
         while True:
             frames = await zap.recv_multipart()
-            try:
-                self._check_key(zap, frames)
-            except Exception:  # this client is not answered, and so not admitted; the next one is
-                logger.exception("control socket remote: a key is not checked")
+            self._later(self._check_key(zap, frames))
 
-    def _check_key(self, zap: zmq.asyncio.Socket, frames: Sequence[bytes]) -> None:
+    async def _check_key(self, zap: zmq.asyncio.Socket, frames: Sequence[bytes]) -> None:
         if len(frames) < 9:  # route, "", version, id, domain, address, identity, mechanism, key
             return
         route, _, version, request_id, domain, address, _, mechanism, key, *_ = frames
@@ -240,23 +233,18 @@ class CurveListener:
         known = None
         if (version, domain, mechanism, len(key)) == (ZAP_VERSION, DOMAIN, b"CURVE", KEY_BYTES):
             with contextlib.suppress(FarmError):  # while the database cannot be read, no client is admitted
-                known = self._accounts.by_curve_key(key)
+                known = await self._accounts.by_curve_key(key)
         if known is None:
             self.on_wrong_key(place)
             wait_s = min(self._accounts.keys.failed(place), LONGEST_WAIT_S)
-            wait_s = wait_s if len(self._waiting) < MOST_WAITING else 0.0
-            self._later(_answer(zap, route, request_id, b"400", b"unknown key", b"", wait_s))
+            wait_s = wait_s if len(self._waiting) <= MOST_WAITING else 0.0
+            await _answer(zap, route, request_id, b"400", b"unknown key", b"", wait_s)
         else:
-            self._later(self._admit(zap, route, request_id, key, known))
-
-    async def _admit(
-        self, zap: zmq.asyncio.Socket, route: bytes, request_id: bytes, key: bytes, account: Principal
-    ) -> None:
-        await _answer(zap, route, request_id, b"200", b"OK", key.hex().encode(), 0.0)
-        await self._accounts.noted(account)
+            await _answer(zap, route, request_id, b"200", b"OK", f"{key.hex()} {known.user}".encode(), 0.0)
+            await self._accounts.noted(known)
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, name="the check of a remote key")
         self._waiting.add(task)
         task.add_done_callback(log_failure)
         task.add_done_callback(self._waiting.discard)

@@ -250,8 +250,8 @@ class ControlServer:
             principal = await self._principal_of(peer.uid)
             return await self.serve(call, Caller(principal.user, principal.role, peer.origin, peer))
         assert isinstance(peer, KeyPeer)
-        account = None if self.accounts is None else self.accounts.named(peer.account)
-        if account is None:
+        account = None if self.accounts is None else await self.accounts.by_curve_key(peer.key)
+        if account is None or account.user != peer.account:
             anonymous = Caller(peer.account, Role.VIEWER, peer.origin, peer)
             await self.audit(anonymous, UNKNOWN, "", NotAllowedError.code)
             raise _revoked(peer.account)

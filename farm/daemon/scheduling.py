@@ -124,7 +124,7 @@ async def open_scheduling(
         events=events,
         quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
         read_conditions=phones.read_conditions,
-        nominals=store.measurements.nominal_s,
+        nominals=lambda device, epoch: store.in_thread(store.measurements.nominal_s, device, epoch),
         bundle=workers.bundles.get,
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
@@ -163,8 +163,8 @@ async def _take_up(
 ) -> None:
     """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
-    orphans = tvm_server.orphans
-    kept = leasing.tvm.restore_leases(persistence.store.leases.open(), orphans) if orphans else frozenset[str]()
+    orphans, leases = tvm_server.orphans, persistence.store.leases
+    kept = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
     await dispatcher.start(kept)
     stack.push_async_callback(dispatcher.stop)
     tvm_server.begin()
@@ -187,7 +187,7 @@ async def _open_leasing(
     )
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
-    leasing.load_usage(await asyncio.to_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s))
+    leasing.load_usage(await store.in_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s))
     return leasing
 
 

@@ -107,11 +107,13 @@ class BatteryController:
         self._note(known, now.battery)
         return battery_findings(now.battery, known.days, self._health.worn_percent, self._health.worn_cycles)
 
-    def report(self, agent: Agent) -> BatteryReport:
+    async def report(self, agent: Agent) -> BatteryReport:
         """What is known of a phone's battery, for people."""
         known = self._devices.get(agent) or _BatteryState()
         battery = agent.health.battery if agent.health else None
-        all_days = known.days if known.loaded else joined(self._book.days(agent.serial), known.days)
+        all_days = (
+            known.days if known.loaded else joined(await self._book.read(self._book.days, agent.serial), known.days)
+        )
         signs = swelling(battery, all_days) if battery else ()
         days = tuple(all_days[-SHOWN_DAYS:])
         return BatteryReport(battery, days, self._config.window, known.node, known.refused, signs)
@@ -188,7 +190,7 @@ class BatteryController:
     async def _load(self, agent: Agent, known: _BatteryState) -> None:
         """The days before this daemon's. In a thread: a database may be slow, and all phones wait for the loop."""
         if not known.loaded:
-            kept = await asyncio.to_thread(self._book.days, agent.serial)
+            kept = await self._book.in_thread(self._book.days, agent.serial)
             known.days, known.loaded = joined(kept, known.days), True
 
     async def _save(self, agent: Agent, known: _BatteryState, *, at_once: bool = False) -> None:

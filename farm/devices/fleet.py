@@ -212,13 +212,13 @@ class Fleet:
             raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
         return view
 
-    def battery(self, name: str) -> BatteryReport:
+    async def battery(self, name: str) -> BatteryReport:
         """What is known of one device's battery.
 
         Raises:
             NoSuchDeviceError: there is none; the hint names the nearest.
         """
-        return self.batteries.report(self.find(name))
+        return await self.batteries.report(self.find(name))
 
     def bundles_in_use(self) -> dict[str, tuple[str, ...]]:
         """Bundle hash -> names of the devices that have or get it. May be called from any thread."""

@@ -67,6 +67,7 @@ class RecoveryLog:
         """
         self._events = events
         self._book = book
+        self.in_thread = book.in_thread
         self._clock = clock
         self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
         self._unwritten: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()  # the device's name, the write

@@ -287,7 +287,7 @@ async def salvage(job: Job, executor: Executor | None, jobs: JobTable, contexts:
     if job.state not in FINAL or job.attempts == 0 or executor is None:
         return
     try:
-        last = jobs.attempts(job.id)[-1]
+        last = (await jobs.read(jobs.attempts, job.id))[-1]
         # long over
         lease = Lease(last.lease, last.device, last.fence, request_of(contexts.kinds, job, frozenset()), granted_at=0.0)
         await executor.salvage(contexts.create(job, last, lease))

@@ -47,7 +47,7 @@ from farm.jobs.queue.queue import JobQueue
 from farm.jobs.specs import JobSpec
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
-from farm.model.job import Attempt, AttemptState, Job, JobState
+from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
 from farm.store.database import run_to_completion
 from farm.store.store import Store
@@ -95,6 +95,7 @@ class Dispatcher:
         self._usable: dict[str, bool] = {}
         self._wall_ahead_s = clock().wall_ahead_s
         self._timer: asyncio.TimerHandle | None = None
+        self._ends = 0  # of jobs, since the start
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -104,14 +105,14 @@ class Dispatcher:
         `kept`: ids of leases that another component has adopted.
         """
         survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, kept)
-        live = self._store.jobs.live()
-        for array, began in arrays_begun(self._store, live):
+        live = await self._store.read(self._store.jobs.live)
+        for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
         for job, attempt, lease in survivors:  # before their jobs are added: one may be late, and is stopped at once
             self._leases.restore(lease)
             run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
-        ended = ended_before_start(self._store.jobs, live)
+        ended = await self._store.read(ended_before_start, self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
@@ -164,10 +165,12 @@ class Dispatcher:
         if self._stopping:
             raise stopping_error(hint="try again when it is back")
         check_store(self._store.problem)
-        known = self._store.jobs.submitted(user, key) if key else ()
+        read, jobs = self._store.read, self._store.jobs
+        known = await read(jobs.submitted, user, key) if key else ()
         if known:
             return await self._earlier(known)
-        spec = replace(spec, after=resolve_after(self._store.jobs, spec.after))
+        if spec.after:
+            spec = replace(spec, after=await read(resolve_after, jobs, spec.after))
         planned = self._plan(spec, user, must_match=must_match)
         self._submitting[user] += len(planned.jobs)
         try:
@@ -176,21 +179,25 @@ class Dispatcher:
             self._submitting[user] -= len(planned.jobs)
         if ids != planned.ids:
             return await self._earlier(ids)
+        ended = await self._ended(spec.after)
         if not self._stopping:
-            ended = ended_before(self._store.jobs, spec.after)
             for job in planned.jobs:
                 self._perform(self._queue.job_added(job, ended, self._clock()))
         return planned
 
-    def check(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0) -> int:
+    async def check(
+        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
+    ) -> int:
         """How many jobs `submit` would add, `besides` so many others; nothing is added. Ids in `after` must be whole.
 
         Raises:
             FarmError: what `submit` would refuse.
         """
-        if key and self._store.jobs.submitted(user, key):
+        known = await self._store.read(self._store.jobs.submitted, user, key) if key else ()
+        if known:
             return 0
-        check_whole(self._store.jobs, spec.after)
+        if spec.after:
+            await self._store.read(check_whole, self._store.jobs, spec.after)
         return len(self._plan(spec, user, must_match=must_match, besides=besides).jobs)
 
     def _plan(self, spec: JobSpec, user: str, *, must_match: bool, besides: int = 0) -> Submission:
@@ -201,8 +208,17 @@ class Dispatcher:
         check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
         return planned
 
+    async def _ended(self, names: Collection[str]) -> Mapping[str, JobState | None]:
+        """`ended_before`, read again if a job has ended meanwhile: the queue has forgotten it by now."""
+        while names:
+            ends = self._ends
+            ended = await self._store.read(ended_before, self._store.jobs, names)
+            if ends == self._ends:
+                return ended
+        return {}
+
     async def _earlier(self, ids: tuple[str, ...]) -> Submission:
-        jobs = await asyncio.to_thread(self._store.jobs.several, ids)
+        jobs = await self._store.in_thread(self._store.jobs.several, ids)
         return Submission(jobs, jobs[0].array if jobs else "", earlier=True)
 
     def cancel(self, job_id: str, error: FarmError) -> None:
@@ -307,6 +323,7 @@ class Dispatcher:
         self._saved(await self._writer.save(job, before, self._clock().at))
 
     def _saved(self, became: Job) -> None:
+        self._ends += became.state in FINAL
         self._perform(self._queue.job_saved(became, self._clock()))
         self._wake(became.id)
 

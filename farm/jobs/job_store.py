@@ -10,7 +10,7 @@ lease: within its time it goes on under its id, fence and expiry, beyond that it
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -145,10 +145,11 @@ async def recover(
     Raises:
         StoreWriteError: the store cannot write.
     """
-    open_leases = {record.id: record for record in store.leases.open() if record.id not in kept}
+    read = store.read
+    open_leases = {record.id: record for record in await read(store.leases.open) if record.id not in kept}
     survivors = []
-    for attempt in store.jobs.running():
-        job, record = store.jobs.get(attempt.job), open_leases.get(attempt.lease)
+    for attempt in await read(store.jobs.running):
+        job, record = await read(store.jobs.get, attempt.job), open_leases.get(attempt.lease)
         if job is None:
             continue  # an attempt's job is kept as long as the attempt
         if record is not None and _goes_on(kinds, job, attempt, record, now):
@@ -165,15 +166,17 @@ async def recover(
     return tuple(survivors)
 
 
-def arrays_begun(store: Store, live: Sequence[Job]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def arrays_begun(store: Store, live: Sequence[Job]) -> Sequence[tuple[str, Mapping[str, str]]]:
     """For each array with jobs that may choose their phone: the phones its jobs have begun with, and which job."""
+    begun = []
     for array in dict.fromkeys(job.array for job in live if job.array and not job.device):
         members: list[str] = []
         before = ""
         while page := store.jobs.page(array=array, before=before):
             members += (job.id for job in page)
             before = page[-1].id
-        yield array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}
+        begun.append((array, {each.device: each.job for each in store.jobs.latest_attempts(members).values()}))
+    return begun
 
 
 def _was_handed_over(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
@@ -213,7 +216,7 @@ async def _interrupt(
 ) -> None:
     state, error = broken_off(kinds, job, Code.DAEMON_DIED)
     ended = replace(attempt, state=state, ended_at=now.at, error=error)
-    died = crashes((*store.jobs.attempts(job.id), ended))  # the store has it as running
+    died = crashes((*await store.read(store.jobs.attempts, job.id), ended))  # the store has it as running
     becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)
     await writer.finish(ended, becomes, now.at)
 

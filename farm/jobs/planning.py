@@ -291,7 +291,7 @@ def check_whole(jobs: JobTable, names: Collection[str]) -> None:
 
 
 def ended_before(jobs: JobTable, names: Collection[str]) -> Mapping[str, JobState | None]:
-    """Those of `names` that have ended, and how; None: nothing is known of it. Call it in the turn that uses it."""
+    """Those of `names` that have ended, and how; None: nothing is known of it."""
     ended: dict[str, JobState | None] = {}
     for name in names:
         job = jobs.get(name)

@@ -24,6 +24,7 @@ class PoisonLedger:
         self, table: PoisonTable, events: EventLog, wall: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._table = table
+        self.read, self.in_thread = table.read, table.in_thread
         self._events = events
         self._wall = wall
 

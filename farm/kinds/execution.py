@@ -69,7 +69,8 @@ class LeaseHost:
                 if len(self.kills_seen) + len(artifacts) <= MAX_LOOKED:
                     for artifact in artifacts:
                         self.kills_seen.setdefault(artifact, 0)
-                return {"poisoned": sorted(self.parts.poison.refused(artifacts, self.context.job.user))}
+                poison = self.parts.poison
+                return {"poisoned": sorted(await poison.read(poison.refused, artifacts, self.context.job.user))}
             case "poison.report":
                 artifact, device, what = (text_field(fields, name) for name in ("artifact", "device", "what"))
                 kills = fields.get("kills", 1)
@@ -374,7 +375,7 @@ class ExecutorParts:
     events: EventLog
     quiescing: QuiesceParts
     read_conditions: ReadConditions
-    nominals: Callable[[str, str], dict[str, float]]  # seconds of reference kernels, of a device in an identity epoch
+    nominals: Callable[[str, str], Awaitable[dict[str, float]]]  # seconds of reference kernels, of a device in an epoch
     bundle: Callable[[str], Bundle]  # by name or hash, in a thread; NoSuchBundleError: there is none
     record_sets: RecordSets
     artifacts: ArtifactFolder

@@ -5,7 +5,6 @@ A model has versions of its tuning records for each target, each an artifact.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -262,7 +261,7 @@ class RecordSets(TableAccess):
             return version
 
         version = await self._database.write(keep, events)
-        obsolete = await asyncio.to_thread(self._superseded, *own)
+        obsolete = await self.in_thread(self._superseded, *own)
         if obsolete:
             await self._database.execute(delete(record_set).where(record_set.c.id.in_(obsolete)))
         return version

@@ -1,5 +1,7 @@
 """The access to the database that all tables share: short reads where they are called, writes through one thread.
 
+The event loop reads through `read` and `in_thread`: a server that does not answer must not hold it.
+
 `run_to_completion` and `WriteRetrier` are for changes that are stored first and then made in memory: both happen or
 neither does.
 """
@@ -10,9 +12,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
@@ -39,6 +42,7 @@ from farm.store.engine import outage_of
 from farm.store.schema import event, selector
 from farm.store.writer import StoreWriteError, Writer
 
+SERVER_READERS = 8  # threads that wait for a server; of the engine's 15 connections
 MOST_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
 
 T = TypeVar("T")
@@ -62,6 +66,32 @@ class Database:
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self.engine = engine
         self.writer = writer
+        # Of their own: reads that a server does not answer would take all threads that everything else waits for.
+        self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
+
+    def close(self) -> None:
+        """Finish what is queued; no reads follow."""
+        if self._readers is not None:
+            self._readers.shutdown(wait=False, cancel_futures=True)
+        self.writer.close()
+
+    async def read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a short read of the event loop: here with SQLite, which takes some 50 µs; a server's in a thread.
+
+        Raises:
+            HostError: as `reading`.
+        """
+        return read(*args, **kwargs) if self._readers is None else await self.in_thread(read, *args, **kwargs)
+
+    async def in_thread(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a read of many rows in a thread.
+
+        Raises:
+            HostError: as `reading`.
+        """
+        if self._readers is None:
+            return await asyncio.to_thread(read, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(read, *args, **kwargs))
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -152,6 +182,7 @@ class TableAccess:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.read, self.in_thread = database.read, database.in_thread
 
 
 def must_change(connection: Connection, statement: UpdateBase, values: Mapping[str, Any] | None = None) -> None:

@@ -5,19 +5,23 @@ Such an outage is recognised by the engine's error codes, never by its texts.
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
 INCREMENTAL = 2  # auto_vacuum: free pages go on request
 CONNECT_TIMEOUT_S = 10
 # A server that vanished (power, cable, firewall) is given up after ten seconds, not after TCP's quarter of an hour:
-# reads run on the event loop too, and all callers wait for the one writer.
+# all callers wait for the one writer. One that is there and does not answer: see farm.store.bounded_connection.
 SERVER = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "tcp_user_timeout": 10_000,  # ms for what was sent to be taken
@@ -93,9 +97,28 @@ def server_engine(url: str) -> Engine:
     """
     limits = {**SERVER, "options": f"-c statement_timeout={STATEMENT_TIMEOUT}"}
     given = make_url(url).query
-    return create_engine(
+    engine = create_engine(
         url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}
     )
+    from farm.store.bounded_connection import BoundedConnection  # after the engine, which reports a missing psycopg
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, arguments: Any, options: Any) -> BoundedConnection:
+        return BoundedConnection.connect(*arguments, **options)
+
+    return engine
+
+
+@contextmanager
+def without_limits(connection: Connection) -> Iterator[None]:
+    """The statements of this transaction go through whole tables of a server, and take as long as they need."""
+    connection.execute(sql("SET LOCAL statement_timeout = 0"))
+    driver: Any = connection.connection.dbapi_connection  # also of a detached one
+    limit_s, driver.answer_limit_s = driver.answer_limit_s, math.inf
+    try:
+        yield
+    finally:
+        driver.answer_limit_s = limit_s
 
 
 @dataclass(frozen=True, slots=True)

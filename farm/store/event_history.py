@@ -110,7 +110,7 @@ class EventHistory:
         while since + 1 < (oldest := self._log.oldest):
             await self._store_before(oldest)
             async with self._reading:
-                kept = await asyncio.to_thread(self._table.since, since, READ_AT_ONCE, subject)
+                kept = await self._table.in_thread(self._table.since, since, READ_AT_ONCE, subject)
             if older := [event for event in kept if event.seq < oldest]:
                 return older
             since = oldest - 1
@@ -121,7 +121,7 @@ class EventHistory:
         await self._store_before(before)
         while True:
             async with self._reading:
-                some = await asyncio.to_thread(self._table.about, subjects, since, before, READ_AT_ONCE)
+                some = await self._table.in_thread(self._table.about, subjects, since, before, READ_AT_ONCE)
             for each in some:
                 yield each
             if not some:
@@ -148,7 +148,7 @@ class EventHistory:
         if len(found) < limit:
             oldest = self._log.oldest
             await self._store_before(oldest)
-            kept = await asyncio.to_thread(self._table.newest, subject, oldest, limit)
+            kept = await self._table.in_thread(self._table.newest, subject, oldest, limit)
             found += [event for event in kept if wanted(event)]
         return found[:limit]
 

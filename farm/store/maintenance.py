@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DatabaseError
 from farm.common.errors import Code, UserError
 from farm.store import schema
 from farm.store.database import size_of
-from farm.store.engine import sqlite_engine
+from farm.store.engine import sqlite_engine, without_limits
 from farm.store.files import backup_name, copy_database
 from farm.store.leases import read_reservations
 from farm.store.opening import damage_error, open_error, open_server, version_of
@@ -71,12 +72,12 @@ def check(engine: Engine) -> StoreCheckReport:
     rows: dict[str, int] = {}
     oldest = None
     size_bytes = 0
-    with engine.connect() as connection:
+    with engine.connect() as connection, contextlib.ExitStack() as stack:
         try:
             if connection.dialect.name == "sqlite":
                 findings += _of_sqlite(connection)
             else:
-                connection.execute(sql("SET LOCAL statement_timeout = 0"))  # whole tables are counted
+                stack.enter_context(without_limits(connection))
             size_bytes = size_of(connection)
             for table in schema.metadata.sorted_tables:
                 rows[table.name] = connection.execute(select(func.count()).select_from(table)).scalar_one()

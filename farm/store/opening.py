@@ -23,7 +23,7 @@ from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.common.install import pip_install
-from farm.store.engine import is_damage, outage_of, server_engine, sqlite_engine
+from farm.store.engine import is_damage, outage_of, server_engine, sqlite_engine, without_limits
 from farm.store.files import copy_before, newest_backup
 from farm.store.jobs import select_jobs
 from farm.store.leases import select_leases
@@ -372,9 +372,9 @@ def _begin_on_server(connection: Connection, name: str) -> int:
     elif version < SCHEMA_VERSION:
         from farm.store.migrations import migrate
 
-        connection.execute(sql("SET LOCAL statement_timeout = 0"))  # it reads and writes whole tables
         logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
-        migrate(connection, version)
+        with without_limits(connection):
+            migrate(connection, version)
     epoch = next_epoch(connection)
     skew_s = time.time() - float(connection.execute(sql("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
     connection.commit()
@@ -386,9 +386,9 @@ def _begin_on_server(connection: Connection, name: str) -> int:
 def _named_engine(url: str) -> tuple[str, Engine]:
     try:
         made = make_url(url)
-        if made.get_backend_name() != "postgresql":
+        if made.drivername != "postgresql+psycopg":
             raise database_error(
-                f"[store] url: farm does not know databases of {made.get_backend_name()}",
+                f"[store] url: farm does not know databases of {made.drivername}",
                 hint="postgresql+psycopg://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
             )
         return made.render_as_string(hide_password=True), server_engine(url)

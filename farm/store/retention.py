@@ -120,10 +120,10 @@ class Retention:
             StoreWriteError: the database cannot be written now; what was removed so far stays removed.
         """
         async with self._pruning:
-            before = await asyncio.to_thread(self._size)
+            before = await self._database.in_thread(self._size)
             jobs, leases, events = await self._remove_until(self._ended_before(keep_days))
-            while await asyncio.to_thread(self._size) > self._max_bytes:
-                oldest = await asyncio.to_thread(self._some_oldest)
+            while await self._database.in_thread(self._size) > self._max_bytes:
+                oldest = await self._database.in_thread(self._some_oldest)
                 if oldest is None:
                     break
                 more = await self._remove_until(oldest)
@@ -132,7 +132,7 @@ class Retention:
                     break
             await self._in_batches(partial(_remove_oldest, table=measurement, before=self._clock() - HISTORY))
             await self._audit.prune(self._clock() - self._keep_audit)
-            freed = before - await asyncio.to_thread(self._size)
+            freed = before - await self._database.in_thread(self._size)
             await self._shrink()
         return Pruned(jobs, leases, events, max(0, freed))
 

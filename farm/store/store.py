@@ -1,6 +1,7 @@
 """The store: everything that must survive `kill -9`, as named statements grouped by table. SQLite with WAL by default.
 
-Reads are short and run where they are called; writes go through the one writer thread and return after the commit.
+Reads are short and run where they are called, the event loop's through `read` or `in_thread`; writes go through the one
+writer thread and return after the commit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Store:
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
         self.database = database = Database(opened.reading, writer)
+        self.read, self.in_thread = database.read, database.in_thread
         self.devices = DeviceTable(database)
         self.aliases = AliasTable(database)
         self.jobs = JobTable(database)
@@ -66,7 +68,7 @@ class Store:
 
     def close(self) -> None:
         """Finish what is queued and close the database."""
-        self.database.writer.close()
+        self.database.close()
         self._close()
 
     @property

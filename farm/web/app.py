@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -35,6 +36,7 @@ from farm.web.page import (
     done,
     form_of,
     guard_requests,
+    identify,
     own_path,
     render,
     sign_in_of,
@@ -154,7 +156,7 @@ async def sign_in(request: Request) -> Response:
     form = await form_of(request)
     to = own_path(form.get("to", "/"))
     waited = web.accounts.tokens.wait_s(address) > 0
-    account = web.accounts.by_token(form.get("token", "").strip(), address)
+    account = await web.accounts.by_token(form.get("token", "").strip(), address)
     if account is None:
         await web.verbs.audit(caller_of(request), "auth.sign_in", "", WRONG_TOKEN)
     if account is None and waited:  # a good token gets in meanwhile: a neighbour's wrong ones lock no user out
@@ -208,7 +210,9 @@ def status_of(error: FarmError) -> int:
     return {Fault.USER: 400, Fault.PHONE: 502, Fault.HOST: 503}.get(error.fault, 500)
 
 
-def _page(request: Request, status: int, message: str, hint: str) -> HTMLResponse:
+async def _page(request: Request, status: int, message: str, hint: str) -> HTMLResponse:
+    with suppress(FarmError):  # an address without a page passes no guard
+        await identify(request)
     return render(request, "error.html", status=status, message=message, hint=hint, status_code=status)
 
 
@@ -217,7 +221,7 @@ async def _farm_error(request: Request, error: Exception) -> Response:
     if error.code == Code.SIGN_IN_NEEDED and request.method not in UNSAFE_METHODS:
         query = f"?{request.url.query}" if request.url.query else ""
         return render(request, "sign_in.html", status=401, to=own_path(request.url.path + query), wrong="")
-    return _page(request, status_of(error), error.message, error.hint)
+    return await _page(request, status_of(error), error.message, error.hint)
 
 
 _MESSAGES = {
@@ -229,10 +233,10 @@ _MESSAGES = {
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message, hint = _MESSAGES.get(error.status_code, (str(error.detail), ""))
-    return _page(request, error.status_code, message, hint)
+    return await _page(request, error.status_code, message, hint)
 
 
 async def _bad_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     where = ", ".join(str(each["loc"][-1]) for each in error.errors())
-    return _page(request, 400, f"The page does not understand this address: {where}", "Go back and choose again.")
+    return await _page(request, 400, f"The page does not understand this address: {where}", "Go back and choose again.")

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from farm.common.errors import Code, NotAllowedError, UserError
+from farm.common.errors import Code, FarmError, NotAllowedError, UserError
 from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.callers import Accounts, Caller, Role
@@ -132,35 +133,35 @@ def web_of(request: Request) -> Web:
 
 
 def sign_in_of(request: Request) -> SignIn | None:
-    """The caller's sign-in; None: not signed in."""
-    _identify(request)
-    sign_in: SignIn | None = request.state.sign_in
-    return sign_in
+    """The caller's sign-in, if they are signed in and `identify` was called."""
+    return getattr(request.state, "sign_in", None)
 
 
 def caller_of(request: Request) -> Caller:
     """The account that is signed in, else a viewer without a name."""
-    _identify(request)
-    caller: Caller = request.state.caller
-    return caller
+    found: Caller | None = getattr(request.state, "caller", None)
+    return found or Caller(user="", role=Role.VIEWER, origin=f"web page from {address_of(request)}")
 
 
-def _identify(request: Request) -> None:
-    if hasattr(request.state, "caller"):
+async def identify(request: Request) -> None:
+    """Find out who asks, once for each request.
+
+    Raises:
+        HostError: the database cannot be read; the caller stays a viewer without a name.
+    """
+    if caller_of(request).user:
         return
     web, address = web_of(request), address_of(request)
     cookie = request.cookies.get(COOKIE)
     sign_in = web.sign_ins.get(cookie) if cookie else None
-    account = web.accounts.named(sign_in.account) if sign_in else None
-    if sign_in is not None and account is None:
+    if sign_in is None:
+        return
+    account = await web.accounts.named(sign_in.account)
+    if account is None:
         web.sign_ins.end(sign_in.id)
-        sign_in = None
+        return
     request.state.sign_in = sign_in
-    request.state.caller = (
-        Caller(user="", role=Role.VIEWER, origin=f"web page from {address}")
-        if account is None
-        else Caller(user=account.user, role=account.role, origin=f"web token {account.user} from {address}")
-    )
+    request.state.caller = Caller(account.user, account.role, f"web token {account.user} from {address}")
 
 
 def address_of(request: Request) -> str:
@@ -250,6 +251,8 @@ def may_read(request: Request) -> bool:
 
 async def audit_refusal(request: Request, outcome: str) -> None:
     """Write down an action that was refused before any verb was asked: a form without a sign-in, or a forged one."""
+    with suppress(FarmError):
+        await identify(request)
     await web_of(request).verbs.audit(caller_of(request), "web.action", request.url.path, outcome)
 
 
@@ -261,7 +264,10 @@ async def guard_requests(request: Request) -> None:
         UserError: the form is not of this sign-in.
     """
     path = request.url.path
-    if path == SIGN_IN or path in PUBLIC or path.startswith("/static/"):
+    if path in PUBLIC or path.startswith("/static/"):
+        return
+    await identify(request)
+    if path == SIGN_IN:
         return
     if request.method not in UNSAFE_METHODS and may_read(request):
         return

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import numpy as np
 import psutil
@@ -126,7 +127,7 @@ class Lab:
             gate=lambda: ("127.0.0.1", port or self.port),
             poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
             read_conditions=self.look,
-            nominals=lambda device, epoch: self.nominals,
+            nominals=AsyncMock(side_effect=lambda *_: self.nominals),
             quiescing=AS_THEY_ARE,
         )
         executor = KINDS.kinds[kind].executor(daemon)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
@@ -16,6 +19,7 @@ from pathlib import Path
 from tests.support.needs import lacks, missing_packages
 
 START_TIMEOUT_S = 60
+SOCKET = ".s.PGSQL.5432"
 SERVER_USER = "nobody"  # initdb refuses root
 _COUNT = count(1)
 
@@ -60,6 +64,58 @@ def running_server(*, durable: bool = False) -> Iterator[str]:
             run(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
     finally:
         shutil.rmtree(folder)
+
+
+class SilentProxy:
+    """A way to a server on which answers can be held up: both ends stay connected, and TCP acknowledges everything."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        before, _, real = url.partition("?host=")
+        self.url = f"{before}?host={folder}"
+        self.passing = threading.Event()
+        self.passing.set()
+        self.held = threading.Event()  # an answer is
+        self._real = f"{real}/{SOCKET}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{folder}/{SOCKET}")
+        self._listener.listen()
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def close(self) -> None:
+        """End every connection."""
+        self.passing.set()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
+
+    def _begin(self, target: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                self._sockets += [client, server]
+                server.connect(self._real)
+                self._begin(self._pass_on, client, server, False)
+                self._begin(self._pass_on, server, client, True)
+
+    def _pass_on(self, source: socket.socket, to: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while some := source.recv(1 << 16):
+                if answers and not self.passing.is_set():
+                    self.held.set()
+                    self.passing.wait()
+                to.sendall(some)
+            to.shutdown(socket.SHUT_WR)
 
 
 def new_database(server: str) -> str:

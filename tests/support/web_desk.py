@@ -20,6 +20,7 @@ from farm.control.verbs.fleet import device_details, device_row
 from farm.model.device import DeviceView, Life
 from farm.store.access import AccountRecord
 from farm.web.app import create_app
+from tests.support.reads import ReadsHere
 
 BASE = "http://127.0.0.1:9191"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -60,7 +61,7 @@ class Desk:
         self.audited.append((caller.origin, kind, outcome))
 
 
-class AccountStore:
+class AccountStore(ReadsHere):
     """Accounts in memory."""
 
     def __init__(self) -> None:

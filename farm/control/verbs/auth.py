@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -60,7 +59,7 @@ class AuthVerbs(VerbGroup):
                 "key": each.curve_key is not None,
                 "token": each.token_sha256 is not None,
             }
-            for each in self._accounts.all()
+            for each in await self._accounts.all()
         ]
         return {"accounts": rows, "wrong": {"keys": self._accounts.keys.wrong, "tokens": self._accounts.tokens.wrong}}
 
@@ -85,5 +84,7 @@ class AuthVerbs(VerbGroup):
         `verb` may end with a dot: all that begin so. `before`: the `seq` of a row.
         """
         page = self._audit.page
-        rows = await asyncio.to_thread(page, user=user, kind=verb, since=since, until=until, before=before, limit=limit)
+        rows = await self._audit.in_thread(
+            page, user=user, kind=verb, since=since, until=until, before=before, limit=limit
+        )
         return {"rows": [asdict(row) | {"at": row.at.isoformat()} for row in rows]}

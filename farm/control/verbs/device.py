@@ -164,7 +164,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         probed_s_ago=None if view.read_at is None else max(0.0, (datetime.now(UTC) - view.read_at).total_seconds()),
         beside=others,
         busy_beside={other: holder for other in others if (holder := fleet.recovery.holder(other))},
-        actions=await asyncio.to_thread(log.taken, view.serial),
+        actions=await log.in_thread(log.taken, view.serial),
         quarantined_at=log.quarantined_at(view.serial),
         story=agent.story,
         now_s=now_s,
@@ -211,7 +211,7 @@ class ReadingsVerbs(VerbGroup):
     @verb("device.battery", Role.VIEWER)
     async def battery(self, device: str) -> Mapping[str, Any]:
         """The latest reading, the last days, what farm does about its charge, and signs of swelling."""
-        record = self._fleet.battery(device)
+        record = await self._fleet.battery(device)
         days = [{**asdict(day), "capacity": day.capacity} for day in record.days]
         return {**asdict(record), "days": days}
 

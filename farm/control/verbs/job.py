@@ -27,6 +27,7 @@ from farm.jobs.queue.model import JobRunsError, NoSuchJobError
 from farm.jobs.specs import Kinds, spec_from_wire
 from farm.leasing.leases import Leasing
 from farm.model.job import FINAL, Job, JobState
+from farm.store.database import run_to_completion
 from farm.store.jobs import JobFilter
 from farm.store.store import Store
 
@@ -98,7 +99,7 @@ class JobVerbs(VerbGroup):
         for index, entry in enumerate(entries):
             try:
                 spec = spec_from_wire(self._kinds, entry.spec)
-                jobs += self._dispatcher.check(
+                jobs += await self._dispatcher.check(
                     spec, call.caller.user, key=entry.key, must_match=entry.must_match, besides=jobs
                 )
             except FarmError as error:
@@ -127,15 +128,15 @@ class JobVerbs(VerbGroup):
         one of text, selector and device a search looks at some of the jobs only. `results`: with the result of each
         that is done, in brief.
         """
-        await asyncio.to_thread(self._check_filter, of_kind, array, before)
+        await self._store.in_thread(self._check_filter, of_kind, array, before)
         if text or selector or device:
             if array or jobs:
                 raise UserError("text, selector and device exclude array and jobs", hint="leave some out")
             wanted = JobFilter(text=text, selector=selector, device=device, state=state, user=user, kind=of_kind)
-            found = await asyncio.to_thread(self._store.job_search.search, wanted, before=before, limit=limit)
+            found = await self._store.in_thread(self._store.job_search.search, wanted, before=before, limit=limit)
             rows = await self._rows(found.jobs, results=results)
             return {"jobs": rows, "more": bool(found.before), "before": found.before}
-        page = await asyncio.to_thread(
+        page = await self._store.in_thread(
             self._store.jobs.page,
             state=state, user=user, kind=of_kind, array=array, jobs=jobs, before=before, limit=limit + 1,
         )  # fmt: skip
@@ -146,8 +147,8 @@ class JobVerbs(VerbGroup):
     @verb("job.show", Role.VIEWER)
     async def show(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """One job, whole."""
-        found = await asyncio.to_thread(self._one, job)
-        attempts = await asyncio.to_thread(self._store.jobs.attempts, found.id)
+        found = await self._store.in_thread(self._one, job)
+        attempts = await self._store.in_thread(self._store.jobs.attempts, found.id)
         mine = call.caller.may_act_for(found.user)
         (row,) = await self._rows((found,))
         return {
@@ -155,7 +156,7 @@ class JobVerbs(VerbGroup):
             "spec": dict(found.spec),
             "after": list(found.after),
             "attempts": [attempt_row(each, with_facts=mine) for each in attempts],
-            "result": await asyncio.to_thread(self._store.jobs.result, found.id),
+            "result": await self._store.in_thread(self._store.jobs.result, found.id),
             "progress": None if (step := self._steps.of(found.id)) is None else step.to_wire(),
         }
 
@@ -178,9 +179,9 @@ class JobVerbs(VerbGroup):
         """
         error = UserError(why or f"{call.caller.user} cancelled it", Code.JOB_CANCELLED)
         if job:
-            jobs, more = await asyncio.to_thread(self._named, job), False
+            jobs, more = await self._store.in_thread(self._named, job), False
         else:
-            page = await asyncio.to_thread(
+            page = await self._store.in_thread(
                 self._not_ended, call.caller.user, array=array, key=key, user=user, state=state, before=before
             )
             jobs, more = page[:MAX_PAGE], len(page) > MAX_PAGE
@@ -190,13 +191,13 @@ class JobVerbs(VerbGroup):
     @verb("job.hold", Role.USER)
     async def hold(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
-        jobs = await asyncio.to_thread(self._named, job)
+        jobs = await self._store.in_thread(self._named, job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.hold(job.id))
 
     @verb("job.resume", Role.USER)
     async def resume(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Let held jobs go on."""
-        jobs = await asyncio.to_thread(self._named, job)
+        jobs = await self._store.in_thread(self._named, job)
         return await self._order(call.caller, jobs, lambda job: self._dispatcher.resume(job.id))
 
     @verb("job.watch", Role.VIEWER)
@@ -211,20 +212,20 @@ class JobVerbs(VerbGroup):
 
         `attended`: jobs that have not begun are cancelled when this caller leaves.
         """
-        ids = await asyncio.to_thread(self._all_named, jobs)
+        ids = await self._store.in_thread(self._all_named, jobs)
         try:
             async with aclosing(self._streams.events(ids, since)) as events:
                 async for event in events:
                     await call.progress(**event.to_wire())
         except CallerGoneError:
             if attended:
-                self._abandoned(call.caller, ids)
+                await self._abandoned(call.caller, ids)
             return {}
         except asyncio.CancelledError:
             if attended and call.caller_gone.is_set():  # not the end of the daemon
-                self._abandoned(call.caller, ids)
+                await self._abandoned(call.caller, ids)
             raise
-        return {"jobs": await self._rows(await asyncio.to_thread(self._store.jobs.several, ids))}
+        return {"jobs": await self._rows(await self._store.in_thread(self._store.jobs.several, ids))}
 
     @verb("job.logs", Role.VIEWER)
     async def logs(
@@ -236,7 +237,7 @@ class JobVerbs(VerbGroup):
         follow: bool = False,
     ) -> Mapping[str, Any]:
         """Stream the log of attempt `number`; None: the latest."""
-        found = await asyncio.to_thread(self._one, job)
+        found = await self._store.in_thread(self._one, job)
         if number is not None and number > found.attempts and not (follow and found.state not in FINAL):
             had = f"{found.attempts} attempt{'s' * (found.attempts != 1)}"
             raise UserError(f"job {found.id} has had {had}", hint=f"farm job show {found.id} lists them")
@@ -265,8 +266,8 @@ class JobVerbs(VerbGroup):
 
         `after`: in place of that, the first ones after this position.
         """
-        found = await asyncio.to_thread(self._one, job)
-        number, tail = await asyncio.to_thread(
+        found = await self._store.in_thread(self._one, job)
+        number, tail = await self._store.in_thread(
             self._streams.log_tail, found.id, number, before=before, after=after, limit=limit
         )
         return {
@@ -279,8 +280,8 @@ class JobVerbs(VerbGroup):
         Raises:
             NoSuchJobError: there is no such job.
         """
-        job = await asyncio.to_thread(self._one, name)
-        attempts = await asyncio.to_thread(self._store.jobs.attempts, job.id)
+        job = await self._store.in_thread(self._one, name)
+        attempts = await self._store.in_thread(self._store.jobs.attempts, job.id)
         lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
         request = self._dispatcher.request_of(job.id)
         explanation = self._leasing.explain_request(request) if request else None
@@ -323,7 +324,7 @@ class JobVerbs(VerbGroup):
                 give(job)
                 changed.append(job.id)
         await self._settled(jobs)
-        now = await asyncio.to_thread(self._store.jobs.several, [job.id for job in jobs])
+        now = await self._store.in_thread(self._store.jobs.several, [job.id for job in jobs])
         return {"jobs": await self._rows(now), "changed": changed}
 
     async def _settled(self, jobs: Iterable[Job]) -> None:
@@ -337,10 +338,11 @@ class JobVerbs(VerbGroup):
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
+    @run_to_completion  # by now its call is cancelled
+    async def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
         """Cancel jobs that have not begun: the caller that waited for them left."""
         error = UserError(f"{caller.user} went away while it waited", Code.JOB_CANCELLED)
-        for job in self._store.jobs.several(jobs):
+        for job in await self._store.read(self._store.jobs.several, jobs):
             if job.state is not JobState.RUNNING and caller.may_act_for(job.user):
                 with suppress(NoSuchJobError):
                     self._dispatcher.cancel(job.id, error)
@@ -412,10 +414,10 @@ class JobVerbs(VerbGroup):
 
     async def _rows(self, jobs: Sequence[Job], *, results: bool = False) -> list[dict[str, Any]]:
         tried = [job.id for job in jobs if job.attempts]
-        latest = await asyncio.to_thread(self._store.jobs.latest_attempts, tried) if tried else {}
+        latest = await self._store.in_thread(self._store.jobs.latest_attempts, tried) if tried else {}
         waits = self._dispatcher.waits(job.id for job in jobs if job.state not in FINAL)
         ended = [job.id for job in jobs if job.state in FINAL] if results else []
-        found = await asyncio.to_thread(self._store.jobs.results, ended) if ended else {}
+        found = await self._store.in_thread(self._store.jobs.results, ended) if ended else {}
         rows = [
             job_row(job, latest.get(job.id), waits=waits.get(job.id, ""), step=self._steps.of(job.id)) for job in jobs
         ]

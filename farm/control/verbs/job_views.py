@@ -41,7 +41,7 @@ class JobStreams:
         """Events of these jobs after `since`, until all have ended. 0: all that is known of them."""
         since = min(since, self._events.seq)
         remembered = self._events.oldest  # before the store is asked: whatever comes after that is in memory
-        pending = await asyncio.to_thread(self._ends_to_come, jobs, since)
+        pending = await self._store.in_thread(self._ends_to_come, jobs, since)
         if not pending:
             return
         async with aclosing(self._events_of(frozenset(jobs), since, remembered)) as concerned:
@@ -55,7 +55,7 @@ class JobStreams:
     async def _events_of(self, jobs: frozenset[str], since: int, remembered: int) -> AsyncGenerator[Event, None]:
         """Events of these jobs: what memory has forgotten by their subjects, for the farm's history is long."""
         if since + 1 < remembered and len(jobs) <= MOST_BY_SUBJECT:
-            subjects = await asyncio.to_thread(self._subjects, jobs)
+            subjects = await self._store.in_thread(self._subjects, jobs)
             async with aclosing(self._history.past(subjects, since, remembered)) as past:
                 async for event in past:
                     if not jobs.isdisjoint(_concerned(event)):
@@ -94,7 +94,7 @@ class JobStreams:
             read = 0  # the attempt whose log was read to its end
             while True:
                 news.clear()
-                attempt = self._attempt(job, number, read)
+                attempt = await self._store.read(self._attempt, job, number, read)
                 if attempt is not None:
                     async with aclosing(self._pages(attempt, after, news, follow=follow)) as pages:
                         async for page in pages:
@@ -136,7 +136,7 @@ class JobStreams:
     ) -> AsyncGenerator[LogPage, None]:
         while True:
             news.clear()
-            ended = self._ended(attempt)  # first: lines from before the end are read after it
+            ended = await self._store.read(self._ended, attempt)  # first: lines from before the end are read after it
             while (page := await asyncio.to_thread(self._logs.read, attempt.job, attempt.number, after)).lines:
                 yield page
                 after = page.next

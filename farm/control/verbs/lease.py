@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -82,7 +81,7 @@ class LeaseVerbs(VerbGroup):
     @verb("lease.list", Role.VIEWER)
     async def leases(self) -> Mapping[str, Any]:
         """Every lease, and the waiting requests."""
-        notes = await asyncio.to_thread(
+        notes = await self._records.in_thread(
             self._notes_of,
             [holder.lease.request.job for holder in self._leasing.active.holders() if holder.lease.request.job],
         )
@@ -183,8 +182,8 @@ class LeaseVerbs(VerbGroup):
             raise UserError("usage: since lies after until", hint="farm usage --since 2h --until 1h")
         if since >= end:
             raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
-        rows = await asyncio.to_thread(self._records.usage, since, end)
-        jobs = await asyncio.to_thread(self._records.jobs, since, end, by.value)
+        rows = await self._records.in_thread(self._records.usage, since, end)
+        jobs = await self._records.in_thread(self._records.jobs, since, end, by.value)
         return {
             "since": since.isoformat(),
             "until": end.isoformat(),

@@ -49,13 +49,13 @@ class RecordsVerbs(VerbGroup):
         self, name: str = "", job: str = "", limit: Annotated[int, Field(ge=1, le=1000)] = SHOWN_SETS
     ) -> Mapping[str, Any]:
         """The newest sets."""
-        found = await asyncio.to_thread(self._sets.page, name=name, job=job, limit=limit)
+        found = await self._sets.in_thread(self._sets.page, name=name, job=job, limit=limit)
         return {"sets": [_set_row(each) for each in found]}
 
     @verb("records.show", Role.VIEWER)
     async def show(self, call: ControlCall, set: Name) -> Mapping[str, Any]:  # noqa: A002 (the field's public name)
         """One set: by its number, or by a model's name the caller's newest; without one, the only one."""
-        return _set_row(await asyncio.to_thread(self._found, set, call.caller.user), whole=True)
+        return _set_row(await self._sets.in_thread(self._found, set, call.caller.user), whole=True)
 
     @verb("records.keep", Role.USER)
     async def keep(
@@ -90,7 +90,7 @@ class RecordsVerbs(VerbGroup):
     @verb("records.remove", Role.USER)
     async def remove(self, call: ControlCall, set: SetNumber) -> Mapping[str, Any]:  # noqa: A002
         """Forget a set: its owner and operators may; answers with the removed set."""
-        kept = await asyncio.to_thread(self._found, str(set), call.caller.user)
+        kept = await self._sets.in_thread(self._found, str(set), call.caller.user)
         if call.caller.role < Role.OPERATOR and call.caller.user != kept.user:
             owner = f"{kept.user}'s" if kept.user else "without an owner: its job is forgotten"
             raise NotAllowedError(f"set {set} is {owner}", hint="its owner or an operator may remove it")
@@ -131,7 +131,7 @@ class HistoryVerbs(VerbGroup):
     @verb("history.models", Role.VIEWER)
     async def models(self, model: Annotated[str, Field(min_length=1, max_length=255)]) -> Mapping[str, Any]:
         """Models that were measured, of a name or whose hash begins so (8 characters or more), under each name."""
-        found = await asyncio.to_thread(self._measurements.models, model, MAX_MODELS)
+        found = await self._measurements.in_thread(self._measurements.models, model, MAX_MODELS)
         return {"models": [json_of(each, "model", "name", "count") for each in found]}
 
     @verb("history.list", Role.VIEWER)
@@ -154,7 +154,7 @@ class HistoryVerbs(VerbGroup):
             rows = [_measurement_row(each, nominal_s(each.device, each.epoch, each.kernel)) for each in page[:limit]]
             return {"rows": rows, "more": len(page) > limit}
 
-        return await asyncio.to_thread(read)
+        return await self._measurements.in_thread(read)
 
 
 def _measurement_row(each: Measurement, nominal_s: float | None) -> dict[str, Any]:
@@ -183,14 +183,14 @@ class PoisonVerbs(VerbGroup):
     @verb("poison.list", Role.VIEWER)
     async def list(self) -> Mapping[str, Any]:
         """Artifacts that killed, the latest first."""
-        return await asyncio.to_thread(self._ledger.rows)
+        return await self._ledger.in_thread(self._ledger.rows)
 
     @verb("poison.look", Role.VIEWER)
     async def look(
         self, call: ControlCall, artifacts: Annotated[tuple[Sha256, ...], Field(max_length=MAX_ARTIFACTS)]
     ) -> Mapping[str, Any]:
         """Those of the artifacts that are not run any more for the caller."""
-        return {"poisoned": sorted(await asyncio.to_thread(self._ledger.refused, artifacts, call.caller.user))}
+        return {"poisoned": sorted(await self._ledger.in_thread(self._ledger.refused, artifacts, call.caller.user))}
 
     @verb("poison.report", Role.USER)
     async def report(

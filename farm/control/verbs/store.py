@@ -38,7 +38,7 @@ class StoreVerbs(VerbGroup):
     @verb("store.check", Role.OPERATOR)
     async def check(self) -> Mapping[str, Any]:
         """Check every table: what is wrong, how much there is."""
-        report = await asyncio.to_thread(check, self._store.database.engine)
+        report = await self._store.in_thread(check, self._store.database.engine)
         return {**report.to_wire(), "problem": self._store.problem}
 
     @verb("store.backup", Role.OPERATOR)
@@ -56,7 +56,7 @@ class StoreVerbs(VerbGroup):
     ) -> Mapping[str, Any]:
         """Remove what is older than `keep_days` (None: as configured)."""
         if dry_run:
-            pruned = await asyncio.to_thread(self._retention.would_prune, keep_days)
+            pruned = await self._store.in_thread(self._retention.would_prune, keep_days)
         else:
             pruned = await self._retention.prune(keep_days)
         return {**pruned.to_wire(), "dry_run": dry_run}

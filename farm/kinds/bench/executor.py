@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,7 @@ class BenchExecutor(Executor):
         """
         spec, parts, work = context.spec, self.parts, self.parts.work
         assert isinstance(spec, BenchSpec)
-        nominals = await asyncio.to_thread(parts.nominals, context.view.name, epoch_of(context.view))
+        nominals = await parts.nominals(context.view.name, epoch_of(context.view))
         task = ModelTask(
             spec=spec, target=work.target(context, spec.target), cache=work.cache(context), nominals=nominals,
             virtual=is_virtual(context.view),

@@ -134,7 +134,7 @@ class TuneExecutor(Executor):
             cache=self.parts.work.cache(context),
             job=context.job.id,
             search_s=search_s(spec.timeout_s),
-            nominals=await asyncio.to_thread(self.parts.nominals, view.name, epoch_of(view)),
+            nominals=await self.parts.nominals(view.name, epoch_of(view)),
         )
 
     async def salvage(self, context: AttemptContext) -> None:

@@ -12,7 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from farm.cli.auth import key_file
 from farm.client.connection import DaemonConnection
-from farm.common.errors import DaemonUnreachableError, NotAllowedError, UserError
+from farm.common.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
 from farm.control.address import ClientKey, Remote, find, read_key
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import AuditTrail
@@ -318,12 +318,12 @@ async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface
         lost = asyncio.create_task(asyncio.to_thread(client.call, "count"))
         await asyncio.wait_for(held.wait(), 10)
         monkeypatch.setattr(lab.accounts, "by_curve_key", by_key)
-        with contextlib.suppress(DaemonUnreachableError):
+        with pytest.raises(FarmError, match="count failed inside farm"):
             await lost
     with ControlClient(key) as client:
         assert await asyncio.to_thread(client.call, "count") == {"counted": 3}
-    assert "a key is not checked" in caplog.text
-    assert "a message was lost" in caplog.text
+    assert "the check of a remote key failed" in caplog.text
+    assert "count failed" in caplog.text
 
 
 async def test_wrong_keys_are_told_by_place(lab):

@@ -46,30 +46,33 @@ async def test_a_token_is_kept_as_its_hash_only(accounts, store, tmp_path):
 
 async def test_of_a_key_only_the_public_half_is_kept(accounts, store, tmp_path):
     made = await accounts.new("ann", Role.OPERATOR, web=False, by="root")
-    assert accounts.by_curve_key(z85.decode(made.public_key)) == Principal("ann", Role.OPERATOR)
+    assert await accounts.by_curve_key(z85.decode(made.public_key)) == Principal("ann", Role.OPERATOR)
     store.close()
     assert not any(made.secret_key.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
 
 async def test_the_right_token_finds_its_account_and_no_other_does(accounts):
     made = await accounts.new("ann", Role.USER, web=True, by="root")
-    assert accounts.by_token(made.token) == Principal("ann", Role.USER)
+    assert await accounts.by_token(made.token) == Principal("ann", Role.USER)
     digest = hashlib.sha256(made.token.encode()).hexdigest()
     for wrong in ("", made.token[:-1], made.token + "x", digest, "x" * 10_000, "\udcff", "ä", "' OR 1=1 --"):
-        assert accounts.by_token(wrong, "10.0.0.3") is None
+        assert await accounts.by_token(wrong, "10.0.0.3") is None
     assert accounts.tokens.wrong == 8
 
 
 async def test_an_operators_key_is_without_a_share_until_it_is_revoked(accounts):
     operators = Operators(accounts)
-    await accounts.new("ann", Role.OPERATOR, web=False, by="root")
-    await accounts.new("vic", Role.VIEWER, web=False, by="root")
+    for name, role in (("ann", Role.OPERATOR), ("vic", Role.VIEWER)):
+        made = await accounts.new(name, role, web=False, by="root")
+        assert name not in operators
+        await accounts.by_curve_key(z85.decode(made.public_key))  # as when its connection is opened
     assert [name in operators for name in ("ann", "vic", "nobody", os.geteuid(), 0, 12345)] == [
         True, False, False, True, True, False,
     ]  # fmt: skip
     await accounts.revoke("ann")
     assert "ann" not in operators
-    await accounts.new("ann", Role.VIEWER, web=False, by="root")
+    made = await accounts.new("ann", Role.VIEWER, web=False, by="root")
+    await accounts.by_curve_key(z85.decode(made.public_key))
     assert "ann" not in operators
 
 
@@ -80,14 +83,14 @@ async def test_revoking_takes_both_and_tells(accounts, store):
     key = (await accounts.new("ann", Role.USER, web=False, by="root")).public_key
     await accounts.revoke("ann")
     assert gone == ["ann"]
-    assert accounts.by_token(token) is None
-    assert accounts.by_curve_key(z85.decode(key)) is None
-    assert accounts.named("ann") is None
+    assert await accounts.by_token(token) is None
+    assert await accounts.by_curve_key(z85.decode(key)) is None
+    assert await accounts.named("ann") is None
     assert store.accounts.get("ann").revoked_at is not None
     with raises_code(Code.NO_SUCH_ACCOUNT):
         await accounts.revoke("ann")
     await accounts.new("ann", Role.VIEWER, web=True, by="root")
-    assert accounts.by_token(token) is None
+    assert await accounts.by_token(token) is None
 
 
 @pytest.mark.parametrize("name", ["", "Ann", "uid-1000", "a b", "a\n", "../a", "1ann", "a" * 33, "ä", "a;b", "-a"])

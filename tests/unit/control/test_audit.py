@@ -11,9 +11,10 @@ from farm.common.errors import NotAllowedError, PhoneError, ProtocolError, UserE
 from farm.control import audit as module
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import REFUSALS_WRITTEN, WINDOW_S, AuditTrail, subject_of, with_order
-from farm.control.callers import Caller, KeyPeer, LocalPeer, Role
+from farm.control.callers import Accounts, Caller, KeyPeer, LocalPeer, Role
 from farm.control.server import ControlServer
 from farm.store.writer import StoreWriteError
+from tests.support.web_desk import AccountStore
 
 WEB = Caller("ann", Role.USER, "web token ann from 10.0.0.3")
 ROOT = Caller("root", Role.OPERATOR, "uid 0 pid 7", LocalPeer(0, 0, 7))
@@ -214,7 +215,7 @@ async def test_two_orders_of_one_verb_are_two_rows_refused_ones_too(desk, rows):
 
 
 async def test_a_call_with_a_revoked_key_is_written_down(desk, rows):
-    desk.accounts = SimpleNamespace(named=lambda _: None)
+    desk.accounts = Accounts(AccountStore())
     peer = KeyPeer("ann", "10.0.0.9")
     with pytest.raises(NotAllowedError, match="revoked"):
         await desk._answer(SimpleNamespace(peer=peer))

@@ -19,6 +19,7 @@ from farm.devices.health.health_rules import HealthConfig
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
 from farm.model.health import Battery, BatteryDay, Health
+from tests.support.reads import ReadsHere
 from tests.support.waiting import until
 
 FULL = Health(battery=Battery(percent=90, celsius=30.0, status="charging", powered_by=("usb",)))
@@ -30,7 +31,7 @@ class Said:
         self.text = text
 
 
-class Book:
+class Book(ReadsHere):
     def __init__(self) -> None:
         self.kept: list[BatteryDay] = []
         self.kept_before: tuple[BatteryDay, ...] | Exception = (BatteryDay("2026-11-20", 10, 20),)
@@ -92,7 +93,7 @@ async def test_charging_is_held_renewed_and_allowed() -> None:
     assert bench.commands == []
     await bench.probe(81)
     assert bench.commands == [HOLD]
-    assert bench.controller.report(bench.agent).held == NODE
+    assert (await bench.controller.report(bench.agent)).held == NODE
     bench.now_s = RENEW_S - 1
     await bench.probe(75)
     assert bench.commands == [HOLD]
@@ -116,7 +117,7 @@ async def test_a_phone_that_does_not_let_us_is_told_of_once(said: str) -> None:
     await bench.probe(92)
     assert bench.commands == [HOLD, HOLD]
     assert bench.told == ["battery.refused"]
-    assert bench.controller.report(bench.agent).held == ""
+    assert (await bench.controller.report(bench.agent)).held == ""
 
 
 async def test_nothing_is_written_unless_it_was_asked_for() -> None:
@@ -131,12 +132,12 @@ async def test_a_phone_that_was_not_let_go_is_held_until_it_says_otherwise(answe
     await bench.probe(90)
     bench.answer = answer
     await bench.probe(40)
-    assert bench.controller.report(bench.agent).held == NODE
+    assert (await bench.controller.report(bench.agent)).held == NODE
     bench.answer = f"allowed {NODE}"
     await bench.probe(41)
     assert bench.commands == [HOLD, "allow"]  # within the window: held as it was
     await bench.probe(39)
-    assert bench.controller.report(bench.agent).held == ""
+    assert (await bench.controller.report(bench.agent)).held == ""
     await bench.probe(39)
     assert bench.commands == [HOLD, "allow", "allow"]
     assert bench.told == ["battery.held", "battery.charges"]
@@ -146,16 +147,16 @@ async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() 
     bench = Bench()
     bench.state = f"held {NODE}"
     await bench.probe(60)
-    assert bench.controller.report(bench.agent).held == NODE
+    assert (await bench.controller.report(bench.agent)).held == NODE
     bench.answer = f"allowed {NODE}"
     await bench.probe(40)
     assert bench.commands[-1] == "allow"
     bench.answer, bench.state = f"held {NODE}", "nothing"
     await bench.probe(90)
-    assert bench.controller.report(bench.agent).held == NODE
+    assert (await bench.controller.report(bench.agent)).held == NODE
     bench.boot = "boot-2"
     await bench.probe(70)
-    assert bench.controller.report(bench.agent).held == ""
+    assert (await bench.controller.report(bench.agent)).held == ""
     assert bench.asked_state == 2
 
 
@@ -171,7 +172,7 @@ async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging()
     )
     await bench.probe(91)
     assert bench.book.kept == [BatteryDay("2026-11-21", 15, 91, 44.0, health="overheat")]
-    assert [day.day for day in bench.controller.report(bench.agent).days] == ["2026-11-20", "2026-11-21"]
+    assert [day.day for day in (await bench.controller.report(bench.agent)).days] == ["2026-11-20", "2026-11-21"]
 
 
 async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemon_stops() -> None:
@@ -194,7 +195,7 @@ async def test_old_days_go(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         await bench.probe(60)
         bench.wall += timedelta(days=1)
-    assert [day.day for day in bench.controller.report(bench.agent).days] == ["2026-11-23", "2026-11-24"]
+    assert [day.day for day in (await bench.controller.report(bench.agent)).days] == ["2026-11-23", "2026-11-24"]
 
 
 async def test_a_daemon_that_stops_lets_everybody_charge() -> None:
@@ -218,4 +219,8 @@ async def test_days_go_on_and_are_kept_now_and_then() -> None:
     bench.now_s *= 2
     await bench.probe(63)
     assert [(day.day, day.percent_max) for day in bench.book.kept[1:]] == [("2026-11-21", 62), ("2026-11-22", 63)]
-    assert [day.day for day in bench.controller.report(bench.agent).days] == ["2026-11-20", "2026-11-21", "2026-11-22"]
+    assert [day.day for day in (await bench.controller.report(bench.agent)).days] == [
+        "2026-11-20",
+        "2026-11-21",
+        "2026-11-22",
+    ]

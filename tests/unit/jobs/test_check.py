@@ -26,23 +26,23 @@ def spec(on="android", **fields):
 
 async def test_a_check_counts_and_adds_nothing(tmp_path):
     async with running(tmp_path / "farm.db", "p1", "p2", limits=UserConfig(jobs=3)) as farm:
-        assert farm.dispatcher.check(spec(devices="all"), "alice") == 2
-        assert farm.dispatcher.check(spec(), "alice", besides=2) == 1
+        assert await farm.dispatcher.check(spec(devices="all"), "alice") == 2
+        assert await farm.dispatcher.check(spec(), "alice", besides=2) == 1
         with raises_code(Code.QUOTA_EXCEEDED):
-            farm.dispatcher.check(spec(), "alice", besides=3)
+            await farm.dispatcher.check(spec(), "alice", besides=3)
         with pytest.raises(NoPhoneError):
-            farm.dispatcher.check(spec(on="absent"), "alice", must_match=True)
+            await farm.dispatcher.check(spec(on="absent"), "alice", must_match=True)
         assert farm.store.jobs.live() == ()
         await farm.dispatcher.submit(spec(devices="all"), "alice", key="k")
-        assert farm.dispatcher.check(spec(devices="all"), "alice", key="k", besides=3) == 0
+        assert await farm.dispatcher.check(spec(devices="all"), "alice", key="k", besides=3) == 0
 
 
 async def test_a_checked_spec_waits_for_whole_ids_only(tmp_path):
     async with running(tmp_path / "farm.db", "p1") as farm:
         job_id = await farm.one()
-        assert farm.dispatcher.check(spec(after=(job_id,)), "alice") == 1
+        assert await farm.dispatcher.check(spec(after=(job_id,)), "alice") == 1
         with pytest.raises(UserError, match="is no whole id") as raised:
-            farm.dispatcher.check(spec(after=(job_id[:-2],)), "alice")
+            await farm.dispatcher.check(spec(after=(job_id[:-2],)), "alice")
         assert job_id in raised.value.hint
 
 

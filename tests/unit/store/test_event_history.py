@@ -10,6 +10,7 @@ from farm.store import database, event_history
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
+from tests.support.reads import ReadsHere
 from tests.support.waiting import until
 from tests.unit.store.values import job
 
@@ -81,7 +82,7 @@ async def test_plain_events_are_kept_soon(store, log, monkeypatch):
     running.cancel()
 
 
-class Book:
+class Book(ReadsHere):
     """A store in memory that may be full."""
 
     def __init__(self):

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,6 +18,7 @@ from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
+from tests.support.reads import ReadsHere
 from tests.unit.jobs.fakes import phone
 
 
@@ -141,7 +143,7 @@ async def test_the_pool_is_told_and_takes_orders(host):
 A, B = "a" * 64, "b" * 64
 
 
-class Ledger:
+class Ledger(ReadsHere):
     def __init__(self):
         self.told = []
 
@@ -256,7 +258,11 @@ def tuning():
 def executor(work, keeper):
     return TuneExecutor(
         SimpleNamespace(
-            work=work, record_sets=keeper, artifacts=Artifacts(), nominals=lambda *_: {}, quiescing=AS_THEY_ARE
+            work=work,
+            record_sets=keeper,
+            artifacts=Artifacts(),
+            nominals=AsyncMock(return_value={}),
+            quiescing=AS_THEY_ARE,
         )
     )
 

@@ -1,0 +1,98 @@
+"""A PostgreSQL server whose answers do not come, while TCP acknowledges everything, holds up no loop."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from zmq.utils import z85
+
+from farm.common.errors import Code
+from farm.common.events import EventLog
+from farm.control.callers import Accounts, Role
+from farm.jobs.poison import PoisonLedger
+from farm.store import bounded_connection
+from farm.store.store import Store
+from farm.store.writer import StoreWriteError
+from tests.support.errors import raises_code
+from tests.support.postgres import SilentProxy
+from tests.support.waiting import until
+from tests.unit.store.values import job
+
+
+@pytest.fixture
+def proxy(new_database):
+    with tempfile.TemporaryDirectory(prefix="farm-pg-", dir="/tmp") as folder:  # a socket's path must be short
+        proxy = SilentProxy(new_database(), Path(folder))
+        yield proxy
+        proxy.close()
+
+
+@pytest.fixture
+def store(proxy):
+    opened = Store.open(f"{proxy.url}&connect_timeout=2")
+    yield opened
+    proxy.passing.set()
+    opened.close()
+
+
+async def loop_goes_on(proxy, reading):
+    """The read is on its way to a server that has answered, and other coroutines have their turns meanwhile."""
+    task = asyncio.ensure_future(reading)
+    await until(proxy.held.is_set)
+    turns = [await asyncio.sleep(0, turn) for turn in range(100)]
+    assert len(turns) == 100
+    assert not task.done()
+    proxy.passing.set()
+    return await task
+
+
+@pytest.mark.parametrize("what", ["jobs", "key", "token", "account", "poison", "thread"])
+async def test_the_loop_goes_on_while_a_read_waits(proxy, store, what):
+    accounts = Accounts(store.accounts)
+    key = (await accounts.new("ann", Role.USER, web=False, by="root")).public_key
+    token = (await accounts.new("bob", Role.USER, web=True, by="root")).token
+    await store.jobs.add((job(),))
+    ledger = PoisonLedger(store.poison, EventLog())
+    proxy.passing.clear()
+    match what:
+        case "jobs":
+            assert (await loop_goes_on(proxy, store.read(store.jobs.get, "j1"))).id == "j1"
+        case "key":
+            assert (await loop_goes_on(proxy, accounts.by_curve_key(z85.decode(key)))).user == "ann"
+        case "token":
+            assert (await loop_goes_on(proxy, accounts.by_token(token))).user == "bob"
+        case "account":
+            assert (await loop_goes_on(proxy, accounts.named("ann"))).role is Role.USER
+        case "poison":
+            assert await loop_goes_on(proxy, ledger.read(ledger.refused, ["a" * 64])) == frozenset()
+        case "thread":
+            assert len(await loop_goes_on(proxy, store.in_thread(store.jobs.page))) == 1
+
+
+async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(proxy, store, monkeypatch):
+    await store.jobs.add((job(),))
+    monkeypatch.setattr(bounded_connection, "ANSWER_LIMIT_S", 0.3)
+    store.database.engine.dispose()  # connections of before keep their limit
+    assert await store.read(store.jobs.get, "j1") is not None
+    proxy.passing.clear()
+    with raises_code(Code.STORE_READ, match="the database cannot be read: the database server cannot be reached") as at:
+        await store.read(store.jobs.get, "j1")
+    assert at.value.evidence
+    assert "\n" not in at.value.message
+    with pytest.raises(StoreWriteError, match="cannot be reached"):
+        await store.jobs.add((job("j2"),))
+    proxy.passing.set()
+    await until(lambda: store.problem == "")
+    assert await store.jobs.add((job("j3"),)) == ("j3",)
+    assert (await store.read(store.jobs.get, "j3")).id == "j3"
+
+
+async def test_reads_without_an_answer_take_no_thread_of_others(proxy, store):
+    proxy.passing.clear()
+    waiting = [asyncio.ensure_future(store.in_thread(store.jobs.page)) for _ in range(100)]
+    await until(proxy.held.is_set)
+    assert await asyncio.to_thread(lambda: "a thread") == "a thread"
+    assert not any(each.done() for each in waiting)
+    proxy.passing.set()
+    assert await asyncio.gather(*waiting) == [()] * 100
