@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, insert, select, type_coerce, update
+from sqlalchemy import ColumnElement, Connection, Select, Text, delete, func, select, type_coerce
 
 from farm.common.errors import UserError
 from farm.common.events import Event
 from farm.model.identity import target_key
-from farm.store.database import TableAccess, in_parts
+from farm.store.database import TableAccess, in_parts, insert_new, upsert, values_of
 from farm.store.schema import job, poison, record_set, result
 
 _SHA256 = re.compile(r'"([0-9a-f]{64})"')
@@ -117,15 +117,12 @@ class PoisonTable(TableAccess):
 
     async def add(self, record: PoisonRecord, events: Sequence[Event] = ()) -> None:
         """Add the record's kills to the stored ones."""
-        key = {"artifact": record.artifact, "user": record.user}
         changes = {"what": record.what, "device": record.device, "last_at": record.last_at, "job": record.job}
 
         def add(connection: Connection) -> None:
-            known = update(poison).where(*(poison.c[name] == value for name, value in key.items()))
             counts = {"kills": poison.c.kills + record.kills, "seen": poison.c.seen + record.seen}
-            if connection.execute(known.values(**changes, **counts)).rowcount == 0:
-                first = {"kills": record.kills, "seen": record.seen, "first_at": record.first_at}
-                connection.execute(insert(poison).values(**key, **first, **changes))
+            add = upsert(connection.dialect.name, poison).values(values_of(record))
+            connection.execute(add.on_conflict_do_update(index_elements=["artifact", "user"], set_=changes | counts))
 
         await self._database.write(add, events)
 
@@ -247,18 +244,14 @@ class RecordSets(TableAccess):
 
         def keep(connection: Connection) -> int:
             kept = select(record_set.c.version).where(*own, record_set.c.artifact == artifact, record_set.c.job == job)
-            there = connection.execute(kept).scalar()
-            if there is not None:
-                return int(there)
-            newest = connection.execute(select(func.max(record_set.c.version)).where(*same)).scalar()
-            version = (newest or 0) + 1
-            connection.execute(
-                insert(record_set).values(
-                    model=model, name=name, target_key=key, target=target, version=version, artifact=artifact,
-                    records=records, best=dict(best), user=user, job=job, at=datetime.now(UTC),
-                )
-            )  # fmt: skip
-            return version
+            row = {
+                "model": model, "name": name, "target_key": key, "target": target, "artifact": artifact,
+                "records": records, "best": dict(best), "user": user, "job": job, "at": datetime.now(UTC),
+            }  # fmt: skip
+            while (there := connection.execute(kept).scalar()) is None:
+                newest = connection.execute(select(func.max(record_set.c.version)).where(*same)).scalar() or 0
+                insert_new(connection, record_set, {**row, "version": newest + 1})  # unless another writer has that one
+            return int(there)
 
         version = await self._database.write(keep, events)
         obsolete = await self.in_thread(self._superseded, *own)

@@ -37,7 +37,7 @@ from sqlalchemy import (
 from farm.common.events import Event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store import schema
-from farm.store.database import TableAccess, in_parts, inserted_number, must_change, put, selector_number, values_of
+from farm.store.database import TableAccess, in_parts, insert_new, must_change, put, selector_number, values_of
 from farm.store.measurements import insert_measurement
 from farm.store.schema import attempt, job, selector, submission, toolchain
 
@@ -301,9 +301,9 @@ def _new_submission(connection: Connection, user: str, key: str) -> int:
         _SubmittedBeforeError: the key was used before.
     """
     known = select(submission.c.id).where(submission.c.user == user, submission.c.key == key)
-    number = connection.execute(known).scalar_one_or_none()
-    if number is None:
-        return inserted_number(connection, submission, user=user, key=key)
+    if (inserted := insert_new(connection, submission, {"user": user, "key": key})) is not None:
+        return int(inserted.id)
+    number = connection.execute(known).scalar_one()
     ids = tuple(connection.execute(select(job.c.id).where(job.c.submission == number).order_by(job.c.seq)).scalars())
     if not ids:
         return int(number)

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from farm.model.job import Attempt, AttemptState, Job
-from farm.store.database import TableAccess
+from farm.store.database import TableAccess, insert_new
 from farm.store.schema import measurement, nominal
 
 KIND = "bench"
@@ -162,7 +162,7 @@ def _fix_nominal(connection: Connection, ended: Attempt, epoch: str, kernel: str
     readings = _newest_readings(connection, ended.device, epoch, kernel)
     usual = median(readings) if readings else 0.0
     if len(readings) == NOMINAL_OF and max(readings) - min(readings) <= AGREE * usual:
-        connection.execute(insert(nominal).values(**key, reference_s=float(usual), at=ended.ended_at))
+        insert_new(connection, nominal, {**key, "reference_s": float(usual), "at": ended.ended_at})
 
 
 def _newest_readings(connection: Connection, device: str, epoch: str, kernel: str) -> Sequence[float]:
