@@ -194,7 +194,9 @@ def status_from(answer: Mapping[str, Any]) -> FarmStatus:
         version=answer["version"],
         seq=answer["seq"],
         tracker=(answer["tracker"]["host"], answer["tracker"]["port"]),
-        devices=tuple(map(_device_from, answer["devices"])),
+        devices=tuple(
+            DeviceInfo(**_fields_of(DeviceInfo, {**row, "keys": tuple(row["aliases"])})) for row in answer["devices"]
+        ),
         problems=tuple(answer["problems"]),
         raw=answer,
     )
@@ -203,10 +205,6 @@ def status_from(answer: Mapping[str, Any]) -> FarmStatus:
 def usage_from(row: Mapping[str, Any]) -> Usage:
     """A row of `usage`."""
     return Usage(**_fields_of(Usage, row))
-
-
-def _device_from(row: Mapping[str, Any]) -> DeviceInfo:
-    return DeviceInfo(**_fields_of(DeviceInfo, {**row, "keys": tuple(row["aliases"])}))
 
 
 def _fields_of(cls: type[Any], row: Mapping[str, Any]) -> dict[str, Any]:

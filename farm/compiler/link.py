@@ -226,15 +226,12 @@ def _run(linker: Linker, arguments: Sequence[str], output: Path, limit_s: float 
             f"{linker.name} does not run: {error.strerror}", hint="`farm doctor` shows the linkers"
         ) from error
     if done.returncode != 0:
+        why = done.stderr.strip().partition("\n")[0] or "no message on stderr"
         raise link_error(
-            f"{linker.name} cannot link {output.name}: {_first_line(done.stderr)}",
+            f"{linker.name} cannot link {output.name}: {why}",
             hint="`farm doctor` shows which linkers there are",
             evidence=f"{' '.join(command)}\n{done.stderr}",
         )
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0] or "no message on stderr"
 
 
 def _ndk(target: _Target, environ: Mapping[str, str]) -> Linker | None:
@@ -243,17 +240,14 @@ def _ndk(target: _Target, environ: Mapping[str, str]) -> Linker | None:
             continue
         tools = sorted((Path(environ[variable]) / "toolchains" / "llvm" / "prebuilt").glob("*/bin/clang"))
         for clang in tools:
+            api = max(NDK_API, 35) if target.android_triple.startswith("riscv64") else NDK_API  # it begins with 35
             return Linker(
                 f"NDK clang ({variable})",
-                (str(clang), f"--target={target.android_triple}{max(NDK_API, _lowest_api(target))}", "-fPIC"),
+                (str(clang), f"--target={target.android_triple}{api}", "-fPIC"),
                 is_driver=True,
                 has_system_libraries=True,
             )
     return None
-
-
-def _lowest_api(target: _Target) -> int:
-    return 35 if target.android_triple.startswith("riscv64") else 0  # the NDK's riscv64 begins there
 
 
 def _driver(name: str, which: Which) -> Linker | None:

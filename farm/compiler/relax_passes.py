@@ -55,7 +55,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
 
     def visit_tuple_getitem_(self, op: Any) -> Any:
         """`normalised[0]` is where a normalisation's output is taken."""
-        folded = self._folded(self._value(_tuple_of(op))) if op.index == 0 else None
+        folded = self._folded(self._value(getattr(op, "tuple_value", None))) if op.index == 0 else None
         return super().visit_tuple_getitem_(op) if folded is None else folded
 
     def _folded(self, normalisation: Any) -> Any:
@@ -106,10 +106,6 @@ def _is(value: Any, operator: Any) -> bool:
 
 def _constant(value: Any) -> bool:
     return isinstance(value, tvm.ir.GenericConst)
-
-
-def _tuple_of(value: Any) -> Any:
-    return getattr(value, "tuple_value", None)
 
 
 _CONVERTER = "_impl_v13"  # where the front end keeps the conversion for opset 13 and later, and 11 calls it

@@ -399,14 +399,13 @@ class Agent:
             return m.WorkFailed(number, _OTHER_BUNDLE)
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                report = await self._context.checker.check(self.name, self._bundle)
+                right, self.checked = await self._context.checker.check(self.name, self._bundle)
         except TimeoutError:
             # The checker's own limit for the phone is shorter: this one is for a slow host.
             return m.WorkFailed(number, f"the golden check did not end in {CHECK_TIMEOUT_S:g} s")
-        self.checked = report.detail
-        if report.ok:
+        if right:
             return m.CheckPassed(number)
-        return m.WorkFailed(number, report.detail or "golden kernels gave wrong numbers", fault=DeviceFault.WRONG)
+        return m.WorkFailed(number, self.checked or "golden kernels gave wrong numbers", fault=DeviceFault.WRONG)
 
     async def _follow_server(self, number: int) -> None:
         assert self.server is not None, "the life cycle starts before it follows"

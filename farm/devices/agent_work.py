@@ -35,20 +35,11 @@ if TYPE_CHECKING:
 PUSHES_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenCheckReport:
-    """What a check found. `detail` is one line for a person."""
-
-    ok: bool
-    detail: str
-    seconds: float
-
-
 class Checker(Protocol):
     """Runs a bundle's golden kernels on a phone."""
 
-    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
-        """Check one phone; several at once are fine. Never waits for ever.
+    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
+        """Whether the numbers are right, and a line for a person; several at once are fine. Never waits for ever.
 
         Raises:
             FarmError: the check could not be made; `fault` says whether the phone or the host caused it.

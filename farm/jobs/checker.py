@@ -15,7 +15,6 @@ from typing import Any
 
 from farm.bundle.model import Bundle
 from farm.common.errors import Code, PhoneError
-from farm.devices.agent_work import GoldenCheckReport
 from farm.jobs.attempt import AttemptTimeoutError, SessionOffer, Task, no_such_verb_error
 from farm.jobs.supervisor import Supervisor
 
@@ -74,7 +73,7 @@ class FarmChecker:
         self._limit_s = limit_s
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
+    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
         """Run the bundle's golden kernels on a phone: the CPU's, and OpenCL's where bundle and phone have it.
 
         Raises:
@@ -82,7 +81,6 @@ class FarmChecker:
             HostError: the worker or its toolchain failed.
         """
         async with self._places:
-            started_s = asyncio.get_running_loop().time()
             payload = {"device": device, "golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
             try:
@@ -93,5 +91,4 @@ class FarmChecker:
                     Code.CHECK_TIMEOUT,
                     evidence=error.message,
                 ) from error
-            seconds = asyncio.get_running_loop().time() - started_s
-            return GoldenCheckReport(bool(found["ok"]), str(found["detail"]), seconds)
+            return bool(found["ok"]), str(found["detail"])

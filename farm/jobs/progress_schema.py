@@ -41,17 +41,17 @@ class TaskFacts:
 
 @checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
 class TuningFacts:
-    """farm.tuning.progress.SearchStatus, with its tasks' rows and the curve's points from `points_from` on."""
+    """A search, as it stands, with its tasks' rows and the curve's points from `points_from` on."""
 
     trials: Count
     wanted: Count
-    estimate_s: Number | None
+    estimate_s: Number | None  # the model's latency with the best schedules; None: not known
     phones: list[Text]
     busy: Count
     waits: Text
     spent_s: Number
     eta_s: Number | None
-    left_out: Count
+    left_out: Count  # tasks of which no candidate ran yet: the estimate is without them
     of_tasks: Count
     tasks: list[TaskFacts]
     points: list[Point]

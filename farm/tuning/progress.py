@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from farm.common.durations import digits, format_duration
@@ -54,46 +54,25 @@ class TaskProgress:
             "trials": self.trials,
             "failed": self.failed,
             "default_ms": default_s * 1e3 or None,
-            "best_ms": _finite(self.best_s * 1e3),
+            "best_ms": finite(self.best_s * 1e3),
             "best_gflops": _rate(self.flop, self.best_s),
             "latest_gflops": _rate(self.flop, self.latest_s),
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchStatus:
-    """A search, as it stands."""
-
-    trials: int
-    wanted: int
-    estimate_s: float  # the model's latency with the best schedules; infinite: not known
-    phones: Sequence[str]
-    busy: int
-    waits: str
-    spent_s: float
-    eta_s: float | None
-    left_out: int = 0  # tasks of which no candidate ran yet: the estimate is without them
-    tasks: int = 0  # in all
-
-    def to_wire(self) -> dict[str, Any]:
-        """Plain JSON."""
-        fields = asdict(self)
-        fields["of_tasks"] = fields.pop("tasks")  # `tasks` is their rows
-        return {**fields, "phones": list(self.phones), "estimate_s": _finite(self.estimate_s)}
-
-    def line(self) -> str:
-        """For people."""
-        parts = [f"trial {self.trials} of {self.wanted}"]
-        if self.left_out:  # a sum without them would rise with every task that joins it
-            parts.append(f"{self.tasks - self.left_out} of {self.tasks} tasks measured")
-        elif math.isfinite(self.estimate_s):
-            parts.append(f"best {digits(self.estimate_s * 1e3)} ms")
-        parts.append(f"{self.busy} of {len(self.phones)} phones busy")
-        if self.eta_s is not None:
-            parts.append(f"{format_duration(self.eta_s)} left")
-        if self.waits:
-            parts.append(self.waits)
-        return ", ".join(parts)
+def standing_line(facts: Mapping[str, Any]) -> str:
+    """How a search stands (farm.jobs.progress_schema.TuningFacts), for people."""
+    parts = [f"trial {facts['trials']} of {facts['wanted']}"]
+    if left_out := facts["left_out"]:  # a sum without them would rise with every task that joins it
+        parts.append(f"{facts['of_tasks'] - left_out} of {facts['of_tasks']} tasks measured")
+    elif facts["estimate_s"] is not None:
+        parts.append(f"best {digits(facts['estimate_s'] * 1e3)} ms")
+    parts.append(f"{facts['busy']} of {len(facts['phones'])} phones busy")
+    if facts["eta_s"] is not None:
+        parts.append(f"{format_duration(facts['eta_s'])} left")
+    if facts["waits"]:
+        parts.append(facts["waits"])
+    return ", ".join(parts)
 
 
 def eta_s(trials: int, wanted: int, begun_with: int, spent_s: float) -> float | None:
@@ -114,7 +93,8 @@ def news_due(reported_s: float, now_s: float) -> bool:
     return now_s - reported_s >= max(FIRST_NEWS_S, NEWS_PART * now_s)
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value as JSON: None where it is infinite or no number."""
     return value if math.isfinite(value) else None
 
 

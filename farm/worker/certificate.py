@@ -26,42 +26,27 @@ class MeasuringRun:
     seconds: float  # it took
 
 
-@dataclass(frozen=True, slots=True)
-class NominalSpeed:
-    """The reference kernel's speed that an estimate is given at."""
-
-    kernel: str  # its key
-    seconds: float | None  # None: the kernel's median in the run itself
-    of: str  # "history" of this phone since its last system update, or "this run"
-
-
-def nominal_of(kernel: str, known: Mapping[str, float]) -> NominalSpeed:
-    """A kernel's nominal speed on a phone: of its first benches, or else of this run."""
-    seconds = known.get(kernel)
-    return NominalSpeed(kernel, seconds, "this run" if seconds is None else "history")
-
-
 def measured(
-    tries: Sequence[MeasuringRun], reported: MeasuringRun, nominal: NominalSpeed | None, raw: str
+    tries: Sequence[MeasuringRun], reported: MeasuringRun, kernel: str, nominals: Mapping[str, float], raw: str
 ) -> dict[str, Any]:
     """The fields of a result that say what was measured.
 
     Args:
         tries: all, in order.
         reported: the one whose numbers are given.
-        nominal: what they are given at; None: no reference kernel ran.
+        kernel: the key of the reference kernel at whose nominal speed they are given.
+        nominals: kernels' seconds in the phone's first benches since its last system update; without this one, the
+            kernel's median in the run itself is its nominal speed.
         raw: the artifact with every sample of every try.
     """
     found, taken = reported.assessment, reported.taken
     wire = found.to_wire()
-    reference = None
-    if nominal is not None:
-        reference = {
-            "kernel": nominal.kernel,
-            "nominal_s": found.nominal_s,
-            "nominal_of": nominal.of,
-            "median_s": found.reference_median_s,
-        }
+    reference = {
+        "kernel": kernel,
+        "nominal_s": found.nominal_s,
+        "nominal_of": "history" if kernel in nominals else "this run",
+        "median_s": found.reference_median_s,
+    }
     estimate = wire["estimate"]
     fields: dict[str, Any] = plain(
         {

@@ -174,7 +174,7 @@ class Step:
     at: str  # ISO 8601
     device: str
     attempt: int
-    # farm.tuning.progress.SearchStatus and `tasks`; {}: no search
+    # farm.jobs.progress_schema.TuningFacts; {}: no search
     tuning: Mapping[str, Any] = field(default_factory=dict)
     timing: Mapping[str, Any] = field(default_factory=dict)  # a bench's interval so far (docs/measurement.md)
     curve: tuple[tuple[float, ...], ...] = ()  # trial, seconds of search, estimated latency in seconds

@@ -85,7 +85,8 @@ class Findings:
             self._publish("device.finding", agent, each)
         for each in done.over:
             self._publish("device.finding_over", agent, each)
-        return (*self._well(agent, now, done), *_ailing(done.fresh, used=used))
+        ailing = (m.FaultFound(each.fault, each.what, each.hint, used) for each in done.fresh if each.fault is not None)
+        return (*self._well(agent, now, done), *ailing)
 
     def released(self, agent: Agent) -> None:
         """A person put it back into service: what only a person judges is not held against it until it changes."""
@@ -124,7 +125,3 @@ class Findings:
         self._events.publish(
             kind, agent.name, finding=finding.kind.value, what=finding.what, hint=finding.hint, act=finding.act
         )
-
-
-def _ailing(fresh: Iterable[Finding], *, used: bool) -> Iterable[m.FaultFound]:
-    return (m.FaultFound(each.fault, each.what, each.hint, used) for each in fresh if each.fault is not None)

@@ -154,8 +154,10 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
     if isinstance(event, WorkEnded) and (event.generation != state.generation or state.life not in AWAITING):
         return state, ()
     match event:
+        case Listed(link=LinkState.USABLE):
+            return link_up(state, now) if state.life in LINK_DOWN else (state, ())
         case Listed() | PlainEvent.UNLISTED:
-            return _link_changed(state, event, now, context)
+            return link_down(state, event, now, context)
         case ActionOrdered() | QuarantineOrdered():
             return operator_ordered(state, event, now)
         case PlainEvent.CHECK_DUE:
@@ -186,12 +188,6 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
             return action_answered(state, event, now, context)
         case WorkEnded():
             return _work_answered(state, event, now, context)
-
-
-def _link_changed(state: LifecycleState, event: Listed | PlainEvent, now: float, context: RecoveryContext) -> Decision:
-    if isinstance(event, PlainEvent) or event.link is not LinkState.USABLE:
-        return link_down(state, event, now, context)
-    return link_up(state, now) if state.life in LINK_DOWN else (state, ())
 
 
 def _operator_spoke(state: LifecycleState, event: PlainEvent | Unadopted | ServiceChanged, now: float) -> Decision:

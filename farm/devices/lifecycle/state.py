@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from farm.devices.lifecycle.messages import (
@@ -100,31 +101,19 @@ class LifecycleState:
 
 
 Decision = tuple[LifecycleState, tuple[Instruction, ...]]
+# The work of a life, besides provisioning; only of recovering there are several.
+_WORK: Mapping[Life, Callable[[int], Work]] = MappingProxyType(
+    {Life.IDENTIFYING: Identify, Life.STARTING: StartServer, Life.CHECKING: RunCheck}
+)
 
 
-def work(
-    state: LifecycleState,
-    life: Life,
-    ask: Callable[[int], Work] | None = None,
-) -> Decision:
+def work(state: LifecycleState, life: Life, ask: Callable[[int], Work] | None = None) -> Decision:
     """Enter `life` and ask for its work, or that of `ask`, under the next number."""
     follow = state.follow if life in SERVED else 0
     entered = replace(state, life=life, generation=state.generation + 1, follow=follow)
-    number = entered.generation
-    asked: Work
-    if ask is not None:
-        asked = ask(number)
-    elif life is Life.IDENTIFYING:
-        asked = Identify(number)
-    elif life is Life.PROVISIONING:
-        asked = Provision(number, deep=state.suspect)
-    elif life is Life.STARTING:
-        asked = StartServer(number)
-    elif life is Life.CHECKING:
-        asked = RunCheck(number)
-    else:
-        raise AssertionError(f"{life} has no work of its own")
-    return entered, (asked,)
+    if ask is None:
+        ask = partial(Provision, deep=state.suspect) if life is Life.PROVISIONING else _WORK[life]
+    return entered, (ask(entered.generation),)
 
 
 def rest(state: LifecycleState, life: Life, trouble: str = "", hint: str = "") -> LifecycleState:
@@ -141,5 +130,4 @@ def back_off(state: LifecycleState, reason: str, hint: str = "") -> Decision:
 
 def reap(state: LifecycleState) -> Decision:
     """Kill processes that sessions left, and remove a person's residue if one had the phone."""
-    entered, _ = work(state, Life.RECOVERING, Reap)
-    return entered, (Reap(entered.generation, tidy=entered.untidy),)
+    return work(state, Life.RECOVERING, partial(Reap, tidy=state.untidy))

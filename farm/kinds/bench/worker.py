@@ -17,7 +17,7 @@ from farm.jobs.specs import ModelTask, task_from_wire
 from farm.kinds.bench.spec import BenchSpec
 from farm.measure.assess import Assessment, assess, best, measure_again
 from farm.measure.conditions import Conditions
-from farm.worker.certificate import VIRTUAL, MeasuringRun, NominalSpeed, about_build, measured, nominal_of, plain
+from farm.worker.certificate import VIRTUAL, MeasuringRun, about_build, measured, plain
 from farm.worker.daemon import WorkerChannel
 from farm.worker.profile import profile
 from farm.worker.session import FirstRun, first_run, on_phone, prepare, session_to_phone
@@ -42,7 +42,7 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
         numerics = built.judged(ran.outputs)
         with on_phone("loading the reference kernel"):
             read_kernel = load_kernel(session.raw, kernel)
-        timed = _timed(task, ran, read_kernel, nominal_of(kernel.key, task.nominals), daemon)
+        timed = _timed(task, ran, read_kernel, kernel.key, daemon)
         if task.spec.profile:
             daemon.progress("timing each operator")
             session.suspect = ""  # their library is another one
@@ -57,10 +57,10 @@ def _timed(
     task: ModelTask[BenchSpec],
     ran: FirstRun,
     read_kernel: Callable[[], float],
-    nominal: NominalSpeed,
+    kernel: str,
     daemon: WorkerChannel,
 ) -> dict[str, Any]:
-    timer, plan = timer_of(ran.machine, ran.device), plan_of(task)
+    timer, plan, nominal_s = timer_of(ran.machine, ran.device), plan_of(task), task.nominals.get(kernel)
     remeasure = 0 if task.spec.repeat else task.spec.remeasure
     tries: list[MeasuringRun] = []
     now = daemon.conditions()
@@ -69,17 +69,17 @@ def _timed(
         daemon.progress(step)
         started_at, started_s, before = datetime.now(UTC), time.monotonic(), now
         on_assessed = partial(_report_standing, daemon, step, task.spec.half_width)
-        taken, _ = measure(timer, read_kernel, plan, nominal_s=nominal.seconds, on_assessed=on_assessed)
+        taken, _ = measure(timer, read_kernel, plan, nominal_s=nominal_s, on_assessed=on_assessed)
         seconds = time.monotonic() - started_s
         now = daemon.conditions()
         conditions = Conditions(before, (), now)
-        found = assess(taken.series(), nominal.seconds, conditions=conditions, half_width=task.spec.half_width)
+        found = assess(taken.series(), nominal_s, conditions=conditions, half_width=task.spec.half_width)
         tries.append(MeasuringRun(taken, found, started_at.isoformat(), seconds))
     chosen = best([each.assessment for each in tries])
     reported = next(each for each in tries if each.assessment is chosen)
     raw = json.dumps(plain({"tries": [each.taken.to_wire() for each in tries]})).encode()
     return {
-        **measured(tries, reported, nominal, daemon.put_artifact(raw)),
+        **measured(tries, reported, kernel, task.nominals, daemon.put_artifact(raw)),
         "environment": {
             "started_at": reported.started_at,
             "timing_s": sum(each.seconds for each in tries),

@@ -37,7 +37,7 @@ from farm.tuning.database import TuningDatabase
 from farm.tuning.host_faults import host_errors_reported
 from farm.tuning.phone_speed import LIMIT, SpeedJudge, read_nominal, write_nominal
 from farm.tuning.phones import PhoneSource, PooledPhone
-from farm.tuning.progress import SearchStatus, eta_s, news_due, replayed, thinned
+from farm.tuning.progress import eta_s, finite, news_due, replayed, standing_line, thinned
 from farm.tuning.runner import PoolRunner
 from farm.tuning.search import Search, SearchOptions, measure_defaults
 from farm.tuning.stock import load_intrinsics
@@ -345,28 +345,25 @@ class News:
     def publish(self, search: Search) -> None:
         """Report now."""
         status, now_s = self.runner.status(), time.monotonic() - self.began_s
-        standing = SearchStatus(
-            trials=search.done,
-            wanted=search.options.trials,
-            estimate_s=search.estimate.seconds,
-            phones=status.phones,
-            busy=status.busy,
-            waits=status.waits,
-            spent_s=round(search.spent_s, 1),
-            eta_s=eta_s(search.done, search.options.trials, search.earlier, now_s),
-            left_out=len(search.estimate.weights) - len(search.estimate.best_s),
-            tasks=len(search.estimate.weights),
-        )
         estimate = search.estimate
         first = self.curve if self.raised == estimate.raised else 0
         self.curve, self.raised = len(estimate.curve), estimate.raised
         facts = {
-            **standing.to_wire(),
+            "trials": search.done,
+            "wanted": search.options.trials,
+            "estimate_s": finite(estimate.seconds),
+            "phones": list(status.phones),
+            "busy": status.busy,
+            "waits": status.waits,
+            "spent_s": round(search.spent_s, 1),
+            "eta_s": eta_s(search.done, search.options.trials, search.earlier, now_s),
+            "left_out": len(estimate.weights) - len(estimate.best_s),
+            "of_tasks": len(estimate.weights),
             "tasks": task_rows(search),
             "points": estimate.curve[first:],
             "points_from": first,
         }
-        self.reporter.progress(standing.line(), tuning=facts)
+        self.reporter.progress(standing_line(facts), tuning=facts)
 
 
 def task_rows(search: Search) -> list[dict[str, Any]]:

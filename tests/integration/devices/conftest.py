@@ -17,7 +17,6 @@ from farm.adb.watch import DeviceWatcher
 from farm.bundle.model import Bundle, BundleFile, Platform
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import Event, EventLog
-from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.rollouts import Rollouts
@@ -53,10 +52,10 @@ class HandshakeChecker:
     """Opens a session with the server's secret; `verdicts` are given first."""
 
     fleet: Fleet | None = None
-    verdicts: list[GoldenCheckReport | Exception] = field(default_factory=list)
+    verdicts: list[tuple[bool, str] | Exception] = field(default_factory=list)
     checked: list[str] = field(default_factory=list)
 
-    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
+    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
         assert self.fleet is not None
         self.checked.append(device)
         assert self.fleet.view(device).life is Life.CHECKING
@@ -67,7 +66,7 @@ class HandshakeChecker:
             return verdict
         code, close = await handshake(self.fleet, device)
         close()
-        return GoldenCheckReport(code == RPC_MAGIC, f"handshake code {code:#x}", 0.0)
+        return (code == RPC_MAGIC, f"handshake code {code:#x}")
 
 
 async def handshake(fleet: Fleet, name: str) -> tuple[int, Callable[[], None]]:

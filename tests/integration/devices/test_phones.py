@@ -10,7 +10,6 @@ import pytest
 
 from farm.common.errors import Code, NoSuchDeviceError, PhoneError, UserError
 from farm.common.selector import Selector
-from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import FleetConfig
 from farm.devices.health.probe.thermal import ProbeConfig
 from farm.model.device import DeviceView, Life, Service
@@ -181,7 +180,7 @@ async def test_an_unauthorized_phone_says_what_to_do(rig) -> None:
 
 async def test_wrong_numbers_are_never_handed_out(rig) -> None:
     async with rig(plugged=False) as r:
-        r.checker.verdicts = [GoldenCheckReport(False, "off by 3", 0.0)] * 3
+        r.checker.verdicts = [(False, "off by 3")] * 3
         ready: list[str] = []
         r.fleet.subscribe(lambda view: ready.append(view.name) if view.life is Life.READY else None)
         r.phones.plug("one")

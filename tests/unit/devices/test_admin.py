@@ -17,7 +17,6 @@ from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import FarmError, HostError, NoSuchDeviceError, UserError
 from farm.common.events import EventLog
-from farm.devices.agent_work import GoldenCheckReport
 from farm.devices.fleet import Fleet, FleetConfig
 from farm.devices.registry import Aliases
 from farm.devices.rollouts import Rollouts
@@ -53,7 +52,7 @@ class Unused:
     def for_abi(self, abi: str, platform: str | None = None) -> Bundle | None:
         raise AssertionError("no phone is there")
 
-    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
+    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
         raise AssertionError("no phone is there")
 
 

@@ -16,7 +16,7 @@ from farm.bundle.model import Bundle
 from farm.common.errors import PhoneError, ProtocolError
 from farm.devices import agent
 from farm.devices.agent import Agent
-from farm.devices.agent_work import AgentContext, CleanupTasks, GoldenCheckReport
+from farm.devices.agent_work import AgentContext, CleanupTasks
 from farm.devices.health.probe_round import ProbeRound
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext
@@ -42,8 +42,8 @@ class Phone:
 
 
 class Patient:
-    async def check(self, device: str, bundle: Bundle) -> GoldenCheckReport:
-        return cast(GoldenCheckReport, await for_ever())
+    async def check(self, device: str, bundle: Bundle) -> tuple[bool, str]:
+        return cast("tuple[bool, str]", await for_ever())
 
 
 class Watcher:

@@ -17,19 +17,15 @@ from farm.control.verbs.job_views import JobSteps
 from farm.jobs.attempt import HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.progress_schema import MAX_FACTS_BYTES, check_facts
 from farm.metrics.ledger import Ledger
-from farm.tuning.progress import SearchStatus, TaskProgress
+from farm.tuning.progress import TaskProgress
 from farm.worker.certificate import plain
 
 ROW = TaskProgress(name="conv", weight=2, trials=8, failed=1, flop=1e6, latest_s=1e-3)
-STANDING = SearchStatus(
-    trials=8, wanted=64, estimate_s=math.inf, phones=["a"], busy=1, waits="", spent_s=1.5, eta_s=None, tasks=3
-)
 TUNING: dict[str, Any] = {
-    **STANDING.to_wire(),
-    "tasks": [ROW.to_wire(0.0)],
-    "points": [[8, 1.5, 0.25]],
+    "trials": 8, "wanted": 64, "estimate_s": None, "phones": ["a"], "busy": 1, "waits": "", "spent_s": 1.5,
+    "eta_s": None, "left_out": 0, "of_tasks": 3, "tasks": [ROW.to_wire(0.0)], "points": [[8, 1.5, 0.25]],
     "points_from": 0,
-}
+}  # fmt: skip
 TIMING: dict[str, Any] = plain(
     {
         "count": 3, "median_ms": 1.0, "low_ms": math.nan, "high_ms": math.inf, "half_width": 0.1,

@@ -5,28 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from farm.tuning.progress import SearchStatus, TaskProgress, eta_s, news_due
+from farm.tuning.progress import TaskProgress, eta_s, finite, news_due, standing_line
 
 
-def standing(**changes: Any) -> SearchStatus:
-    fields: dict[str, Any] = {
+def line(**changes: Any) -> str:
+    facts: dict[str, Any] = {
         "trials": 12, "wanted": 64, "estimate_s": 0.00123, "phones": ("a", "b"), "busy": 1, "waits": "",
-        "spent_s": 20.0, "eta_s": 90.0,
+        "spent_s": 20.0, "eta_s": 90.0, "left_out": 0, "of_tasks": 12,
     }  # fmt: skip
-    return SearchStatus(**(fields | changes))
+    return standing_line(facts | changes)
 
 
 def test_the_line() -> None:
-    assert standing().line() == "trial 12 of 64, best 1.230 ms, 1 of 2 phones busy, 1m 30s left"
-    some = standing(left_out=9, tasks=12)
-    assert some.line() == "trial 12 of 64, 3 of 12 tasks measured, 1 of 2 phones busy, 1m 30s left"
-    assert (some.to_wire()["of_tasks"], some.to_wire()["left_out"]) == (12, 9)
-    waiting = standing(estimate_s=math.inf, phones=(), busy=0, eta_s=None, waits="0 of 2 phones; b is cooling")
-    assert waiting.line() == "trial 12 of 64, 0 of 0 phones busy, 0 of 2 phones; b is cooling"
+    assert line() == "trial 12 of 64, best 1.230 ms, 1 of 2 phones busy, 1m 30s left"
+    assert line(left_out=9) == "trial 12 of 64, 3 of 12 tasks measured, 1 of 2 phones busy, 1m 30s left"
+    waiting = line(estimate_s=None, phones=(), busy=0, eta_s=None, waits="0 of 2 phones; b is cooling")
+    assert waiting == "trial 12 of 64, 0 of 0 phones busy, 0 of 2 phones; b is cooling"
 
 
 def test_what_is_not_known_is_null() -> None:
-    assert standing(estimate_s=math.inf).to_wire()["estimate_s"] is None
+    assert (finite(math.inf), finite(0.5)) == (None, 0.5)
     row = TaskProgress(name="conv", weight=2, trials=1, failed=1, flop=2e6).to_wire(0.0)
     assert (row["best_ms"], row["best_gflops"], row["latest_gflops"]) == (None, None, None)
 

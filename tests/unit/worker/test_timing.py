@@ -9,7 +9,7 @@ import pytest
 from farm.common.errors import Code
 from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import Verdict
-from farm.worker.certificate import MeasuringRun, NominalSpeed, measured, nominal_of, plain
+from farm.worker.certificate import MeasuringRun, measured, plain
 from farm.worker.daemon import WorkerChannel
 from farm.worker.timing import (
     SamplingPlan,
@@ -224,7 +224,7 @@ def tried(scatter, seed=1):
 
 def test_a_result_shows_every_try_and_which_one_it_reports():
     first, second = tried(0.2), tried(0.002)
-    told = measured([first, second], second, NominalSpeed("k", None, "this run"), "f" * 64)
+    told = measured([first, second], second, "k", {}, "f" * 64)
     certificate = told["certificate"]
     assert told["verdict"] == certificate["verdict"] == second.assessment.verdict
     assert [each["reported"] for each in certificate["tries"]] == [False, True]
@@ -237,9 +237,11 @@ def test_a_result_shows_every_try_and_which_one_it_reports():
     assert len(told["samples_s"]) == second.assessment.count
 
 
-def test_the_nominal_speed_is_that_of_the_same_kernel():
-    assert nominal_of("a", {"a": 0.002, "b": 0.003}) == NominalSpeed("a", 0.002, "history")
-    assert nominal_of("c", {"a": 0.002}) == NominalSpeed("c", None, "this run")
+@pytest.mark.parametrize(("kernel", "of"), [("a", "history"), ("c", "this run")])
+def test_the_nominal_speed_is_that_of_the_same_kernel(kernel, of):
+    only = tried(0.002)
+    told = measured([only], only, kernel, {"a": 0.002, "b": 0.003}, "f" * 64)
+    assert told["certificate"]["reference"]["nominal_of"] == of
 
 
 def test_what_is_no_number_is_none():
