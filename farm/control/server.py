@@ -153,7 +153,8 @@ class ControlServer:
     ) -> Answer:
         """Ask in the name of `caller`, with the limits, roles and audit of every control socket.
 
-        Cancelling this ends the call as the end of a client's connection does.
+        Calls begin one by one, users in turn: readers of pages hold the loop no longer than one. Cancelling this ends
+        the call as the end of a client's connection does.
 
         Args:
             caller: the caller, as the web page has authenticated it.
@@ -173,6 +174,7 @@ class ControlServer:
             if progress is not None:
                 await progress(**reply.fields)
 
+        await self._turns.wait(caller.user)
         call = Call(request, caller.peer, send)
         work = asyncio.ensure_future(self.serve(call, caller))
         try:

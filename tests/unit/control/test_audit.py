@@ -1,6 +1,7 @@
 """What is written down of calls, by every door: who did what, and nothing that may be secret."""
 
 import asyncio
+import itertools
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -55,14 +56,10 @@ def desk(rows, tmp_path):
     async def fail(call):
         raise PhoneError("it burns")
 
-    async def wait(call):
-        await asyncio.Event().wait()
-
     server.register("look", look, Role.VIEWER)
     server.register("job.check", look, Role.USER)
     server.register("change", change, Role.USER)
     server.register("fail", fail, Role.OPERATOR)
-    server.register("wait", wait, Role.USER)
     return server
 
 
@@ -107,14 +104,40 @@ async def test_refusals_and_failures_are_written(desk, rows):
 
 
 async def test_a_call_that_its_caller_gave_up_is_ended_and_written(desk, rows):
+    began = asyncio.Event()
+
+    async def wait(call):
+        began.set()
+        await asyncio.Event().wait()
+
+    desk.register("wait", wait, Role.USER)
     asked = asyncio.create_task(desk.ask(WEB, "wait", {"job": "j"}))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await began.wait()
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     await desk._audit.close()
     assert told(rows) == [("ann", WEB.origin, "wait", "j", "caller_gone")]
+
+
+async def test_readers_of_pages_ask_one_by_one_users_in_turn(desk):
+    asked, seen = [], []
+
+    async def read(call):
+        asked.append(call.caller)
+        return {}
+
+    async def ask(caller):
+        await desk.ask(caller, "read", {})
+
+    desk.register("read", read, Role.VIEWER)
+    work = [asyncio.ensure_future(ask(caller)) for caller in [VIEWER] * 20 + [WEB]]
+    while len(asked) < len(work):
+        await asyncio.sleep(0)
+        seen.append(len(asked))
+    await asyncio.wait(work)
+    assert asked.index(WEB) <= 1
+    assert max(after - before for before, after in itertools.pairwise([0, *seen])) == 1
 
 
 @pytest.mark.parametrize(
