@@ -45,6 +45,7 @@ class Trial:
     reason: str = ""  # of the latest failure
     put_off: int = 0  # times
     until_s: float = 0.0  # end of the pause, seconds since 1970
+    since_s: float = 0.0  # when the phone was chosen to try it, seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ def advance(
             room -= 1
             if phone.idle:
                 put_off = former.put_off if former is not None and former.bundle == target else 0
-                trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off)
+                trials[phone.serial] = Trial(target, TrialState.TRYING, put_off=put_off, since_s=now_s)
             else:
                 kept[phone.serial] = target
     chosen = {serial: trial.bundle for serial, trial in trials.items() if trial.state is TrialState.TRYING}

@@ -14,7 +14,8 @@ import typer
 
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
-from farm.cli.output import emit, print_note, table, when
+from farm.cli.output import emit, local_time, print_note, table, when
+from farm.common.durations import many
 from farm.common.errors import ExitCode, UserError
 from farm.common.files import short_hash
 
@@ -78,7 +79,9 @@ def remove_bundle(which: Bundle, json: JsonFlag = False) -> None:
 @bundle.command("promote")
 def promote_bundle(which: Bundle, json: JsonFlag = False) -> None:
     """Make a bundle current, without a canary and although it was refused (operators)."""
-    call_and_emit("bundle.promote", "{name} is current", json=json, bundle=which)
+    answer = call("bundle.promote", bundle=which)
+    takers = f"{many(answer['takers'], 'phone')} ({answer['abi']}, {answer['platform']})"
+    emit(answer, f"{answer['name']} is current: {takers} will take it", json=json)
 
 
 @bundle.command("rollback")
@@ -106,7 +109,14 @@ def _state(bundle: Mapping[str, Any]) -> str:
     state = str(bundle["state"])
     if state == "rolling-out":
         state = f"rolling out ({bundle['phones']} of {bundle['of']})"
+    if state.startswith(("candidate", "rolling")):
+        state += f", {'; '.join(map(_trying, bundle['trying'])) or 'waits for an idle phone'}"
     return f"{state}: {bundle['reason']}" if bundle["reason"] else state
+
+
+def _trying(phone: Mapping[str, str]) -> str:
+    since = f" since {local_time(phone['since'])}" if phone["since"] else ""
+    return f"on {phone['device']}{since}: {phone['waits']}"
 
 
 def _summary(bundle: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from farm.bundle import rollout_rules as rules
 from farm.bundle.model import Bundle
-from farm.bundle.rollout_rules import Rollout, RolloutConfig, RolloutPhone
+from farm.bundle.rollout_rules import Rollout, RolloutConfig, RolloutPhone, Trial, TrialState
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.common.files import short_hash
@@ -76,6 +76,7 @@ class Rollouts:
         self._bundles: Mapping[str, Bundle] = {}  # the library as read last, by hash
         self._groups: dict[RolloutGroup, Rollout] = {}
         self._unsaved: set[RolloutGroup] = set()
+        self._waiting: dict[str, str] = {}  # busy phones that get no other lease: bundle (its hash) by serial
         self._changed = asyncio.Event()
         for row in table.all():
             values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
@@ -155,8 +156,8 @@ class Rollouts:
             self._on_library_read(group, wanted, stored, added)
         await self._save()
 
-    async def promote(self, bundle: Bundle) -> None:
-        """Make a bundle current.
+    async def promote(self, bundle: Bundle) -> int:
+        """Make a bundle current; returns how many phones will take it.
 
         Raises:
             UserError: it is current already.
@@ -165,6 +166,7 @@ class Rollouts:
         group = bundle.abi, bundle.platform
         self._put(group, rules.promoted(self._groups[group], bundle.hash))
         await self._save()
+        return sum(phone.counted and phone.bundle != bundle.hash for phone in self._phones(group))
 
     async def roll_back(self, bundle: Bundle, by: str) -> None:
         """Withdraw the candidate, or the current bundle in favour of the one before.
@@ -178,10 +180,13 @@ class Rollouts:
         await self._save()
 
     def state(self, bundle: Bundle) -> dict[str, Any]:
-        """{state, reason, phones, of}: how a bundle stands; `phones` of `of` have the candidate."""
+        """{state, reason, phones, of, trying}: how a bundle stands; `phones` of `of` have the candidate.
+
+        `trying`: {device, since, waits} of each phone that tries it or is to try it next.
+        """
         group = bundle.abi, bundle.platform
         rollout = self._groups.get(group, Rollout())
-        facts: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0}
+        facts: dict[str, Any] = {"state": "kept", "reason": "", "phones": 0, "of": 0, "trying": []}
         if bundle.damage:
             return {**facts, "state": "damaged", "reason": bundle.damage}
         if bundle.hash in rollout.refused:
@@ -193,7 +198,26 @@ class Rollouts:
         done, of = rules.progress(rollout, self._phones(group))
         failures = [trial.reason for trial in rollout.trials.values() if trial.reason]
         state = "rolling-out" if done else "candidate"
-        return {"state": state, "reason": failures[0] if failures else "", "phones": done, "of": of}
+        trying = [
+            row for agent in self._agents() if (row := self._trying(agent, rollout.trials.get(agent.serial), bundle))
+        ]
+        return {"state": state, "reason": failures[0] if failures else "", "phones": done, "of": of, "trying": trying}
+
+    def _trying(self, agent: Agent, trial: Trial | None, bundle: Bundle) -> dict[str, str]:
+        """A phone's row in `trying`; empty where it does not try the bundle."""
+        since_s = 0.0
+        if self._waiting.get(agent.serial) == bundle.hash:
+            waits = "the end of its lease"
+        elif trial is None or trial.bundle != bundle.hash:
+            return {}
+        elif trial.state is TrialState.TRYING:
+            since_s, waits = trial.since_s, agent.state.reason or f"{self._config.soak_s:g} s without a failure"
+        elif trial.state is TrialState.PUT_OFF:
+            waits = f"another try at {datetime.fromtimestamp(trial.until_s).astimezone():%H:%M:%S}: {trial.reason}"
+        else:
+            return {}
+        since = datetime.fromtimestamp(since_s, UTC).isoformat() if since_s else ""
+        return {"device": agent.name, "since": since, "waits": waits}
 
     def states(self) -> dict[str, int]:
         """How many bundles are in each state, for metrics."""
@@ -247,7 +271,7 @@ class Rollouts:
 
     def step(self) -> None:
         """Take the next step of each rollout."""
-        kept: dict[str, str] = {}
+        self._waiting = {}
         for group, rollout in tuple(self._groups.items()):
             if not rollout.current:
                 continue
@@ -260,8 +284,10 @@ class Rollouts:
             for agent in agents:
                 if agent.serial in exchange:
                     agent.on_event(m.PlainEvent.CHECK_DUE)
-            kept |= {serial: f"kept for the rollout of bundle {self._name(new)}" for serial, new in waiting.items()}
-        self._fleet.device_views.keep_from_leases(kept)
+            self._waiting |= waiting
+        self._fleet.device_views.keep_from_leases(
+            {serial: f"kept for the rollout of bundle {self._name(new)}" for serial, new in self._waiting.items()}
+        )
 
     # -- below --
 

@@ -88,8 +88,8 @@ class BundleVerbs(VerbGroup):
     async def promote(self, bundle: str) -> Mapping[str, Any]:
         """Make a bundle current without a canary."""
         found = await asyncio.to_thread(self._library.get, bundle)
-        await self._rollouts.promote(found)
-        return self._row(found)
+        takers = await self._rollouts.promote(found)
+        return {**self._row(found), "platform": found.platform, "takers": takers}
 
     @verb("bundle.rollback", Role.OPERATOR)
     async def rollback(self, call: ControlCall, bundle: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from farm.adb import program
 from farm.adb.program import ServerProcess
-from farm.cli import doctor, records
+from farm.cli import doctor, records, runtimes
 from farm.cli import doctor_host as host
 from farm.cli.main import app
 from farm.cli.output import local_time, print_error, print_json, print_json_line
@@ -109,3 +109,28 @@ def test_doctor_names_the_running_daemons_toolchain():
     adb = doctor.Diagnosis("adb", doctor.DoctorVerdict.OK, "")
     assert doctor.current([adb, own, told]) == [adb, told]
     assert doctor.current([own, adb]) == [own, adb]
+
+
+ROW = {"name": "new", "hash": "ab" * 32, "abi": "arm64-v8a", "files": [], "reason": "", "phones": 1, "of": 4}
+
+
+@pytest.mark.parametrize(
+    ("state", "trying", "said"),
+    [
+        ("candidate", [], "candidate, waits for an idle phone"),
+        ("candidate", [{"device": "p1", "since": AT.isoformat(), "waits": "golden kernels run"}],
+         f"candidate, on p1 since {local_time(AT.isoformat())}: golden kernels run"),
+        ("rolling-out", [{"device": "p2", "since": "", "waits": "the end of its lease"}] * 2,
+         "rolling out (1 of 4), on p2: the end of its lease; on p2: the end of its lease"),
+        ("current", [], "current"),
+    ],
+)  # fmt: skip
+def test_a_candidate_names_the_phones_that_try_it(monkeypatch, state, trying, said):
+    monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "state": state, "trying": trying})
+    assert CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()[0].endswith(f": {said}")
+
+
+def test_a_promotion_says_how_many_phones_take_the_bundle(monkeypatch):
+    monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "takers": 1, "platform": "android"})
+    (line,) = CliRunner().invoke(app, ["bundle", "promote", "new"]).stdout.splitlines()
+    assert line == "new is current: 1 phone (arm64-v8a, android) will take it"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,11 +17,13 @@ from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
 from farm.devices import rollouts as rollouts_module
+from farm.devices.agent import Agent
 from farm.devices.fleet import Fleet
 from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.rollouts import Rollouts
 from farm.jobs.config import ToolchainConfig
 from farm.jobs.toolchains import Toolchains
+from farm.model.device import MEANING, Life
 from farm.store.devices import RolloutRecord
 from farm.store.store import Store
 from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
@@ -50,7 +54,8 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
         listed = library.list()[-1]
         assert (listed.hash, rollouts.state(listed)["state"]) == (new.hash, "damaged")
         assert "manifest.json is damaged" in rollouts.state(listed)["reason"]
-        assert rollouts.state(new) == {"state": "refused", "reason": listed.damage, "phones": 0, "of": 0}
+        refused_row = {"state": "refused", "reason": listed.damage, "phones": 0, "of": 0, "trying": []}
+        assert rollouts.state(new) == refused_row
         assert rollouts.states()["damaged"] == 1
         (refused,) = (each for each in events.since(0) if each.kind == "bundle.refused")
         assert refused.data["reason"] == listed.damage
@@ -89,4 +94,63 @@ async def test_a_library_that_cannot_be_read_is_read_again(tmp_path: Path, monke
         assert len(tries) == 2
     finally:
         running.cancel()
+        store.close()
+
+
+class KeepsNothing:
+    """Stands in for `DeviceViews`."""
+
+    def keep_from_leases(self, kept: dict[str, str]) -> None:
+        self.kept = kept
+
+
+async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_that_will_take_it(
+    tmp_path: Path,
+) -> None:
+    library = BundleLibrary(tmp_path / "bundles")
+    old = library.add(write_folder(tmp_path / "old", ANDROID_BUNDLE), name="old", compile_golden=golden)
+    newer = write_folder(tmp_path / "new", ANDROID_BUNDLE)
+    (newer / "notes").write_text("newer")
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        toolchains = Toolchains({}, store.toolchains, EventLog(), library)
+        rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig(soak_s=3600.0))
+        ready = LifecycleState(life=Life.READY, adopted=True, identified=True, proven=old.hash, bundle=old.hash)
+        phones = {
+            name: SimpleNamespace(
+                serial=name, name=name, state=ready, identity=None, assigned="", since=datetime.now(UTC),
+                on_event=lambda event: None,
+            )
+            for name in ("one", "two")
+        }  # fmt: skip
+        held = {"two": "ann"}
+        fleet = SimpleNamespace(
+            agents=phones, in_hands=lambda _: False, device_views=KeepsNothing(),
+            recovery=SimpleNamespace(holder=lambda name: held.get(name, "")),
+        )  # fmt: skip
+        rollouts.follow(cast(Fleet, fleet))
+        await rollouts.refresh()
+        assert rollouts.state(old)["state"] == "current"
+        new = library.add(newer, name="new", compile_golden=golden)
+        await rollouts.refresh(new.hash)
+        assert rollouts.state(new)["trying"] == []
+        rollouts.step()
+        (row,) = rollouts.state(new)["trying"]
+        assert row["device"] == "one"
+        assert datetime.fromisoformat(row["since"]) <= datetime.now(UTC)
+        assert row["waits"] == "3600 s without a failure"
+        phones["one"].state = replace(ready, life=Life.CHECKING, bundle=new.hash)
+        assert rollouts.state(new)["trying"][0]["waits"] == MEANING[Life.CHECKING]
+        phones["one"].assigned = new.hash
+        rollouts.trial_failed(cast(Agent, phones["one"]), "its cable", blamed=False)
+        held |= {"one": "bob"}
+        phones["one"].state = ready
+        rollouts.step()
+        rows = {row["device"]: row["waits"] for row in rollouts.state(new)["trying"]}
+        assert rows.pop("two") == "the end of its lease"
+        assert rows.pop("one").startswith("another try at ")
+        assert not rows
+        assert await rollouts.promote(new) == 2
+        assert rollouts.state(new)["trying"] == []
+    finally:
         store.close()

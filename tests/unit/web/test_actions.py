@@ -213,16 +213,17 @@ async def test_bundles_show_their_state_and_operators_promote_them(role: Role, o
         "name": "nightly", "hash": "b" * 64, "abi": "arm64-v8a", "toolchain": "t", "tvm_version": "0.1",
         "has_opencl": False, "size_bytes": 1, "files": [], "golden": [], "warnings": [],
     }  # fmt: skip
+    trying = [{"device": "p", "since": "", "waits": "a check"}]
     rows = [
-        {**bundle, "state": "rolling-out", "reason": "", "phones": 1, "of": 3},
-        {**bundle, "state": "refused", "reason": "tvm_rpc ends with 3", "phones": 0, "of": 0},
+        {**bundle, "state": "rolling-out", "reason": "", "phones": 1, "of": 3, "trying": trying},
+        {**bundle, "state": "refused", "reason": "tvm_rpc ends with 3", "phones": 0, "of": 0, "trying": []},
     ]
     answers = {"bundle.list": {"bundles": rows}, "toolchain.list": {"toolchains": []}}
     answers |= {"bundle.promote": {**rows[0], "state": "current"}}
     async with page(Desk(status=status(), **answers)) as farm:
         csrf = await farm.sign_in("ann", role)
         text = (await farm.client.get("/bundles")).text
-        assert "rolling out 1 of 3" in text_of(text)
+        assert "rolling out 1 of 3 p: a check" in text_of(text)
         assert "refused tvm_rpc ends with 3" in text_of(text)
         assert [text.count(f"/bundles/{order}") for order in ("promote", "rollback")] == [2 * offered, offered]
         form = {"csrf": csrf, "bundle": "b" * 64}
