@@ -281,7 +281,10 @@ class Agent:
                 return m.ServerStarted(number)
             case m.RunCheck():
                 return await self._check(number)
-            case m.Reap(tidy=tidy):
+            case m.Reap(tidy=tidy, doubted=doubted):
+                if doubted:
+                    await self.blame(self._context.monotonic())
+                    self.on_event(m.PlainEvent.PHONE_BLAMED)
                 if tidy:
                     await self._tidy()
                     return m.RecoveryFinished(number, server_alive=False, tidied=True)

@@ -165,6 +165,11 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
                 return state, ()
             # Sessions may have changed its files since they were last compared.
             return work(replace(_settled(state, now), suspect=True), Life.PROVISIONING)
+        case PlainEvent.PHONE_BLAMED:
+            if context.elsewhere or state.life is not Life.RECOVERING or state.progress.under_way is not None:
+                return state, ()  # the host cut the session: the phone is tidied, not mended
+            progress = state.progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, state.trouble, now)
+            return replace(state, progress=progress), ()
         case PlainEvent() | Unadopted() | ServiceChanged():
             return _operator_spoke(state, event, now)
         case FaultFound() | FaultCleared():
@@ -241,9 +246,7 @@ def _server_in_doubt(
                 return state, ()
             failures = state.failures + (state.life is Life.CHECKING)
             progress = state.progress.end(ActionOutcome.FAILED, reason, now)
-            if not context.elsewhere:  # else the host cut the session: the phone is tidied, not mended
-                progress = progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, reason, now)
-            return reap(replace(state, failures=failures, trouble=reason, progress=progress))
+            return reap(replace(state, failures=failures, trouble=reason, progress=progress), doubted=True)
         case ServerDied(follow=follow, reason=reason, stuck=stuck):
             if follow != state.follow or not follow:
                 return state, ()
@@ -287,10 +290,11 @@ def _left_by_person(state: LifecycleState, reason: str) -> Decision:
 
 
 def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context: RecoveryContext) -> Decision:
-    if state.bundle_override and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:
-        return _drop_override(state, event.reason)
-    if context.fallback and isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK:
-        return fall_back(state, event.fault, event.reason, now)
+    if isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK and not context.elsewhere:
+        if state.bundle_override:
+            return _drop_override(state, event.reason)
+        if context.fallback:
+            return fall_back(state, event.fault, event.reason, now)
     match event:
         case Identified():
             return _identified(state, event, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from farm.adb.devices import AdbDevice, AdbState
@@ -54,6 +54,7 @@ class PlainEvent(StrEnum):
     CHECK_DUE = "check due"  # it passed its last check long ago; nothing else speaks against it
     BUNDLES_CHANGED = "bundles changed"  # the library has other bundles than before
     RELEASED = "released"  # an operator says that a quarantined device is fine again
+    PHONE_BLAMED = "phone blamed"  # neither the adb server nor the hub broke the session: the phone did
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +269,12 @@ class RunCheck(Numbered):
 class Reap(Numbered):
     """Kill the processes that sessions left; answer RecoveryFinished or WorkFailed.
 
-    `tidy`: also end the server, whose secret they know, and remove what a person has left.
+    `tidy`: also end the server, whose secret they know, and remove what a person has left. `doubted`: a session broke,
+    so first find out whether adb's server or the hub did that; report PHONE_BLAMED if not.
     """
 
     tidy: bool = False
+    doubted: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

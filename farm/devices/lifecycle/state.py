@@ -128,6 +128,6 @@ def back_off(state: LifecycleState, reason: str, hint: str = "") -> Decision:
     return waiting, (RetryLater(waiting.generation, max(1, waiting.failures)),)
 
 
-def reap(state: LifecycleState) -> Decision:
+def reap(state: LifecycleState, *, doubted: bool = False) -> Decision:
     """Kill processes that sessions left, and remove a person's residue if one had the phone."""
-    return work(state, Life.RECOVERING, partial(Reap, tidy=state.untidy))
+    return work(state, Life.RECOVERING, partial(Reap, tidy=state.untidy, doubted=doubted))

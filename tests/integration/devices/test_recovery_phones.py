@@ -6,6 +6,8 @@ import asyncio
 import signal
 from dataclasses import replace
 
+import pytest
+
 from farm.common.events import EventLog
 from farm.devices.agent_work import boot_id
 from farm.devices.fleet import FleetConfig
@@ -104,3 +106,22 @@ async def test_a_hub_whose_phones_are_listed_but_silent_costs_none_of_them_an_ac
         await r.until(Life.READY, count=3)
         assert r.actions(mark) == []
         assert [kind for kind in r.heard(mark) if kind.startswith("hub.")] == ["hub.lost", "hub.back"]
+
+
+@pytest.mark.parametrize("phones", [{"one": "oneplus-12"}, {"one": "oneplus-12", "two": "galaxy-a55"}])
+async def test_a_session_that_breaks_before_the_killed_adb_server_is_missed_costs_no_action(
+    rig, adb_server, phones
+) -> None:
+    async with rig(phones) as r:
+        view = await r.until(Life.READY, count=len(phones))
+        mark = r.mark()
+        adb_server.process.kill()
+        adb_server.process.wait()  # the loop stands still meanwhile: the watcher has not seen it
+        r.fleet.report_broken_session(view.name, "the phone's side ended")
+        assert r.fleet.view(view.name).life is Life.RECOVERING
+        await r.until(Life.GONE, count=len(phones))
+        adb_server.start()
+        r.phones.plug("*")
+        await r.until(Life.READY, count=len(phones))
+        assert r.actions(mark) == []
+        assert not r.fleet.recovery.log.taken(view.serial)

@@ -143,6 +143,15 @@ def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
     assert life.state.progress.tried == ()
 
 
+@pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
+def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at: Life) -> None:
+    life = getting_new(at)
+    failed = m.WorkFailed(life.state.generation, "the link was lost", fault=DeviceFault.START)
+    told = life.handle(failed, 101.0, replace(NEW_ON_IT, elsewhere="the adb server went away"))
+    assert not any(isinstance(each, m.ReportBundle) for each in told)
+    assert isinstance(told[-1], m.RetryLater)
+
+
 def test_a_candidate_proves_nothing_before_it_is_accepted_and_the_old_one_stays_on_the_phone() -> None:
     life = getting_new(Life.READY)
     assert life.state.proven == OLD

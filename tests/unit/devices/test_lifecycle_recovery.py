@@ -44,12 +44,14 @@ def back_to_ready(story: Story) -> None:
 
 def stuck(story: Story) -> tuple[m.Instruction, ...]:
     story.on_event(m.SessionBroke("cut: timeout"))
+    story.on_event(m.PlainEvent.PHONE_BLAMED)
     return story.on_event(m.WorkFailed(story.number, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
 
 
 def test_a_reap_is_an_action_that_ends_with_ready() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
+    story.on_event(m.PlainEvent.PHONE_BLAMED)
     assert under_way(story) is RecoveryAction.REAP
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
     story.on_event(m.CheckPassed(story.number))
@@ -265,6 +267,7 @@ def test_unadopted_phones_and_bootloaders_are_left_alone(mendable: bool) -> None
 def test_a_server_that_leaves_a_stuck_process_is_not_just_started_again() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("the phone's side ended"))
+    story.on_event(m.PlainEvent.PHONE_BLAMED)
     died = m.ServerDied(story.state.follow, "died of signal 9; processes do not die: 218", stuck=True)
     assert story.on_event(died) == (m.TakeAction(story.number, RecoveryAction.REBOOT),)
     assert (under_way(story), last(story)) == (RecoveryAction.REBOOT, (RecoveryAction.REAP, ActionOutcome.FAILED))
@@ -322,6 +325,7 @@ def test_a_reconnected_phone_is_waited_for_as_long_as_adb_may_take(wired: bool, 
 def test_the_hosts_faults_are_waited_out() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
+    story.on_event(m.PlainEvent.PHONE_BLAMED)
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
     for _ in range(20):
         told = story.on_event(m.WorkFailed(story.number, "no worker"))
@@ -440,5 +444,9 @@ def test_dead_transports_of_a_hub_are_made_anew_without_an_action() -> None:
 def test_a_session_that_the_host_cut_is_reaped_without_an_action() -> None:
     story = Story().until_ready()
     story.context = RecoveryContext(elsewhere="the adb server went away")
-    assert isinstance(story.on_event(m.SessionBroke("cut"))[0], m.Reap)
+    (asked,) = story.on_event(m.SessionBroke("cut"))
+    assert isinstance(asked, m.Reap)
+    assert asked.doubted
+    assert under_way(story) is None
+    assert story.on_event(m.PlainEvent.PHONE_BLAMED) == ()
     assert under_way(story) is None

@@ -51,6 +51,7 @@ class Desk:
 
     def stuck(self) -> None:
         self.on_event(m.SessionBroke("cut"))
+        self.on_event(m.PlainEvent.PHONE_BLAMED)
         self.on_event(m.WorkFailed(self.life.state.generation, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
 
     def told(self) -> list[tuple[str, object]]:
