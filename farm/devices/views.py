@@ -163,6 +163,7 @@ class DeviceViews:
             serial=agent.serial,
             life=state.life,
             service=state.service,
+            elsewhere=agent.elsewhere,
             reason=plain("; ".join(filter(None, (state.reason, elsewhere))), REASON),
             released=state.quarantine.rule.ends(agent.name) if state.quarantine else "",
             adopted=state.adopted,

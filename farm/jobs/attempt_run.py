@@ -27,7 +27,7 @@ from farm.jobs.executor import (
 from farm.jobs.planning import request_of
 from farm.jobs.pool import Pool
 from farm.jobs.queue.model import Error, Outcome
-from farm.jobs.queue.retry import broken_off
+from farm.jobs.queue.retry import broken_off, crashes
 from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
@@ -84,7 +84,7 @@ class AttemptRun:
         if goes_on:
             self.stop(AttemptState.RUNNING)
         else:
-            self.stop(*broken_off(kinds, self.job, Code.DAEMON_STOPPED))
+            self.stop(*broken_off(kinds, self.job, HostError(code=Code.DAEMON_STOPPED)))
 
     async def to_its_end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
         """Do the work; returns what can be kept of how it ended, whatever happens.
@@ -119,9 +119,9 @@ class AttemptRun:
         try:
             await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if taken.done():
-                return _failed(_because(await self._as_it_was(taken.result()), work))
+                return await self._lost(taken.result(), work, contexts)
             if work.done():
-                return await self._reported(work, taken)
+                return await self._reported(work, taken, contexts)
             if self._stop.done():
                 return self._stop.result()
             message = f"no result after {patience_s:g} s, of which {limit_s:g} s may be work; it was at: {self._step}"
@@ -148,7 +148,20 @@ class AttemptRun:
 
         return progress
 
-    async def _reported(self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError]) -> Outcome:
+    async def _lost(
+        self, taken: FarmError, work: asyncio.Future[Mapping[str, Any]], contexts: AttemptContextFactory
+    ) -> Outcome:
+        """The lease was taken away; no try of the job's own where its phone went with the adb server or a hub."""
+        error = _because(await self._as_it_was(taken), work)
+        kind = contexts.kinds.get(self.job.kind)
+        if error.code != Code.LINK_LOST or kind is None or kind.personal:  # a person's lease is over with its phone
+            return _failed(error)
+        state, told = broken_off(contexts.kinds, self.job, error)
+        return Outcome(state, told, crashes=1 + contexts.crashes(self.job))
+
+    async def _reported(
+        self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError], contexts: AttemptContextFactory
+    ) -> Outcome:
         try:
             return Outcome(AttemptState.DONE, result=work.result())
         except YieldedError:
@@ -156,9 +169,7 @@ class AttemptRun:
         except PhoneError as error:
             # A pulled cable breaks the session first and is noticed a moment later: name the real cause.
             lost = None if self.pool is not None else await self._lost_while_recovering(taken)
-            if lost is None:
-                return _failed(error)
-            return _failed(_because(await self._as_it_was(lost), work))
+            return _failed(error) if lost is None else await self._lost(lost, work, contexts)
         except FailedWithResultError as error:
             return Outcome(AttemptState.FAILED, error_to_wire(error), result=error.result)
         except FarmError as error:
@@ -265,6 +276,10 @@ class AttemptContextFactory:
             save_facts=partial(self._save_facts, attempt),
             yield_wanted=partial(self._leases.yield_wanted, lease.id),
         )
+
+    def crashes(self, job: Job) -> int:
+        """Under how many of its attempts the daemon, the adb server or a hub died."""
+        return crashes(self._jobs.attempts(job.id))
 
     def _view(self, device: str) -> DeviceView:
         # After a restart a person's lease goes on before its phone is listed again.

@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from farm.common.errors import Code, UserError, error_to_wire
+from farm.common.errors import Code, HostError, UserError, error_to_wire
 from farm.common.events import EventDraft, EventLog
 from farm.jobs.planning import request_of
 from farm.jobs.queue.model import ClockReading, Outcome
@@ -214,7 +214,7 @@ async def _end_of_lease(
 async def _interrupt(
     store: Store, writer: JobWriter, kinds: Kinds, job: Job, attempt: Attempt, now: ClockReading
 ) -> None:
-    state, error = broken_off(kinds, job, Code.DAEMON_DIED)
+    state, error = broken_off(kinds, job, HostError(code=Code.DAEMON_DIED))
     ended = replace(attempt, state=state, ended_at=now.at, error=error)
     died = crashes((*await store.read(store.jobs.attempts, job.id), ended))  # the store has it as running
     becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)

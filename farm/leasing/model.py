@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.devices.fleet import Fleet
 from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason
 from farm.leasing.config import UserConfig
@@ -22,9 +22,10 @@ class PhoneLostError(PhoneError):
     code = "phone_lost"
 
     @classmethod
-    def of(cls, view: DeviceView) -> PhoneLostError:
-        """As its phone is now."""
-        return cls(f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else ""))
+    def of(cls, view: DeviceView) -> FarmError:
+        """As its phone is now; the host's fault where its adb server or a hub failed."""
+        message = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
+        return HostError(message, Code.LINK_LOST) if view.elsewhere else cls(message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ class DeviceView:
     service: Service = Service.IN
     heat: Heat = Heat.OK
     reason: str = ""  # why it is not ready, one line for a person
+    elsewhere: str = ""  # why its trouble is its hub's or the host's; "" it is not
     released: str = ""  # who or what ends its quarantine; "" it is in none
     adopted: bool = False
     pool: str = ""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from farm.common.durations import BackOff
-from farm.common.errors import Code, FarmError, Fault, HostError, error_to_wire
+from farm.common.errors import Code, FarmError, Fault, error_to_wire
 from farm.jobs.queue.model import ClockReading, Error, Outcome
 from farm.jobs.specs import Kinds
 from farm.model.job import Attempt, AttemptState, Job, JobState
@@ -46,9 +46,9 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
 
 
 def crashes(attempts: Iterable[Attempt]) -> int:
-    """How many of a job's attempts the daemon has died under. A stop in good order does not count."""
+    """Under how many of a job's attempts the daemon, the adb server or a hub died. A stop in good order is none."""
     return sum(
-        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") == Code.DAEMON_DIED
+        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") in (Code.DAEMON_DIED, Code.LINK_LOST)
         for each in attempts
     )
 
@@ -77,17 +77,17 @@ def _again(job: Job) -> Job:
 
 def _given_up(job: Job, now: ClockReading) -> Job:
     error = FarmError(
-        f"the daemon died {MOST_CRASHES} times while this job ran",
+        f"the daemon, or its way to the phones, died {MOST_CRASHES} times while this job ran",
         Code.INTERRUPTED_TOO_OFTEN,
         hint="see the daemon's log for what kills it; submit the job again when that is solved",
     )
     return failed_instead(job, error_to_wire(error), now.at)
 
 
-def broken_off(kinds: Kinds, job: Job, code: Code) -> tuple[AttemptState, Mapping[str, object]]:
+def broken_off(kinds: Kinds, job: Job, error: FarmError) -> tuple[AttemptState, Mapping[str, object]]:
     """Interrupted, which counts as no try; or failed, where what it has done already must not be done twice unasked."""
     kind = kinds.get(job.kind)
     if kind is None or not kind.once or job.max_attempts > 1:
-        return AttemptState.INTERRUPTED, error_to_wire(HostError(code=code))
-    hint = f"part of it may be done: farm logs {job.id}; with --max-attempts 2 it would have been run again"
-    return AttemptState.FAILED, error_to_wire(HostError(code=code, hint=hint))
+        return AttemptState.INTERRUPTED, error_to_wire(error)
+    error.hint = f"part of it may be done: farm logs {job.id}; with --max-attempts 2 it would have been run again"
+    return AttemptState.FAILED, error_to_wire(error)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, P
 from farm.jobs.attempt import YieldedError
 from farm.jobs.planning import ended_before
 from farm.jobs.queue.model import JobRunsError, NoSuchJobError
+from farm.jobs.queue.retry import MOST_CRASHES
 from farm.jobs.zygote import ToolchainError
 from farm.leasing.config import UserConfig
 from farm.leasing.model import PhoneLostError
@@ -202,6 +204,19 @@ async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
     assert ended.data["error"]["message"] == str(error)
     assert farm.executor.cancelled == [running.attempt.id]
     assert farm.job(job_id).state is state
+
+
+async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
+    gone = replace(phone("p1", Life.GONE), reason="not listed by adb", elsewhere="the adb server went away")
+    job_id = await farm.one(max_attempts=2)
+    for number in range(1, MOST_CRASHES + 1):
+        device = (await farm.started()).attempt.device
+        farm.leases.take(device, PhoneLostError.of(gone))
+        ended = await farm.until("attempt.ended", f"{job_id}.{number}")
+        assert ended.data["error"]["code"] == "link_lost"
+    await farm.until("job.failed", job_id)
+    job = farm.job(job_id)
+    assert (job.uncounted, job.avoid, job.error["code"]) == (MOST_CRASHES, frozenset(), "interrupted_too_often")
 
 
 async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_job(farm, monkeypatch):
