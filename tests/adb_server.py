@@ -59,8 +59,10 @@ class AdbServer:
         """Start it in the foreground, as our child, and wait until it answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "adb.log").open("ab") as log:
+            # The kernel ends it with this process, however that ends.
+            with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
             self.process = subprocess.Popen(
-                [self.binary, "-P", str(self.port), "nodaemon", "server"],
+                [*with_us, self.binary, "-P", str(self.port), "nodaemon", "server"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -222,10 +222,12 @@ def running_lab(
     arm64: Path | None = None,
     plugged: bool = True,
     places: Mapping[str, str] | None = None,
+    owns_adb: bool = False,
 ) -> Iterator[LabClient]:
     """Start a lab with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
 
-    `places` are the USB places of some: name -> `1-4.2`.
+    `places` are the USB places of some: name -> `1-4.2`. `owns_adb`: the adb server is this process's and must not
+    outlive it: the lab ends it if this process is killed.
 
     Raises:
         HostError: it did not come up; evidence is what it said.
@@ -244,6 +246,8 @@ def running_lab(
         command.append("--expose-python")
     if not plugged:
         command.append("--unplugged")
+    if owns_adb:
+        command.append("--owns-adb")
     log_path = directory / "lab.log"
     with log_path.open("ab") as log:
         began = log.tell()
@@ -283,9 +287,6 @@ def _start_error(exit_code: int, output: str) -> FarmError:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdout, process.stdin):
-        if pipe is not None:
-            pipe.close()
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -293,6 +294,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()  # the kernel ends its phones with it
             process.wait(STOP_TIMEOUT_S)
+    for pipe in (process.stdout, process.stdin):  # not before: an end of its input means that this process was killed
+        if pipe is not None:
+            pipe.close()
 
 
 class PhoneOffError(PhoneError):

@@ -263,6 +263,7 @@ def virtual_farm(
             arm64=arm64,
             plugged=plugged,
             places=places,
+            owns_adb=True,
         )
         farm = VirtualFarm(daemon, client, stack.enter_context(lab), find_adb().path)
         if physics_speed is not None:

@@ -51,6 +51,7 @@ class MeasurementSlot:
         self.work: QueuedCandidate | None = None  # the queue's note of what it has
         self.measuring = False
         self.out = ""  # why the phone is not used, for some minutes or any more
+        self.broken = False  # it is out because it never got ready
         self.abandoned = False  # its thread hangs for good; what it had was answered for it
         self._source, self._queue, self._settings = source, queue, settings
         self._lock = threading.Lock()  # over what the supervisor and the thread both decide by
@@ -182,7 +183,6 @@ class MeasurementSlot:
             self._note_failure("its reference kernel took too long")
             self._discard_session(self._failure)
             return False
-        self._failures = 0
         return True
 
     def _note_failure(self, why: str) -> None:
@@ -193,7 +193,7 @@ class MeasurementSlot:
             self._queue.report(f"{self.phone.device}: {why}")
         self._failures, self._failure = self._failures + 1, why
         if self._failures >= MAX_FAILURES and not self.leaving:
-            self.out = f"{self._failures} failures in a row, the last one: {why}"
+            self.broken, self.out = True, f"{self._failures} failures in a row, the last one: {why}"
             self._queue.report(f"{self.phone.device} is not used any more: {self.out}")
 
     def _run_candidate(self, work: QueuedCandidate) -> None:
@@ -202,6 +202,7 @@ class MeasurementSlot:
             self._queue.finish_try(self, work, TryEnd.UNTOUCHED, self.out or self._failure)
             return
         assert self._session is not None
+        self._failures = 0  # not before: without a candidate some judges check nothing
         self._session.touched = self._session.starting = False
         self._set_deadline(self._settings.timeout_s)
         try:

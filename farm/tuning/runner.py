@@ -32,6 +32,7 @@ from farm.tuning.session import ArgsInfo, args_info_from
 
 POLL_S = 0.2  # between two polls of the source, and so the grain of a candidate's time limit
 LEAVE_S = 10.0
+MOST_BROKEN = 2  # times in a row that failures put a phone out; it may have been tried in a bad moment once
 COOL_S = 300.0  # a phone that was put out is tried again after so long: it may have been hot
 SEND_BACK_S = 5.0  # a source that has nothing else offers the same phone again at once
 
@@ -347,6 +348,7 @@ class PhonePool:
         self._state = PoolState((), 0)
         self._reported = ""
         self._out: dict[str, float] = {}  # devices that are not used for a while: since when
+        self._broken: dict[str, int] = {}  # how often in a row failures put each out
         self._sent_back: dict[str, float] = {}  # when one of them was last given back
         self._why_out = ""  # of the last one
         self._closing = threading.Event()
@@ -415,6 +417,7 @@ class PhonePool:
                     del self._slots[lease]
                     if slot.out:
                         self._why_out = f"{slot.phone.device}: {slot.out}"
+                        self._broken[slot.phone.device] = slot.broken and self._broken.get(slot.phone.device, 0) + 1
                         self._out[slot.phone.device] = self._sent_back[slot.phone.device] = asked_s
             self._queue.notify()
             self._closing.wait(POLL_S)
@@ -423,18 +426,18 @@ class PhonePool:
         shown = {phone.lease: phone for phone in state.phones}
         for lease, slot in self._slots.items():
             slot.update(shown.get(lease), asked_s)
+        unfit = {each.device for each in state.phones if self._broken.get(each.device, 0) >= MOST_BROKEN}
         for lease, phone in shown.items():
-            if asked_s - self._out.get(phone.device, -math.inf) < COOL_S:
+            if phone.device in unfit or asked_s - self._out.get(phone.device, -math.inf) < COOL_S:
                 self._send_back(phone, asked_s)
             elif lease not in self._slots and not phone.yield_wanted:
                 self._slots[lease] = slot = MeasurementSlot(phone, self._source, self._queue, self._settings)
                 slot.start()
-        if state.over:
-            self._queue.fail_all(
-                HostError(
-                    self._with_last_reason(state.over), Code.NO_PHONES_LEFT, hint="the measurements so far are kept"
-                )
-            )
+        all_unfit = f"no phone gets ready: {', '.join(sorted(unfit))}" if unfit and not self._slots else ""
+        if over := state.over or all_unfit:
+            hint = f"farm explain device {min(unfit)}; its bundle or its driver may be broken; " if unfit else ""
+            hint += "the measurements so far are kept"
+            self._queue.fail_all(HostError(self._with_last_reason(over), Code.NO_PHONES_LEFT, hint=hint))
         waits = "" if self._usable(state) or not self._queue.unanswered else state.waits or "there is no phone"
         waits = self._with_last_reason(waits) if waits else ""
         if waits != self._reported:

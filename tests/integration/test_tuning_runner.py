@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from farm.common.errors import Code, PhoneError
+from farm.common.errors import Code, HostError, PhoneError
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tuning.phones import HostPhones, stock_server
 from tests.support.candidates import builder_inputs, library, module, runner_inputs
@@ -185,6 +185,17 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
     why = "its reference kernel failed: CL_OUT_OF_RESOURCES"
     out = f"host-2 is not used any more: {MAX_FAILURES} failures in a row, the last one: {why}"
     assert [line for line in told if "host-2" in line] == [f"host-2: {why}", out]
+
+
+def test_a_reference_kernel_that_fails_for_candidates_only_ends_the_run_with_the_phone_named(host, folder, monkeypatch):
+    monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF_S", (0.01, 0.05))
+    monkeypatch.setattr("farm.tuning.runner.COOL_S", 0.0)
+    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE, judge_of=lambda kind: BrokenKernel("host") if kind else None) as runner:
+        monkeypatch.setattr(phones, "give_back", lambda _: None)  # it is offered again at once, as others are not there
+        future = runner.submit(runner_inputs([library(folder, "add")])[0])
+        with pytest.raises(HostError, match=r"no phone gets ready: host .*reference kernel failed: CL_OUT") as caught:
+            future.result()
+    assert "farm explain device host" in caught.value.hint
 
 
 def test_a_phone_whose_sessions_never_open_is_put_out_with_the_reason(host, folder, monkeypatch):

@@ -30,6 +30,7 @@ class Slot:
     """A slot whose phone was put out at once."""
 
     made: ClassVar[list[Slot]] = []
+    broken = False
 
     def __init__(self, phone: PooledPhone, *_: object) -> None:
         self.phone, self.seen, self.work, self.measuring, self.abandoned = phone, True, None, False, False
@@ -57,3 +58,28 @@ def test_it_is_tried_again_when_it_has_cooled(monkeypatch: pytest.MonkeyPatch) -
     assert (len(Slot.made), source.given_back) == (1, 3)  # not more often than every 5 s
     pool._update_slots(source.state(), 301.0)
     assert len(Slot.made) == 2
+
+
+def test_phones_that_never_get_ready_end_the_run_and_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MeasurementSlot", Slot)
+    monkeypatch.setattr(runner.threading.Thread, "start", lambda _: None)
+    monkeypatch.setattr(runner, "COOL_S", 0.0)
+    Slot.made.clear()
+    pool = PhonePool(Source(), SlotSettings(Evaluator(), 1.0), lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    rounds = []
+
+    def wait(_: float) -> None:
+        rounds.append(len(Slot.made))
+        if pool._queue._over is not None:
+            pool._closing.set()
+        assert len(rounds) < 20
+
+    monkeypatch.setattr(pool._closing, "wait", wait)
+    monkeypatch.setattr(Slot, "broken", True)
+    pool._supervise()
+    assert len(Slot.made) == runner.MOST_BROKEN
+    over = pool._queue._over
+    assert over is not None
+    assert "no phone gets ready: pixel" in over.message
+    assert "it is hot" in over.message
+    assert "farm explain device pixel" in over.hint
