@@ -10,7 +10,7 @@ from farm.bundle.library import BundleLibrary
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
 from farm.control.artifacts import ArtifactFolder
-from farm.control.listeners import group_to_admit, prepare_runtime_folder
+from farm.control.listeners import group_to_admit
 from farm.control.server import WorkerServer
 from farm.daemon.persistence import Persistence
 from farm.jobs.supervisor import Supervisor
@@ -41,8 +41,6 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     Raises:
         FarmError: a toolchain is configured wrongly, or the server cannot be opened.
     """
-    gid = group_to_admit()
-    prepare_runtime_folder(config.runtime_dir, gid)
     bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
     toolchains = Toolchains(config.toolchain, persistence.store.toolchains, persistence.events, bundles)
     artifacts = ArtifactFolder(config.state_dir / "artifacts", _rules(config), persistence.store.artifact_use)
@@ -57,7 +55,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, user=run_as.user)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid)
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, group_to_admit())
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

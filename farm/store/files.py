@@ -17,6 +17,47 @@ HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ be
 CHUNK_BYTES = 1 << 20
 
 
+# What a daemon opens at its start; farm.db and its reserve have checks of their own.
+STATE_FOLDERS = (
+    "", "adb", "adb/.android", "artifacts", "artifacts/partial", "bundles", "bundles/names", "bundles/objects",
+    "bundles/tmp", "dark-ports", "keys", "logs", "work", "work/attempts", "work/cache",
+)  # fmt: skip
+STATE_FILES = (
+    "lock", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/server.log", "adb/tunnels.json",
+    "keys/server.key", "work/zygote-*.log",
+)  # fmt: skip
+
+
+def check_paths(state: Path, runtime: Path) -> None:
+    """Look at every path that a start opens, before the first is.
+
+    Raises:
+        HostError: one is of another type than it must be, or this process may not use it.
+    """
+    files = [path for name in STATE_FILES for path in (state.glob(name) if "*" in name else [state / name])]
+    for folder in (*(state / name for name in STATE_FOLDERS), runtime):
+        if folder.exists() and not folder.is_dir():
+            raise HostError(f"{folder} must be a folder, and is a file", hint=_move_away(folder))
+    for file in (*files, *(runtime / name for name in ("adb.sock", "control.sock", "worker.sock"))):
+        if file.is_dir():
+            wanted = "socket" if file.parent == runtime else "file"
+            raise HostError(f"{file} must be a {wanted}, and is a folder", hint=_move_away(file))
+    for path in (*(state / name for name in STATE_FOLDERS), *files):
+        if state / "work" in path.parents or not path.exists():
+            continue  # the workers' user may own what is in it
+        if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            why = (
+                "its file system is mounted read-only" if read_only else f"uid {os.geteuid()} may not read and write it"
+            )
+            hint = "choose another folder with --state-dir, or run as the user that owns it"
+            raise HostError(f"cannot use {path}: {why}", hint=hint)
+
+
+def _move_away(path: Path) -> str:
+    return f"move it away, farm makes it anew: mv {path} {path}.old"
+
+
 class StateFolderLock:
     """One daemon per state folder: held from construction to `close`; the kernel releases it with the process."""
 
