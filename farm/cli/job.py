@@ -245,9 +245,13 @@ def print_page(shown: Mapping[str, Any], kept: Mapping[str, Any] | None = None) 
         print_line()
         from farm.client.model import outcome_from
 
-        outcome = outcome_from(shown)
-        if (kind := KINDS.kinds.get(outcome.job.kind)) is not None and kind.has("command"):
-            kind.part("command").print_job(outcome, kept)
+        try:
+            outcome = outcome_from(shown)
+            if (kind := KINDS.kinds.get(outcome.job.kind)) is not None and kind.has("command"):
+                kind.part("command").print_job(outcome, kept)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # stored by another release
+            why = f"{type(error).__name__}: {error}"
+            print_line(f"this farm cannot read the result ({why}); as it is stored: farm job show {row['id']} --json")
 
 
 def print_standing(progress: Mapping[str, Any] | None) -> None:

@@ -57,6 +57,21 @@ def test_a_bench_has_its_table_and_a_model_by_name(page):
     assert "{" not in text
 
 
+@pytest.mark.parametrize("lacks", ["estimate", "latency"])
+def test_a_result_of_another_release_is_one_line_and_the_rest_is_shown(page, lacks):
+    names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
+    latency = {"count": 7, **dict.fromkeys(names, 1.5)}
+    older = {name: value for name, value in latency.items() if name != "min_ms"}
+    result = {"soc": "", "target": "cpu", "identity": {}, "estimate": latency, "latency": latency, "verdict": "trusted"}
+    spec = BenchSpec(on="android", model=HASH, name="net.onnx")
+    lines = page(spec, result=result | {lacks: older}, attempts=[attempt()])
+    assert any("job-1 is done: bench of ann" in line for line in lines)
+    assert any("pixel" in line and "2.5 s" in line for line in lines)
+    (last,) = [line for line in lines if "cannot read the result" in line]
+    assert "min_" in last
+    assert last.endswith("farm job show job-1 --json")
+
+
 def test_a_bench_that_is_not_trusted_says_why(page):
     names = ("min_ms", "median_ms", "mean_ms", "max_ms", "std_ms", "low_ms", "high_ms")
     latency = {"count": 7, **dict.fromkeys(names, 1.5)}
