@@ -18,7 +18,6 @@ from farm.common.systemd import Notifier, Watchdog
 from farm.config import FarmConfig
 from farm.control.callers import Caller, Role
 from farm.control.limits import raise_descriptor_limit
-from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.interfaces import Parts, WebPage, open_control_channel
 from farm.daemon.monitoring import current_status, metrics_page, progress_checks, return_memory
 from farm.daemon.persistence import open_persistence
@@ -30,7 +29,7 @@ from farm.daemon.workers import start_workers
 from farm.jobs.checker import FarmChecker
 from farm.leasing.reservations import ClockWatch
 from farm.metrics.collector import measure_loop_delay
-from farm.store.files import StateFolderLock, check_paths
+from farm.store.files import StateFolderLock
 
 log = logging.getLogger("farm")
 
@@ -93,11 +92,9 @@ class Daemon:
         `stack` takes them down in the opposite order: first the listeners, so that no client connects, then the fleet.
         """
         config = self._config
-        check_paths(config.state_dir, config.runtime_dir)
-        lock = StateFolderLock(config.state_dir)
+        lock = StateFolderLock(config.state_dir, config.runtime_dir)
         stack.callback(lock.close)
         own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
-        prepare_runtime_folder(config.runtime_dir, group_to_admit())
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
             persistence = open_persistence(config, stack, problems)

@@ -11,6 +11,7 @@ from farm import __version__
 from farm.common.events import Event, EventLog
 from farm.config import FarmConfig
 from farm.control.audit import AuditTrail
+from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.problems import Problems
 from farm.jobs.logs import AttemptLogs
 from farm.store.event_history import EventHistory
@@ -41,8 +42,9 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     """Open the store and begin a new epoch.
 
     Raises:
-        HostError: the database is damaged, of a newer farm, or cannot be opened.
+        HostError: the runtime folder cannot be used; the database is damaged, of a newer farm, or cannot be opened.
     """
+    prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = config.store.url or config.state_dir / "farm.db"
     store = Store.open(where)
     stack.callback(store.close)

@@ -61,12 +61,13 @@ def _move_away(path: Path) -> str:
 class StateFolderLock:
     """One daemon per state folder: held from construction to `close`; the kernel releases it with the process."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take the lock.
+    def __init__(self, folder: Path, runtime: Path) -> None:
+        """Look at what is in the state and runtime folders, and take the lock.
 
         Raises:
             HostError: another process has it (its pid is named), or the folder cannot be written.
         """
+        check_paths(folder, runtime)
         path = folder / "lock"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o750)

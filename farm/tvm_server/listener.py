@@ -35,6 +35,7 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _MAGIC = struct.Struct("<i")
 RESERVED_FILES = 256  # descriptors that the TVM server leaves to the rest of the daemon: adb streams, the store, shells
 FEWEST_CONNECTIONS = 16  # even where that leaves nothing
+QUIET_S = 60.0  # between two lines about the connections of one user that are closed for one reason
 USER_PARTS = 4  # one user has at most a quarter of the connections, and so leaves room for the others
 FEWEST_OF_USER = 16  # of one user, however few there are
 MOST_NAMED = 3  # users in a line for people
@@ -49,6 +50,32 @@ log = logging.getLogger(__name__)
 def user_limiter(total: int) -> Limiter[str]:
     """Bounds what users share: connections, or places to wait."""
     return Limiter.shared(total, USER_PARTS, at_least=FEWEST_OF_USER)
+
+
+def refusal_log() -> Callable[[str, str], None]:
+    """A function that logs whose connection was closed and why: at once, then the number of further ones per QUIET_S.
+
+    To be used on the loop.
+    """
+    further: dict[tuple[str, str], int] = {}
+
+    def refused(who: str, why: str) -> None:
+        if (who, why) in further:
+            further[who, why] += 1
+        else:
+            log.warning("%s: %s", who, why)
+            count_from_now(who, why)
+
+    def count_from_now(who: str, why: str) -> None:
+        further[who, why] = 0
+        asyncio.get_running_loop().call_later(QUIET_S, publish, who, why)
+
+    def publish(who: str, why: str) -> None:
+        if count := further.pop((who, why)):
+            log.warning("%s: %s (%d more connections in %g s)", who, why, count, QUIET_S)
+            count_from_now(who, why)
+
+    return refused
 
 
 def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
@@ -246,6 +273,7 @@ class Listener:
         self._limiter = user_limiter(limits.connections)  # connections that have not ended
         self._on_problem = on_problem
         self._greedy: dict[str, None] = {}  # users who asked for more than their share
+        self._log_refused = refusal_log()
 
     @property
     def port(self) -> int:
@@ -329,9 +357,9 @@ class Listener:
     def _enter(self, sock: socket.socket, peer: Peer) -> None:
         if not self._limiter.key_fits(peer.user):
             sock.close()
+            self._log_refused(peer.user, f"more than {self._limiter.per_key} connections at once to the TVM port")
             if peer.user not in self._greedy:
                 self._greedy[peer.user] = None
-                log.warning("%s", self.problem)
                 self._on_problem(self.problem)
             return
         self._limiter.take(peer.user)
@@ -351,7 +379,8 @@ class Listener:
                 self._session(sniffer.sock, sniffer.peer, first, closed)
             case _:
                 if magic is not None:
-                    log.info("%s is no TVM client: it began with %s", sniffer.peer, first[:8].hex(" "))
+                    log.debug("%s began with %s", sniffer.peer, first[:8].hex(" "))
+                    self._log_refused(sniffer.peer.user, "its connection is no TVM client's")
                 sniffer.sock.close()
                 closed()
 

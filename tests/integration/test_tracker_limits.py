@@ -164,6 +164,52 @@ async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_en
         each.close()
 
 
+async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(monkeypatch, caplog):
+    monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("10.0.0.7", 1, "10.0.0.7"), None))
+    served = []
+    door = listener.Listener(
+        Limits(connections=4 * FEWEST_OF_USER), session=lambda *_: None,
+        tracker=lambda sock, _peer, _first, closed: served.append((sock, closed)),
+    )  # fmt: skip
+    door.start("127.0.0.1", 0)
+
+    def come():
+        client = socket.create_connection(("127.0.0.1", door.port), timeout=20)
+        client.sendall(wire.encode_magic())
+        return client
+
+    clients = []
+    for turn in range(5):  # one ends, two come: one of them is refused, each time anew
+        clients += [come() for _ in range(FEWEST_OF_USER - len(served))]
+        await until(lambda: len(served) == FEWEST_OF_USER)
+        with come() as client:
+            assert await asyncio.to_thread(refused, client), turn
+        sock, closed = served.pop()
+        sock.close()
+        closed()
+    assert [record.message for record in caplog.records] == [
+        f"10.0.0.7: more than {FEWEST_OF_USER} connections at once to the TVM port"
+    ]
+    door.stop()
+    for each in (*clients, *(sock for sock, _ in served)):
+        each.close()
+
+
+async def test_further_refusals_are_counted_until_there_are_none(monkeypatch, caplog):
+    monkeypatch.setattr(listener, "QUIET_S", 0.0)
+    log_refused = listener.refusal_log()
+    for _ in range(3):
+        log_refused("ann", "too many")
+    log_refused("bob", "too many")
+    assert [record.message for record in caplog.records] == ["ann: too many", "bob: too many"]
+    await until(lambda: len(caplog.records) == 3)
+    assert caplog.records[-1].message == "ann: too many (2 more connections in 0 s)"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    log_refused("ann", "too many")  # a new period begins
+    assert caplog.records[-1].message == "ann: too many"
+
+
 def test_clients_that_a_starved_port_cannot_serve_are_told_after_a_while():
     with farm_door(files=FEW_FILES) as door:
         door.state("hog")

@@ -30,7 +30,7 @@ from farm.model.sessions import (
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.link import GateLink
 from farm.tvm_server.gate.messages import Signal
-from farm.tvm_server.listener import user_limiter
+from farm.tvm_server.listener import refusal_log, user_limiter
 
 ANSWER_S = 10.0  # beyond the time that the daemon may take for an answer: it hangs
 MOST_WAITING = 1024  # tracker connections, and as many clients that want a session, while no daemon is there
@@ -77,6 +77,7 @@ class FdHandoff:
         self._link: GateLink | None = None
         self._all: dict[int, _TrackerClient] = {}
         self._waiting = user_limiter(MOST_WAITING)
+        self._log_refused = refusal_log()
 
     @property
     def waiting(self) -> int:
@@ -162,7 +163,7 @@ class FdHandoff:
         self._stop_waiting(client)
         client.sock.close()
         if reason:
-            log.warning("%s is sent away: %s", client.peer, reason)
+            self._log_refused(client.peer.user, f"sent away: {reason}")
         client.closed()
 
 
