@@ -190,7 +190,10 @@ def test_a_phone_whose_reference_kernel_always_fails_is_put_out_with_the_reason(
 def test_a_reference_kernel_that_fails_for_candidates_only_ends_the_run_with_the_phone_named(host, folder, monkeypatch):
     monkeypatch.setattr("farm.tuning.measurement_slot.BACK_OFF_S", (0.01, 0.05))
     monkeypatch.setattr("farm.tuning.runner.COOL_S", 0.0)
-    with StagedPhones(**host) as phones, PoolRunner(phones, evaluator=ONCE, judge_of=lambda kind: BrokenKernel("host") if kind else None) as runner:
+    with (
+        StagedPhones(**host) as phones,
+        PoolRunner(phones, evaluator=ONCE, judge_of=lambda kind: BrokenKernel("host") if kind else None) as runner,
+    ):
         monkeypatch.setattr(phones, "give_back", lambda _: None)  # it is offered again at once, as others are not there
         future = runner.submit(runner_inputs([library(folder, "add")])[0])
         with pytest.raises(HostError, match=r"no phone gets ready: host .*reference kernel failed: CL_OUT") as caught:
