@@ -65,7 +65,7 @@ def test_phones_that_never_get_ready_end_the_run_and_are_named(monkeypatch: pyte
     monkeypatch.setattr(runner.threading.Thread, "start", lambda _: None)
     monkeypatch.setattr(runner, "COOL_S", 0.0)
     Slot.made.clear()
-    pool = PhonePool(Source(), SlotSettings(Evaluator(), 1.0), lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    pool = PhonePool(Source(), SlotSettings(EvaluatorConfig(), 1.0), lambda _: None, lambda _: None)  # type: ignore[arg-type]
     rounds = []
 
     def wait(_: float) -> None:
