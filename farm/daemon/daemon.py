@@ -29,7 +29,7 @@ from farm.daemon.workers import start_workers
 from farm.jobs.checker import FarmChecker
 from farm.leasing.reservations import ClockWatch
 from farm.metrics.collector import measure_loop_delay
-from farm.store.files import StateFolderLock
+from farm.store.files import StateFolderLock, check_paths
 
 log = logging.getLogger("farm")
 
@@ -92,7 +92,8 @@ class Daemon:
         `stack` takes them down in the opposite order: first the listeners, so that no client connects, then the fleet.
         """
         config = self._config
-        lock = StateFolderLock(config.state_dir, config.runtime_dir)
+        check_paths(config.state_dir, config.runtime_dir)
+        lock = StateFolderLock(config.state_dir)
         stack.callback(lock.close)
         own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
         problems = Problems(config)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,24 +35,41 @@ def check_paths(state: Path, runtime: Path) -> None:
     Raises:
         HostError: one is of another type than it must be, or this process may not use it.
     """
+    folders = [state / name for name in STATE_FOLDERS]
     files = [path for name in STATE_FILES for path in (state.glob(name) if "*" in name else [state / name])]
-    for folder in (*(state / name for name in STATE_FOLDERS), runtime):
-        if folder.exists() and not folder.is_dir():
-            raise HostError(f"{folder} must be a folder, and is a file", hint=_move_away(folder))
-    for file in (*files, *(runtime / name for name in ("adb.sock", "control.sock", "worker.sock"))):
-        if file.is_dir():
-            wanted = "socket" if file.parent == runtime else "file"
-            raise HostError(f"{file} must be a {wanted}, and is a folder", hint=_move_away(file))
-    for path in (*(state / name for name in STATE_FOLDERS), *files):
-        if state / "work" in path.parents or not path.exists():
+    for path in (*folders, runtime):
+        if _type(path) not in (None, stat.S_IFDIR):
+            raise HostError(f"{path} must be a folder, and is a file", hint=_move_away(path))
+    for path in (*files, *(runtime / name for name in ("adb.sock", "control.sock", "worker.sock"))):
+        if _type(path) == stat.S_IFDIR:
+            wanted = "socket" if path.parent == runtime else "file"
+            raise HostError(f"{path} must be a {wanted}, and is a folder", hint=_move_away(path))
+    for path in (*folders, *files):
+        if state / "work" in path.parents or (found := _type(path)) is None:
             continue  # the workers' user may own what is in it
-        if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
+        if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if found == stat.S_IFDIR else 0)):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-            why = (
-                "its file system is mounted read-only" if read_only else f"uid {os.geteuid()} may not read and write it"
+            raise _unusable(
+                path,
+                "its file system is mounted read-only"
+                if read_only
+                else f"uid {os.geteuid()} may not read and write it",
             )
-            hint = "choose another folder with --state-dir, or run as the user that owns it"
-            raise HostError(f"cannot use {path}: {why}", hint=hint)
+
+
+def _type(path: Path) -> int | None:
+    """The file type bits of what stands there (`stat.S_IFMT`); None: nothing does."""
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+
+
+def _unusable(path: Path, why: str) -> HostError:
+    hint = "choose another folder with --state-dir, or run as the user that owns it"
+    return HostError(f"cannot use {path}: {why}", hint=hint)
 
 
 def _move_away(path: Path) -> str:
@@ -61,13 +79,12 @@ def _move_away(path: Path) -> str:
 class StateFolderLock:
     """One daemon per state folder: held from construction to `close`; the kernel releases it with the process."""
 
-    def __init__(self, folder: Path, runtime: Path) -> None:
-        """Look at what is in the state and runtime folders, and take the lock.
+    def __init__(self, folder: Path) -> None:
+        """Take the lock.
 
         Raises:
             HostError: another process has it (its pid is named), or the folder cannot be written.
         """
-        check_paths(folder, runtime)
         path = folder / "lock"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o750)

@@ -1,9 +1,12 @@
 """What stands in the way of a start is said in one line: the path, what it must be, and what to do."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -56,7 +59,7 @@ def test_a_folder_in_place_of_a_file(places, name):
 @pytest.mark.parametrize("name", ["", "adb", "logs", "keys/server.key", "dark-ports"])
 def test_what_belongs_to_another_user(places, name):
     code = "import os, sys; from pathlib import Path; from farm.store.files import check_paths\n"
-    for path in (places[0].parent, places[0].parent.parent, places[0].parent.parent.parent, places[0]):
+    for path in (places[0], *takewhile(lambda each: each != Path(tempfile.gettempdir()), places[0].parents)):
         path.chmod(0o755)
     subprocess.run(["chown", "-R", f"{OTHERS}:{OTHERS}", places[0]], check=True)
     shutil.chown(places[0] / name, 0, 0)
@@ -66,11 +69,24 @@ def test_what_belongs_to_another_user(places, name):
     assert f"cannot use {places[0] / name}: uid {OTHERS} may not read and write it" in done.stderr
 
 
+def test_a_folder_that_cannot_be_looked_into(places, monkeypatch):
+    real = Path.stat
+
+    def denied(path, **options):
+        if places[0] / "adb" in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(HostError, match=f"cannot use {places[0] / 'adb/.android'}: Permission denied"):
+        check_paths(*places)
+
+
 async def test_a_runtime_folder_that_cannot_be_used_is_known_before_the_daemon_says_that_it_started(tmp_path):
     (tmp_path / "run").mkdir(mode=0o777)
     (tmp_path / "run").chmod(0o777)
     flags = {"state_dir": str(tmp_path / "state"), "runtime_dir": str(tmp_path / "run"), "tvm.port": 0}
     config = load(environ={}, flags=flags)
-    with raises_code(Code.RUNTIME_FOLDER):
+    with raises_code(Code.RUNTIME_FOLDER_UNUSABLE):
         await Daemon(config, lambda: config).run()
     assert not (tmp_path / "state" / "farm.db").exists()
