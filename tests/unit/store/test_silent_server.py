@@ -76,7 +76,9 @@ async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(prox
     store.database.engine.dispose()  # connections of before keep their limit
     assert await store.read(store.jobs.get, "j1") is not None
     proxy.passing.clear()
-    with raises_code(Code.STORE_READ_FAILED, match="the database cannot be read: the database server cannot be reached") as at:
+    with raises_code(
+        Code.STORE_READ_FAILED, match="the database cannot be read: the database server cannot be reached"
+    ) as at:
         await store.read(store.jobs.get, "j1")
     assert at.value.evidence
     assert "\n" not in at.value.message
