@@ -93,8 +93,7 @@ class Daemon:
         """
         config = self._config
         check_paths(config.state_dir, config.runtime_dir)
-        lock = StateFolderLock(config.state_dir)
-        stack.callback(lock.close)
+        stack.callback(StateFolderLock(config.state_dir).close)
         own_gate = open_gate(config.tvm, stack)  # a port that is taken is known before anything is written
         problems = Problems(config)
         with self._notifier.extending():  # a database of an earlier release is brought up to date here
