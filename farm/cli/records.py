@@ -196,14 +196,14 @@ def opened(which: str) -> tuple[dict[str, Any], RecordReading]:
     if is_path(path):
         if not path.exists():
             raise UserError(f"{which} does not exist", hint="farm records list shows what the farm keeps")
-        return {}, _telling(read_records(path), which)
+        return {}, _with_warnings(read_records(path), which)
     with connect() as client:
         about = client.call("records.show", set=which)
         about.pop("best", None)
-        return about, _telling(read_records(client.get_artifact(about["artifact"]), which), which)
+        return about, _with_warnings(read_records(client.get_artifact(about["artifact"]), which), which)
 
 
-def _telling(found: RecordReading, which: str) -> RecordReading:
+def _with_warnings(found: RecordReading, which: str) -> RecordReading:
     for line in found.problems(which):
         print_note(f"warning: {line}")
     return found

@@ -231,7 +231,7 @@ def _hint_once() -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "farm"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "told-of-tui").open("x").close()
+        (folder / "tui-hint-shown").open("x").close()
     except OSError:
         return
     print_note(HINT)

@@ -233,8 +233,8 @@ class Fleet:
         """
         return self.device_views.subscribe(callback)
 
-    def note_viewer(self) -> None:
-        """A user views the farm: network phones that are away are tried sooner for `VIEWED_S`."""
+    def note_view(self) -> None:
+        """A user views the farm now: network phones that are away are tried sooner for `VIEWED_S`."""
         self._viewed_at = time.monotonic()
 
     def wanted(self, serial: str) -> bool:

@@ -114,8 +114,8 @@ class HeartbeatWatch:
     greeted: bool = False
     step: str = "starting"
 
-    def stood_still(self, standstill_s: float, now_s: float) -> None:
-        """The daemon itself did not run for that long: its worker may have sent what was not read."""
+    def add_standstill(self, standstill_s: float, now_s: float) -> None:
+        """Do not count a time in which the daemon itself did not run, and so read nothing, as the worker's silence."""
         self.last_message_s = min(now_s, self.last_message_s + standstill_s)
 
 

@@ -45,7 +45,7 @@ class PoisonLedger:
         now = self._wall()
         record = PoisonRecord(artifact, user, what, device, kills, kills if seen else 0, now, now, job)
         facts = {"device": device, "what": what, "kills": kills, "user": user, "job": job}
-        with self._events.drafted(("poison.told", artifact, facts)) as drafts:
+        with self._events.drafted(("poison.reported", artifact, facts)) as drafts:
             await self._table.add(record, drafts)
 
     def rows(self) -> dict[str, Any]:

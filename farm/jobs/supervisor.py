@@ -194,7 +194,7 @@ class Supervisor:
             while True:
                 now_s = asyncio.get_running_loop().time()
                 if now_s - look_by_s > LOOK_S:
-                    attempt.watch.stood_still(now_s - look_by_s, now_s)
+                    attempt.watch.add_standstill(now_s - look_by_s, now_s)
                 problem = overdue(attempt.watch, task.timeout_s, now_s)
                 if problem is not None:
                     problem.evidence = output.tail

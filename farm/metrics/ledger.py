@@ -17,7 +17,7 @@ from farm.model.job import FINAL, JobState
 # The faults of devices that needed no recovery action.
 LINK, CLEANING = "link", "cleaning"
 # A fresh start of a ready device is a repair when a recovery action asked for it; else it brings another bundle.
-_OTHERWISE = {
+_WITHOUT_ACTION = {
     **{f"device.{life}": LINK for life in LINK_DOWN},
     "device.recovering": CLEANING,
     "device.quarantined": CLEANING,
@@ -93,7 +93,7 @@ class Ledger:
                 self.outages += 1
             case "clock":
                 self.clock_jumps += 1
-            case "poison" if what == "told":
+            case "poison" if what == "reported":
                 self.poisons += 1
 
     def lost_with(self, device: str) -> str:
@@ -132,9 +132,9 @@ class Ledger:
             fault, down = self.faults.pop(name, ""), self._down.pop(name, None)
             if down is not None and (wrong := fault or down[1]):
                 self.repairs[wrong].observe(max(0.0, at_s - down[0]))
-        elif event.kind in _OTHERWISE and name in self._ready:
+        elif event.kind in _WITHOUT_ACTION and name in self._ready:
             self._ready.discard(name)
-            self._down[name] = (at_s, _OTHERWISE[event.kind])
+            self._down[name] = (at_s, _WITHOUT_ACTION[event.kind])
 
     def _recovery(self, event: Event, data: Mapping[str, Any]) -> None:
         if event.kind == "recovery.action":

@@ -128,7 +128,9 @@ _OTHERS = (
     EventKind("bundle.current", "the bundle of every phone of its ABI", "bundle", (*_BUNDLE, "previous")),
     EventKind("toolchain.added", "a toolchain was added", "toolchain"),
     EventKind("toolchain.removed", "a toolchain was removed", "toolchain"),
-    EventKind("poison.told", "a library killed its process", "artifact", ("device", "what", "kills", "user", "job")),
+    EventKind(
+        "poison.reported", "a library killed its process", "artifact", ("device", "what", "kills", "user", "job")
+    ),
     EventKind("poison.forgotten", "an operator allows the library again", "artifact", ("user",)),
     EventKind("clock.jumped", "the host's wall clock was set", "clock", ("seconds",)),
     EventKind("store.full", "the database cannot be written", "store", ("reason",)),

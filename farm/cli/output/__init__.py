@@ -129,9 +129,9 @@ def print_error(error: FarmError) -> int:
     if evidence := error.evidence.strip().splitlines():
         # a traceback's last line says what
         line = evidence[-1] if evidence[0].startswith("Traceback ") else evidence[0]
-        said = line.strip()[:300]
-        if said not in error.message and not said.endswith(error.message):
-            print_note(f"  said: {said}")
+        shown = line.strip()[:300]
+        if shown not in error.message and not shown.endswith(error.message):
+            print_note(f"  evidence: {shown}")
     if error.hint:
         print_note(f"  hint: {error.hint}")
     return error.exit_code

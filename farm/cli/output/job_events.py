@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from farm.client import Event, JobInfo
 
 FEW_JOBS = 10  # of more, steps are left out and only counts of ended jobs are shown
-TOLD_PARTS = 10  # so often, for all of them
+ENDED_LINES = 10  # so many lines with such a count
 
 
 class EventLines:
@@ -79,7 +79,7 @@ class EventLines:
             line = f"{self.name(job)}: {state}{because}"
             return "" if line == self._last_ends.get(job) else line  # the end of its last attempt was its own
         whole = len(self._devices)
-        if not self._many or self._ended * TOLD_PARTS // whole == (self._ended - 1) * TOLD_PARTS // whole:
+        if not self._many or self._ended * ENDED_LINES // whole == (self._ended - 1) * ENDED_LINES // whole:
             return ""
         return f"{self._ended} of {whole} jobs have ended" + (f", {self._failed} not well" if self._failed else "")
 

@@ -52,7 +52,7 @@ class FleetVerbs(VerbGroup):
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
         """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
-        self._fleet.note_viewer()
+        self._fleet.note_view()
         holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
         summary = self._facts.summary()
@@ -74,7 +74,7 @@ class FleetVerbs(VerbGroup):
     @verb("device.show", Role.VIEWER)
     async def show(self, device: str) -> Mapping[str, Any]:
         """One device, whole."""
-        self._fleet.note_viewer()
+        self._fleet.note_view()
         view = self._fleet.view(device)
         return device_details(view, self._fleet.recovery.holder(view.name))
 
@@ -110,7 +110,7 @@ class FleetVerbs(VerbGroup):
     @verb("device.add", Role.OPERATOR)
     async def add(self, address: str) -> Mapping[str, Any]:
         """Add a network phone, HOST:PORT."""
-        self._fleet.note_viewer()
+        self._fleet.note_view()
         return {"address": await self._fleet.admin.add_network(address)}
 
     @verb("alias.list", Role.VIEWER)

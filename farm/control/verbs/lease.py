@@ -131,7 +131,7 @@ class LeaseVerbs(VerbGroup):
         raise UserError(f"explain does not know {what!r}", hint="device, key or job")
 
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
-        self._fleet.note_viewer()
+        self._fleet.note_view()
         facts = await device_facts(self._fleet, view.name)
         explanation = self._leasing.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]

@@ -1,7 +1,7 @@
 """Probes: one shell round trip asks a phone for its health; `ProbeRound` asks every device in turn, evenly spread.
 
 What came before the phone got stuck is kept. A phone that hangs keeps one task of its own for as long as it may, never
-the others': it takes one of a few places for `SLOW_S`, then only waits. A section in which a phone gets stuck twice
+the others': it takes one of `AT_ONCE` turns for `SLOW_S`, then only waits. A section in which a phone gets stuck twice
 running (a driver that does not answer, not a busy phone) is left out for a while: each try would leave one more stuck
 process on it.
 """
@@ -169,7 +169,7 @@ class ProbeRound:
         self._config = config or ProbeConfig()
         self._timeout_s = timeout_s
         self._monotonic = monotonic
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self.failed: Counter[str] = Counter()  # probes that failed, by the device's name
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
@@ -224,7 +224,7 @@ class ProbeRound:
         task.add_done_callback(self._tasks.discard)
 
     async def read(self, agent: Agent, *, in_turn: bool = False) -> None:
-        """Probe one device now; `in_turn`: in one of the places of the round.
+        """Probe one device now; `in_turn`: in one of the turns of the round.
 
         One that answers no command at all is reported lost: adb goes on listing it.
 
@@ -234,14 +234,14 @@ class ProbeRound:
             return
         self._under_way.add(agent)
         try:
-            await self._read(agent, self._places if in_turn else nullcontext())
+            await self._read(agent, self._turns if in_turn else nullcontext())
         except Exception:
             log.exception("%s: a bug in farm while it was probed", agent.name)
         finally:
             self._under_way.discard(agent)
 
-    async def _read(self, agent: Agent, place: AbstractAsyncContextManager[None]) -> None:
-        async with place:
+    async def _read(self, agent: Agent, turn: AbstractAsyncContextManager[None]) -> None:
+        async with turn:
             follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
             began_s = self._monotonic()
             probing = probe(

@@ -129,7 +129,7 @@ class Live:
         self._open = False
         self._last_line: tuple[object, str] = None, ""  # trials, and why there are too few phones
         self._last_line_s = -STANDING_S
-        self._tasks: dict[str, Any] = {}  # rows by name, as told
+        self._tasks: dict[str, Any] = {}  # rows by name, as printed
         self._tasks_s = -STANDING_S
 
     def show(self, event: Event, line: str) -> None:
@@ -142,7 +142,7 @@ class Live:
         if standing is not None and not self._tty and not self._is_news(standing):
             return
         if standing is not None:
-            self._tell_tasks(standing)
+            self._print_tasks(standing)
         if standing is not None and self._tty:
             self._write(f"\r\x1b[K{self._drawn(line, standing)}")
             sys.stderr.flush()
@@ -159,7 +159,7 @@ class Live:
             ahead = plots.bar(trials / wanted, BAR_CELLS, terminal.glyphs(sys.stderr)) + " "
         return (ahead + line)[: terminal.columns(sys.stderr) - 1]
 
-    def _tell_tasks(self, standing: Mapping[str, Any]) -> None:
+    def _print_tasks(self, standing: Mapping[str, Any]) -> None:
         """Those that changed, now and then."""
         done = standing.get("trials") == standing.get("wanted")
         lines = task_lines(standing, self._tasks)
@@ -221,7 +221,6 @@ def tune_here(
                 **({"search_s": fields["timeout_s"]} if fields["timeout_s"] else {}),
             },
             "prior": _prior(fields["prior"], scratch),
-            "records": None,
             "output": str(output.resolve()) if output is not None else None,
         }
         result = _carried_out(request, scratch, live, model.name, quiet=json)

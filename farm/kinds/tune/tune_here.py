@@ -14,7 +14,7 @@ from typing import Any
 from farm.common.errors import FarmError, error_to_wire
 from farm.compiler.build import SMALL_BYTES, make_package
 from farm.compiler.load import file_bytes
-from farm.compiler.record_files import read_records, write_records
+from farm.compiler.record_files import read_records
 from farm.compiler.targets import check_here, host_target
 from farm.devices.identity.targets import target_here
 from farm.kinds.tune.run import TuningPlan, builds, compared, prepared, searched
@@ -76,15 +76,12 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
         records, found = searched(plan, ready, phones, reporter)
         tuned, untuned = builds(plan, ready, records, reporter)
         report = compared(tuned, untuned, phones, found["search_s"], reporter)
-    where = Path(asked["records"]) if asked["records"] else ready.folder
-    if asked["records"]:
-        write_records(records, where)
     if asked["output"]:
         reporter.progress("packing")
         source = plan.data if len(plan.data) <= SMALL_BYTES else None
         package = make_package(ready.model, tuned.recipe, plan.cache, target_name=asked["target"], source=source)
         Path(asked["output"]).write_bytes(package)
-    kept = {"where": str(where), "records": len(records.records), "name": path.name}
+    kept = {"where": str(ready.folder), "records": len(records.records), "name": path.name}
     return {**found, **report, "target": asked["target"], "records": kept}
 
 

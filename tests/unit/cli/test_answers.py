@@ -55,7 +55,7 @@ def test_an_event_tells_nothing_of_how_it_is_kept():
 )
 def test_of_evidence_the_telling_line_is_shown(evidence, said, capsys):
     print_error(UserError("it failed", evidence=evidence))
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "said:" in line]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "evidence:" in line]
     assert line.endswith(said)
 
 

@@ -33,7 +33,7 @@ def test_tables_and_errors(capsys):
     print_error(UserError(EVIL, hint=EVIL, evidence="\x1b[3J"))
     out, err = capsys.readouterr()
     assert out == f"USER   NOTE\nbob    {TAME}\nalice  -\n"
-    assert err == f"error: {TAME}\n  said: \\x1b[3J\n  hint: {TAME}\n"
+    assert err == f"error: {TAME}\n  evidence: \\x1b[3J\n  hint: {TAME}\n"
 
 
 def test_a_command_that_prints_what_others_wrote(monkeypatch, capsys):

@@ -218,7 +218,7 @@ async def test_a_phone_is_wanted_while_a_request_waits_for_it_or_somebody_looks(
         assert not fleet.watcher.wanted("S1")
         fleet.is_awaited = lambda name: name == "one"
         assert [fleet.watcher.wanted(serial) for serial in ("S1", "S2", "stranger")] == [True, False, False]
-        fleet.note_viewer()
+        fleet.note_view()
         assert fleet.watcher.wanted("S2")
         monkeypatch.setattr("farm.devices.fleet.VIEWED_S", 0.0)
         assert not fleet.watcher.wanted("S2")

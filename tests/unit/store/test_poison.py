@@ -40,7 +40,7 @@ async def test_the_second_kill_is_the_last(ledger, told):
     assert (row["kills"], row["refused"], row["what"], row["device"]) == (1, True, "SIGBUS", "galaxy")
     assert (row["user"], row["job"]) == ("bob", "j2")
     assert row["first_at"] == row["last_at"] == (NOW + timedelta(minutes=1)).isoformat()
-    assert [(event.kind, event.subject) for event in told][:2] == [("poison.told", A)] * 2
+    assert [(event.kind, event.subject) for event in told][:2] == [("poison.reported", A)] * 2
 
 
 async def test_what_one_user_says_counts_for_that_user_and_for_all_once_a_second_says_it(ledger):
