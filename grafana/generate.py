@@ -100,6 +100,7 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel("Jobs that came and ended per hour", "short", ((f"sum(increase(farm_jobs_submitted_total{{{FARM}}}[1h]))", "came"), (f"sum by (state) (increase(farm_jobs_ended_total{{{FARM}}}[1h]))", "{{state}}"))),
             Panel("Attempts that failed per hour, by fault", "short", ((f'sum by (fault) (increase(farm_attempts_ended_total{{{FARM}, state="failed"}}[1h]))', "{{fault}}"),), stacked=True),
             Panel("Trials per hour", "short", ((f"farm:tuning_trials:per_hour{{{FARM}}}", "{{instance}}"),)),
+            Panel("Candidates built per second, and what builders have", "short", ((_rate("farm_tuning_builds_total", "where"), "{{where}}"), (f"sum(farm_builder_slots{{{FARM}}})", "slots"), (f"sum(farm_builders{{{FARM}}})", "builders"))),
             Panel("Sessions", "short", ((f"sum(farm_sessions_open{{{FARM}}})", "open"), (f"60 * {_rate('farm_sessions_total', 'outcome')}", "{{outcome}} per minute"))),
             Panel("Length of sessions, 95 %", "s", ((_p95("farm_session_duration_seconds"), ""),)),
             Panel("Bytes of ended sessions", "Bps", ((_rate("farm_relay_bytes_total", "direction"), "{{direction}}"),)),

@@ -291,7 +291,7 @@ PLAIN = (
 def verbs() -> list[Verb]:
     """Every verb, by name."""
     found = [*PLAIN]
-    for _, module in sources("control", "daemon", "kinds"):
+    for _, module in sources("builders", "control", "daemon", "kinds"):
         for method in (each for each in ast.walk(module) if isinstance(each, ast.AsyncFunctionDef)):
             for mark in (each for each in method.decorator_list if isinstance(each, ast.Call)):
                 if _name(mark.func) == "verb":
@@ -347,7 +347,16 @@ def errors() -> list[tuple[str, str, int, str]]:
     import farm
     from farm.common.errors import Code, ExitCode, FarmError, Fault
 
-    left_out = ("worker", "tuning", "compiler", "simulation", "store.migrations", "client.tuning", "__main__")
+    left_out = (
+        "builders",
+        "worker",
+        "tuning",
+        "compiler",
+        "simulation",
+        "store.migrations",
+        "client.tuning",
+        "__main__",
+    )
     for found in pkgutil.walk_packages(farm.__path__, "farm."):
         name = found.name.removeprefix("farm.")
         if not name.startswith(left_out) and not name.endswith(".worker") and name != "kinds.tune.run":

@@ -78,6 +78,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lease run": ("farm lease run --on android -- python my_tvm_script.py",),
     "reservation add": ("farm reservation add --on soc=sm8550 --user ann --from 14:00 --for 2h",),
     "bundle add": ("farm bundle add ./runtime-arm64 --name nightly",),
+    "builder join": ("farm builder join TOKEN --name ci-3",),
+    "builder slurm": ("farm builder slurm --jobs 20 --cores 8 | sbatch",),
     "alias set": ("farm alias set fast soc=sm8550",),
     "completions": (
         "farm completions bash > ~/.local/share/bash-completion/completions/farm",
@@ -131,6 +133,7 @@ SECTIONS = {
         "drain": ("farm.cli.daemon:drain", "Start no new lease on this host, for an upgrade"),
         "doctor": ("farm.cli.doctor:doctor", "Check this host; each finding comes with its fix"),
         "bundle": ("farm.cli.runtimes:bundle", "TVM runtimes that are pushed to phones"),
+        "builder": ("farm.cli.builder:app", "CPU machines that build tuning candidates"),
         "toolchain": ("farm.cli.runtimes:toolchain", "Host interpreters with a TVM, and their bundles"),
         "store": ("farm.cli.store:app", "The database: check, copy, prune it"),
         "poison": ("farm.cli.runtimes:poison", "Libraries that killed the process that ran them"),

@@ -11,7 +11,7 @@ import typer
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, connect
 from farm.cli.output import emit, table
-from farm.common.durations import format_duration
+from farm.common.durations import format_duration, many
 from farm.common.errors import ExitCode
 from farm.common.files import short_hash
 from farm.control.address import Remote
@@ -38,6 +38,8 @@ def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
     yield f"Tracker address {tracker['host']}:{tracker['port']}"
     if answer.get("web"):
         yield f"Web page {answer['web']}"
+    if (builders := answer.get("builders", {})).get("builders"):
+        yield f"{many(builders['builders'], 'builder')}: {builders['building']} of {builders['slots']} slots build"
     if lab:
         yield tunnel_hint(answer, lab)
     yield ""

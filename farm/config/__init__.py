@@ -136,6 +136,15 @@ class ControlConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildersConfig:
+    """CPU machines that build tuning candidates (extra `builders`)."""
+
+    # "tcp://192.0.2.10:9193": where builders connect, and at the next port join; empty: none do. Port 0: free ones
+    listen: str = ""
+    advertise: str = ""  # the name or address that builders dial; empty: that of `listen`
+
+
+@dataclass(frozen=True, slots=True)
 class FarmConfig:
     """The whole configuration. `load` makes its paths absolute."""
 
@@ -164,6 +173,7 @@ class FarmConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     web: WebConfig = field(default_factory=WebConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
+    builders: BuildersConfig = field(default_factory=BuildersConfig)
 
     @property
     def control_socket(self) -> Path:

@@ -16,7 +16,7 @@ from farm.model.device import parse_place
 from farm.model.requests import LeaseClass
 
 if TYPE_CHECKING:
-    from farm.config import ControlConfig, FarmConfig, WebConfig
+    from farm.config import BuildersConfig, ControlConfig, FarmConfig, WebConfig
 
 
 _LIMITS = tuple(each.name for each in fields(HeatLimits))
@@ -24,6 +24,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 _OF_PLACES = frozenset({"hub", "port", "path"})
 _ROOT_HUB = re.compile(r"usb\d+")
 
+MAX_PORT = 65_535
 _LISTEN = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 
 Mistake = tuple[str, str]  # place in the file with the mistake; hint
@@ -33,6 +34,7 @@ def mistakes(config: FarmConfig) -> Iterator[Mistake]:
     """Every mistake."""
     yield from _web(config.web)
     yield from _control(config.control)
+    yield from _builders(config.builders)
     heat, probe, battery = config.heat, config.probe, config.battery
     if heat.stale_s <= probe.every_s:
         problem = f"heat.stale_s: {heat.stale_s:g} s is not above probe.every_s ({probe.every_s:g} s): all would be old"
@@ -48,9 +50,9 @@ def mistakes(config: FarmConfig) -> Iterator[Mistake]:
 
 
 def address_of(listen: str) -> tuple[str, int] | None:
-    """Host and port of `[control] listen`, None if it is no such address. Port 0: the kernel chooses."""
+    """Host and port of a `listen`, None if it is no such address. Port 0: the kernel chooses."""
     found = _LISTEN.fullmatch(listen)
-    if found is None or int(found[2]) > 65535:
+    if found is None or int(found[2]) > MAX_PORT:
         return None
     try:
         return str(ipaddress.ip_address(found[1].strip("[]"))), int(found[2])
@@ -64,6 +66,16 @@ def _control(control: ControlConfig) -> Iterator[Mistake]:
         yield f"control.listen: {control.listen!r} is no address", '"tcp://127.0.0.1:9192"; a number, not a name'
     elif address is not None and ipaddress.ip_address(address[0]).is_unspecified:
         yield f"control.listen: {control.listen!r} leads nowhere from elsewhere", "key files name it: one address"
+
+
+def _builders(builders: BuildersConfig) -> Iterator[Mistake]:
+    address = address_of(builders.listen)
+    if address is None and builders.listen:
+        yield f"builders.listen: {builders.listen!r} is no address", '"tcp://192.0.2.10:9193"; a number, not a name'
+    elif address is not None and ipaddress.ip_address(address[0]).is_unspecified and not builders.advertise:
+        yield "builders.advertise: missing", "builders dial it: this host's name or address, as listen is any"
+    elif address is not None and address[1] == MAX_PORT:
+        yield "builders.listen: there is no port after it, where builders join", "9193"
 
 
 def _web(web: WebConfig) -> Iterator[Mistake]:

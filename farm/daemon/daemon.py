@@ -119,7 +119,7 @@ class Daemon:
         stack.push_async_callback(_end, running)
         scheduling = await open_scheduling(config, stack, persistence, workers, phones, own_gate)
         problems.sources += (
-            workers.supervisor.problems,
+            workers.problems,
             scheduling.problems,
             lambda: phones.unresolved_names(reloader.config),
         )
@@ -145,7 +145,7 @@ class Daemon:
         }
         running += [asyncio.create_task(task, name=name) for name, task in tasks.items()]
         # If a listener ends, the daemon starts anew.
-        return [*running, *workers.server.tasks, *control.tasks, *web.tasks]
+        return [*running, *workers.tasks, *control.tasks, *web.tasks]
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from farm import __version__
+from farm.builders.process import BuilderVerbs
 from farm.bundle.model import Bundle
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
@@ -123,6 +124,7 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         parts.problems.current,
         tvm_server=lambda: (scheduling.tvm_server.host, scheduling.tvm_server.pid),
         web=lambda: parts.web.url,
+        builders=parts.workers.builder_slots,
     )
     return (
         FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.events, facts),
@@ -180,6 +182,7 @@ def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed),
         ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
         EventVerbs(persistence.history),
+        BuilderVerbs(workers.builders),
         StoreVerbs(persistence.store, persistence.where, persistence.retention),
         DoctorVerbs(_host(parts.config, persistence, workers), parts.phones.check_usb),
     )

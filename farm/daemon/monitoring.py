@@ -118,6 +118,7 @@ def metrics_page(
             sessions=lambda: scheduling.tvm_server.sessions,
             bundles=phones.fleet.rollouts.states,
             jobs=scheduling.dispatcher.count,
+            builders=parts.workers.builder_slots,
             toolchains=supervisor.standing,
             zygote_starts=supervisor.starts,
             worker_ends=supervisor.ends,

@@ -103,7 +103,6 @@ async def open_scheduling(
     store, events = persistence.store, persistence.events
     leasing = await _open_leasing(config, stack, persistence, phones)
     reservations = ReservationBook(store.reservations, events, leasing.reserve)
-
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
@@ -124,6 +123,7 @@ async def open_scheduling(
         events=events,
         quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
         read_conditions=phones.read_conditions,
+        builders=workers.builders.socket if workers.builders else "",
         nominals=lambda device, epoch: store.in_thread(store.measurements.nominal_s, device, epoch),
         bundle=workers.bundles.get,
         record_sets=store.record_sets,

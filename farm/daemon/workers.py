@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from farm.builders.process import BuilderPlaces, BuildersProcess
 from farm.bundle.library import BundleLibrary
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
@@ -29,6 +31,16 @@ class Workers:
     supervisor: Supervisor
     server: WorkerServer
     gid: int | None  # the group that may use the daemon's sockets
+    builders: BuildersProcess | None  # None: this farm takes none
+    tasks: Sequence[asyncio.Task[None]]  # what runs for as long as the daemon does
+
+    def problems(self) -> list[str]:
+        """Why there are no workers, or no builders."""
+        return [*self.supervisor.problems(), *(self.builders.problems() if self.builders else ())]
+
+    def builder_slots(self) -> Mapping[str, int]:
+        """Builders that are ready, what they build at once, and what they build now."""
+        return self.builders.slots() if self.builders else {"builders": 0, "slots": 0, "building": 0}
 
     def use(self, config: FarmConfig) -> None:
         """Keep artifacts as it says, from now on."""
@@ -55,7 +67,19 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, user=run_as.user)
     await supervisor.start()
     stack.push_async_callback(supervisor.stop)
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, group_to_admit())
+    builders, tasks = None, list(server.tasks)
+    if config.builders.listen:
+        own_gid = run_as.user.gid if run_as.user else None
+        places = BuilderPlaces(config.state_dir / "builders", sockets / "builders.sock", own_gid)
+        builders = BuildersProcess(config.builders, places, persistence.events)
+        tasks.append(asyncio.create_task(builders.run(), name="builders"))
+        stack.push_async_callback(_end, tasks[-1])
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, group_to_admit(), builders, tasks)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _rules(config: FarmConfig) -> ArtifactRules:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
@@ -56,6 +56,7 @@ class TuningFacts:
     tasks: list[TaskFacts]
     points: list[Point]
     points_from: Count
+    builds: dict[Literal["local", "remote"], Count]  # candidates by where they were built
 
 
 @checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)

@@ -375,6 +375,7 @@ class ExecutorParts:
     events: EventLog
     quiescing: QuiesceParts
     read_conditions: ReadConditions
+    builders: str  # the unix socket of the farm's builders; "": there are none
     nominals: Callable[[str, str], Awaitable[dict[str, float]]]  # seconds of reference kernels, of a device in an epoch
     bundle: Callable[[str], Bundle]  # by name or hash, in a thread; NoSuchBundleError: there is none
     record_sets: RecordSets

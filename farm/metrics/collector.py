@@ -55,6 +55,7 @@ class Sources:
 
     bundles: Callable[[], Mapping[str, int]] = dict  # by state
     jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
+    builders: Callable[[], Mapping[str, int]] = lambda: {"builders": 0, "slots": 0}
     toolchains: Callable[[], Mapping[str, tuple[bool, int]]] = dict  # is it up, attempts under way
     zygote_starts: Mapping[str, int] = field(default_factory=Counter)
     worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
@@ -253,12 +254,16 @@ class FarmCollector:
         page.counted("farm_jobs_ended", ledger.jobs)
         page.counted("farm_attempts_ended", ledger.attempts)
         page.set("farm_tuning_trials", ledger.trials)
+        page.counted("farm_tuning_builds", ledger.builds)
         page.set("farm_poisons", ledger.poisons)
 
     def _add_jobs(self, page: Page) -> None:
         sources = self._sources
         page.counted("farm_jobs", sources.jobs())
         page.counted("farm_bundles", sources.bundles())
+        builders = sources.builders()
+        page.set("farm_builders", builders["builders"])
+        page.set("farm_builder_slots", builders["slots"])
         for name, (up, busy) in sources.toolchains().items():
             page.set("farm_toolchain_up", float(up), name)
             page.set("farm_workers_running", busy, name)

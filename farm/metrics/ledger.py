@@ -55,12 +55,14 @@ class Ledger:
         self.jobs: Counter[tuple[str, str]] = Counter()  # by kind and how they ended
         self.attempts: Counter[tuple[str, str, str]] = Counter()  # by kind, state and fault
         self.trials = 0
+        self.builds: Counter[str] = Counter({"local": 0, "remote": 0})  # of candidates, by where
         self.poisons = 0
         self._users: set[str] = set()  # with a label of their own
         self._ready: set[str] = set()
         # By device that was ready and is not: since when (seconds since 1970), and the fault if no event names one.
         self._down: dict[str, tuple[float, str]] = {}
         self._trials: dict[str, int] = {}  # by job that has not ended: counted so far
+        self._builds: dict[str, Mapping[str, int]] = {}  # likewise
         self._billed: dict[str, float] = {}  # lease -> seconds in `user_s`
         self._missing: AbstractSet[str] = frozenset()  # leases of `_billed` that had ended at the latest scrape
 
@@ -164,17 +166,28 @@ class Ledger:
             case "job.submitted":
                 self.submitted[kind] += 1
                 self._trials[job] = 0
+                self._builds[job] = {}
             case "job.progress":
                 tuning = data.get("tuning")
                 if isinstance(tuning, Mapping) and isinstance(trials := tuning.get("trials"), int):
                     self.trials += max(0, trials - self._trials.get(job, trials))
                     self._trials[job] = trials
+                    self._count_builds(job, tuning.get("builds", {}))
             case "attempt.ended":
                 fault = (data["error"] or {}).get("fault", "")
                 self.attempts[kind, str(data["state"]), fault] += 1
             case ended if ended in _ENDED:
                 self.jobs[kind, _ENDED[ended]] += 1
                 self._trials.pop(job, None)
+                self._builds.pop(job, None)
+
+    def _count_builds(self, job: str, builds: Mapping[str, int]) -> None:
+        """What an attempt has built; the next attempt of a job begins at 0 again."""
+        before = self._builds.get(job, builds)
+        for where in self.builds:
+            now = builds.get(where, 0)
+            self.builds[where] += now - before.get(where, 0) if now >= before.get(where, 0) else now
+        self._builds[job] = builds
 
     def _usb(self, event: Event, data: Mapping[str, Any]) -> None:
         if event.kind.endswith("lost"):

@@ -3,8 +3,8 @@
     python -m farm.tuning.build_server FD
 
 FD is one end of a stream socket pair; the other one is FarmBuilder's, and the server ends when that is closed, however
-its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are lines of
-JSON; an order's module follows its line as so many bytes. The server starts no threads. A candidate that crashes its
+its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are messages
+of farm.common.frames; an order's payload is its module. The server starts no threads. A candidate that crashes its
 compiler, loops for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
 that the host could not build, for lack of room for example, is answered with the errno: it is not to blame.
 
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.bundle.model import Abi, Platform
+from farm.common.frames import FrameReader, frame
 from farm.compiler.link import exporter
 from farm.compiler.tvm_errors import die_with_parent, first_line
 from farm.tuning.host_faults import host_errno, lacking
@@ -66,7 +67,7 @@ class BuildServer:
 
     def __init__(self, link: socket.socket, at_once: int) -> None:
         self._link, self._at_once = link, at_once
-        self._input = bytearray()
+        self._input = FrameReader()
         self._waiting: deque[_Order] = deque()
         self._running: dict[int, _Running] = {}
 
@@ -94,14 +95,7 @@ class BuildServer:
 
     def _read(self) -> bool:
         data = self._link.recv(1 << 20)
-        self._input += data
-        while (end := self._input.find(b"\n")) >= 0:
-            fields = json.loads(self._input[:end])
-            whole = end + 1 + fields["module_bytes"]
-            if len(self._input) < whole:
-                break
-            self._waiting.append(_Order(fields["number"], fields, bytes(self._input[end + 1 : whole])))
-            del self._input[:whole]
+        self._waiting += [_Order(fields["number"], fields, module) for fields, module in self._input.feed(data)]
         return bool(data)
 
     def _select_timeout_s(self) -> float | None:
@@ -150,9 +144,9 @@ class BuildServer:
             self._answer(order, error, errno)
 
     def _answer(self, order: _Order, error: str, errno: int = 0) -> None:
-        line = json.dumps({"number": order.number, "error": error, "errno": errno})
+        answer = frame({"number": order.number, "error": error, "errno": errno})
         with contextlib.suppress(BrokenPipeError):  # the owner is gone; the next read says so
-            self._link.sendall(line.encode() + b"\n")
+            self._link.sendall(answer)
 
 
 def _failure_of(running: _Running, code: int, child_error: bytes) -> tuple[str, int]:

@@ -6,22 +6,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import itertools
 import json
 import os
-import select
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,67 +29,15 @@ from farm.common.errors import FarmError
 from farm.compiler.files import drop_unused
 from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
-from farm.compiler.tvm_errors import die_with_parent
-from farm.tuning.build_server import BuildServer, import_tvm, processors
-from farm.tuning.host_faults import CannotBuildError, cannot_build_error
+from farm.tuning.build_identity import RECIPE, build_facts, identity_of
+from farm.tuning.build_process import BuildError, BuildServerProcess, LocalBuilds, started_server
+from farm.tuning.build_server import processors
+from farm.tuning.host_faults import cannot_build_error
+from farm.tuning.placement_rules import Place, Placement
+from farm.tuning.remote_builds import RemoteAnswer, RemoteBuilds
 from farm.tuning.runner import PoolRunner
 
-RECIPE = 1  # raise it when candidates are built differently: what is cached is then not used
-CLOSE_WAIT_S = 5.0
-ANSWER_BYTES = 1 << 16
-MAX_DEATHS = 3  # of build servers, one after the other without a single answer: then none will work
-# beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
-SERVER_HANG_S = 90.0
-POLL_S = 1.0
-MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
-
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
-
-
-class BuildError(Exception):
-    """A candidate could not be built; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildServerProcess:
-    """A running build server."""
-
-    link: socket.socket
-    pid: int  # and process group
-    wait: Callable[[], object]  # until the process has ended
-    again: Callable[[], BuildServerProcess]  # starts another one
-
-
-def forked_server() -> BuildServerProcess:
-    """A build server forked from this process, which must have no threads yet: TVM need not be imported again."""
-    ours, theirs = socket.socketpair()
-    parent = os.getpid()
-    import_tvm()
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        return BuildServerProcess(ours, pid, functools.partial(os.waitpid, pid, 0), started_server)
-    try:
-        os.setsid()
-        ours.close()
-        die_with_parent(parent)
-        BuildServer(theirs, processors()).serve()
-    finally:
-        os._exit(0)
-
-
-def started_server() -> BuildServerProcess:
-    """A build server in an interpreter of its own."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "farm.tuning.build_server", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    return BuildServerProcess(ours, process.pid, process.wait, started_server)
 
 
 class FarmBuilder(_Base):  # type: ignore[misc]
@@ -110,6 +52,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         cache: Path | None = None,
         timeout_s: float = 30.0,
         server: BuildServerProcess | None = None,
+        builders: str = "",
     ) -> None:
         """Start the build server.
 
@@ -119,6 +62,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
             cache: the folder of built candidates; None: ~/.cache/farm.
             timeout_s: of building one candidate; it is killed then.
             server: a server that runs already (`forked_server`).
+            builders: the unix socket of the farm's builders; "": there are none.
 
         Raises:
             HostError: the host has no room for the cache, or starts no process.
@@ -126,7 +70,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         cache = cache or Path.home() / ".cache" / "farm"
         try:
             server = server or started_server()
-            self._build = BuildOwner(runner, cache, timeout_s, server)
+            self._build = BuildOwner(runner, cache, timeout_s, server, builders)
         except OSError as error:
             if server is not None:
                 server.link.close()
@@ -146,6 +90,10 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         """
         return self._build.submit(given)
 
+    def counts(self) -> Mapping[str, int]:
+        """Candidates that were built so far, by where: "local", "remote"; those in the cache are none."""
+        return dict(self._build.counts)
+
     def close(self) -> None:
         """End the server and what it builds. May be called twice."""
         self._build.close()
@@ -153,18 +101,25 @@ class FarmBuilder(_Base):  # type: ignore[misc]
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    order: bytes
+    fields: Mapping[str, Any]  # of its order
+    module: bytes
     cached: Path
     link: Path
     built: Future[Path]
-    tries: int = 1
 
 
 class BuildOwner:
-    """The owner's side of a build server."""
+    """A run's candidates: described, looked for in the cache, built once each wherever there is room, delivered."""
 
-    def __init__(self, runner: PoolRunner | None, cache: Path, timeout_s: float, server: BuildServerProcess) -> None:
-        self._runner, self._timeout_s, self._server = runner, timeout_s, server
+    def __init__(
+        self,
+        runner: PoolRunner | None,
+        cache: Path,
+        timeout_s: float,
+        server: BuildServerProcess,
+        builders: str = "",
+    ) -> None:
+        self._runner, self._timeout_s = runner, timeout_s
         self._cache = cache / "candidates"
         self._cache.mkdir(parents=True, exist_ok=True)
         building = cache / "building"
@@ -173,14 +128,13 @@ class BuildOwner:
         _drop_left(building)
         self._own = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=building))
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # over what follows, and over writing to the server
+        self.counts = Counter({"local": 0, "remote": 0})
+        self._lock = threading.Lock()  # over what follows
         self._pending: dict[int, _Pending] = {}
         self._by_key: dict[str, list[_Pending]] = {}  # the same candidate twice is built once
-        self._over: Exception | None = None  # why nothing is built any more
-        self._deaths = 0
-        self._last_answer_s = time.monotonic()  # since when the server owes an answer, if there is anything pending
-        self._reader = threading.Thread(target=self._read_answers, name="builds", daemon=True)
-        self._reader.start()
+        self._placement = Placement(processors())
+        self._local = LocalBuilds(server, cache, timeout_s, self._on_local)
+        self._remote = RemoteBuilds(builders, self._on_slots, self._on_remote) if builders else None
 
     def build(self, inputs: Sequence[Any]) -> list[Any]:
         """MetaSchedule's Builder.build."""
@@ -197,11 +151,14 @@ class BuildOwner:
 
     def close(self) -> None:
         """End the server; what is not built fails."""
+        if self._remote is not None:
+            self._remote.close()
+        self._local.close()
         with self._lock:
-            self._over = self._over or BuildError("the run was closed")
-            with contextlib.suppress(OSError):
-                self._server.link.shutdown(socket.SHUT_RDWR)
-        self._reader.join(CLOSE_WAIT_S)
+            left = list(self._pending)
+            self._placement.waiting.clear()
+        for number in left:
+            self._finish(number, self._local.over)
         shutil.rmtree(self._own, ignore_errors=True)
 
     def _order(self, given: Any) -> _Pending:
@@ -210,26 +167,22 @@ class BuildOwner:
         built: Future[Path] = Future()
         try:
             place.mkdir()
-            key, order = self._describe(given, number)
+            fields, module = self._describe(given, number)
         except Exception as error:  # noqa: BLE001 - of one candidate: TVM raises its own kinds
             built.set_exception(self._error_of(error))
-            return _Pending(b"", Path(), place / "none.so", built)
-        pending = _Pending(order, self._cache / f"{key}.so", place / f"{key}.so", built)
+            return _Pending({}, b"", Path(), place / "none.so", built)
+        key = fields["key"]
+        pending = _Pending(fields, module, self._cache / f"{key}.so", place / f"{key}.so", built)
         if _has_bytes(pending.cached):
             self._deliver(pending, None)
             return pending
         with self._lock:
-            over = self._over
-            if over is None:
-                twins = self._by_key.setdefault(key, [])
-                twins.append(pending)
-                if len(twins) == 1:
-                    if not self._pending:
-                        self._last_answer_s = time.monotonic()
-                    self._pending[number] = pending
-                    self._send(order)
-        if over is not None:
-            self._deliver(pending, over)
+            twins = self._by_key.setdefault(key, [])
+            twins.append(pending)
+            if len(twins) == 1:
+                self._pending[number] = pending
+                self._placement.waiting.append(number)
+        self._place()
         return pending
 
     def _error_of(self, error: Exception) -> Exception:
@@ -238,119 +191,93 @@ class BuildOwner:
             return cannot_build_error(error.errno or 0, self._cache.parent)
         return error if isinstance(error, FarmError) else BuildError(str(error))
 
-    def _describe(self, given: Any, number: int) -> tuple[str, bytes]:
+    def _describe(self, given: Any, number: int) -> tuple[dict[str, Any], bytes]:
+        """The order's fields, and the module."""
         module = tvm.ir.save_json(given.mod).encode()
         target = given.target
         abi, platform = abi_of(target)
         shaped_by = [RECIPE, json.loads(str(target)), tvm.__version__, find_linker(abi, platform).name]
         key = hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode() + b"\n" + module).hexdigest()
-        fields = {
-            "number": number, "target": shaped_by[1], "abi": str(abi), "platform": str(platform),
-            "folder": str(self._own), "output": str(self._cache / f"{key}.so"),
-            "timeout_s": self._timeout_s, "module_bytes": len(module),
-        }  # fmt: skip
-        return key, json.dumps(fields).encode() + b"\n" + module
+        if self._remote is not None:
+            self._remote.begin(identity_of(build_facts(abi, platform)))
+        return {
+            "number": number, "key": key, "target": shaped_by[1], "abi": str(abi), "platform": str(platform),
+            "folder": str(self._own), "output": str(self._cache / f"{key}.so"), "timeout_s": self._timeout_s,
+        }, module  # fmt: skip
 
-    def _send(self, order: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has died: the reader finds out, and sends all orders again
-            self._server.link.sendall(order)
+    def _place(self) -> None:
+        """Have what waits, or is late, built where there is room."""
+        with self._lock:
+            failed = self._carry_out(self._placement.place(time.monotonic()))
+        self._fail(failed)
 
-    def _read_answers(self) -> None:
-        """The reader thread: answers, and another server when one dies. Whatever ends it, every request is answered."""
-        why: Exception = CannotBuildError(
-            "the thread that reads the build server's answers has failed", hint="this is a bug in farm"
-        )
-        try:
-            while True:
-                self._read_until_death()
-                self._kill_server(self._server)
-                if (end := self._restart_server()) is not None:
-                    why = end
-                    return
-        except OSError as error:
-            why = self._error_of(error)
-        finally:
-            self._fail_all(why)
+    def _carry_out(self, places: Sequence[Place]) -> dict[int, Exception]:
+        """Give orders; returns why some cannot be built. Under the lock."""
+        failed = {}
+        for each in places:
+            pending = self._pending[each.number]
+            if each.remote and self._remote is not None:
+                self._remote.order(pending.fields, pending.module)
+            elif (over := self._local.order(pending.fields, pending.module)) is not None:
+                failed[each.number] = over
+        return failed
 
-    def _read_until_death(self) -> None:
-        """Answers, until the server dies or hangs: it ends each build that takes too long, so some answer comes."""
-        link, begun = self._server.link, b""
-        with contextlib.suppress(OSError, ValueError):  # it died mid-word
-            while self._wait_readable(link) and (data := link.recv(ANSWER_BYTES)):
-                *lines, begun = (begun + data).split(b"\n")
-                for line in lines:
-                    answer = json.loads(line)
-                    self._deaths, self._last_answer_s = 0, time.monotonic()
-                    self._finish(answer["number"], self._error(answer["error"], answer["errno"]))
+    def _fail(self, failed: Mapping[int, Exception]) -> None:
+        for number, why in failed.items():
+            self._finish(number, why)
 
-    def _wait_readable(self, link: socket.socket) -> bool:
-        """Wait until there is something to read; False when the server owes an answer for too long."""
-        poll = select.poll()
-        poll.register(link, select.POLLIN)
-        while not poll.poll(POLL_S * 1e3):
-            if self._pending and time.monotonic() - self._last_answer_s > self._timeout_s + SERVER_HANG_S:
-                return False
-        return True
+    def _on_local(self, number: int, error: Exception | None) -> None:
+        self._finish(number, error, "local")
 
-    def _error(self, error: str, errno: int) -> Exception | None:
-        if errno:
-            return cannot_build_error(errno, self._cache.parent)
-        return BuildError(error) if error else None
+    def _on_slots(self, slots: int) -> None:
+        """So many candidates may be at builders now; what is late, or lost with all of them, is built here."""
+        with self._lock:
+            self._placement.remote_slots = slots
+            lost = (
+                []
+                if slots
+                else [each for number in list(self._placement.remote) for each in self._placement.not_built(number)]
+            )
+            failed = self._carry_out(lost)
+        self._fail(failed)
+        self._place()
 
-    def _finish(self, number: int, error: Exception | None) -> None:
+    def _on_remote(self, answer: RemoteAnswer) -> None:
+        """A builder's library; without one it is built here: no other machine says that a candidate cannot be built."""
+        number = answer.number
+        with self._lock:
+            pending = self._pending.get(number)
+            if pending is None:
+                return
+            if not answer.library and not answer.blame:
+                failed = self._carry_out(self._placement.not_built(number))
+            else:
+                failed = {number: BuildError(answer.blame)} if answer.blame else {}
+                self._placement.answered(number, time.monotonic())
+        if answer.library:
+            try:
+                part = self._own / f"{number}.part"
+                part.write_bytes(answer.library)
+                part.rename(pending.cached)
+            except OSError as error:
+                failed = {number: self._error_of(error)}
+            else:
+                self._finish(number, None, "remote")
+        self._fail(failed)
+
+    def _finish(self, number: int, error: Exception | None, where: str = "") -> None:
         """The end of a candidate and its twins; without an error it is a good one."""
         with self._lock:
             pending = self._pending.pop(number, None)
-            twins = self._by_key.pop(pending.cached.stem, []) if pending else []
+            twins = self._by_key.pop(pending.fields["key"], []) if pending else []
+            at_builder = self._placement.ended(number)
+            if pending and not error and where:
+                self.counts[where] += 1
         for twin in twins:
             self._deliver(twin, error)
-
-    def _restart_server(self) -> Exception | None:
-        """The server has died. Start another one and order anew what it had; why not, when that is all over.
-
-        Raises:
-            OSError: this host starts no process.
-        """
-        with self._lock:
-            self._deaths += 1
-            if self._over is not None:
-                return self._over
-            lost = [number for number, pending in self._pending.items() if pending.tries >= MAX_TRIES]
-        if self._deaths > MAX_DEATHS:
-            return CannotBuildError(
-                f"the process that builds candidates died {self._deaths} times without a single answer",
-                hint="dmesg says whether this host has too little memory; what was measured is kept",
-            )
-        for number in lost:
-            self._finish(number, BuildError("the build server died"))
-        return self._resend_to(self._server.again())
-
-    def _resend_to(self, server: BuildServerProcess) -> Exception | None:
-        """Have it build what the one before it did not; why not, when we were closed while it was started."""
-        with self._lock:
-            over = self._over
-            if over is None:
-                self._server, self._last_answer_s = server, time.monotonic()
-                for pending in self._pending.values():
-                    pending.tries += 1
-                    self._send(pending.order)
-        if over is not None:
-            self._kill_server(server)
-        return over
-
-    def _kill_server(self, server: BuildServerProcess) -> None:
-        server.link.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-    def _fail_all(self, why: Exception) -> None:
-        """From here on nothing is built: what waits, and what is ordered later, ends so."""
-        with self._lock:
-            self._over = self._over or why
-            waiting = list(self._pending)
-        for number in waiting:
-            self._finish(number, self._over)
+        if at_builder and where == "local" and self._remote is not None:
+            self._remote.cancel(number)
+        self._place()
 
     def _deliver(self, pending: _Pending, error: Exception | None) -> None:
         if error is None:

@@ -23,7 +23,8 @@ from tests.support.tvm import ROOT, environment
 
 pytest.importorskip("tvm")
 
-from farm.tuning.builder import FarmBuilder, started_server
+from farm.tuning.build_process import started_server
+from farm.tuning.builder import FarmBuilder
 from farm.tuning.host_faults import CannotBuildError
 
 PATIENCE_S = 60.0
@@ -32,7 +33,8 @@ PATIENCE_S = 60.0
 CHILD = """
 import json, sys
 from pathlib import Path
-from farm.tuning.builder import FarmBuilder, forked_server
+from farm.tuning.build_process import forked_server
+from farm.tuning.builder import FarmBuilder
 from tests.support.candidates import builder_inputs, module
 disk = Path(sys.argv[1])
 said = []
@@ -76,9 +78,9 @@ def test_without_descriptors_the_host_is_blamed_and_a_thread_that_ends_takes_no_
     thread.start()
     thread.join()
     with started[0] as builder:
-        server = psutil.Process(builder._build._server.pid)
+        server = psutil.Process(builder._build._local.pid)
         assert builder.submit(builder_inputs([module()])[0]).result(PATIENCE_S).exists()
-        assert builder._build._server.pid == server.pid
+        assert builder._build._local.pid == server.pid
         hard = server.rlimit(resource.RLIMIT_NOFILE)[1]
         for room in (0, 3):  # for the server itself; for the pipe to its child, which starts a linker
             server.rlimit(resource.RLIMIT_NOFILE, (server.num_fds() + room, hard))
@@ -91,7 +93,7 @@ def test_without_descriptors_the_host_is_blamed_and_a_thread_that_ends_takes_no_
 
 KILLED = """
 import os, signal
-from farm.tuning.builder import started_server
+from farm.tuning.build_process import started_server
 print(started_server().pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

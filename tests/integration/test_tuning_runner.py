@@ -26,7 +26,8 @@ pytest.importorskip("tvm")
 from tvm.s_tir.meta_schedule.arg_info import TensorInfo
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
-from farm.tuning.builder import BuildError, FarmBuilder
+from farm.tuning.build_process import BuildError
+from farm.tuning.builder import FarmBuilder
 from farm.tuning.measurement_slot import MAX_FAILURES
 from farm.tuning.runner import PoolRunner
 from farm.tuning.session import PROBE_MS, CandidateSession

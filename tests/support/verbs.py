@@ -14,7 +14,7 @@ def registered(folder, audit=None):
     """A desk with every verb of the daemon, none of which has the parts it works with."""
     server = ControlServer(folder / "control.sock", artifacts=ArtifactFolder(folder / "a"), audit=audit)
     modules = [import_module(f"{package.__name__}.{found.name}") for found in pkgutil.iter_modules(package.__path__)]
-    modules.append(import_module("farm.kinds.lease.executor"))
+    modules += [import_module(name) for name in ("farm.kinds.lease.executor", "farm.builders.process")]
     for module in modules:
         for name, verbs in inspect.getmembers(module, inspect.isclass):
             if name.endswith("Verbs") and verbs.__module__ == module.__name__:

@@ -37,6 +37,7 @@ class DaemonFacts:
     # what the TVM port is bound to, and the process that has it
     tvm_server: Callable[[], tuple[str, int]] = lambda: ("", 0)
     web: Callable[[], str] = str  # the page's address; "": there is none
+    builders: Callable[[], Mapping[str, int]] = dict  # how many are ready, and their slots
 
 
 class FleetVerbs(VerbGroup):
@@ -65,6 +66,7 @@ class FleetVerbs(VerbGroup):
             "tracker": {"host": host, "port": port, "bound": bound, "pid": pid},
             "adb": {"socket": self._facts.adb_socket},
             "web": self._facts.web(),
+            "builders": dict(self._facts.builders()),
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
             "problems": await self._facts.problems(),

@@ -133,6 +133,7 @@ class TuneExecutor(Executor):
             target=self.parts.work.target(context, spec.target),
             cache=self.parts.work.cache(context),
             job=context.job.id,
+            builders=self.parts.builders,
             search_s=search_s(spec.timeout_s),
             nominals=await self.parts.nominals(view.name, epoch_of(view)),
         )

@@ -32,7 +32,8 @@ from farm.compiler.reference_kernel import load_kernel, reference_kernel
 from farm.compiler.targets import is_texture, target_from
 from farm.measure.comparison import FIRST_PAIRS, Comparison
 from farm.model.identity import target_key
-from farm.tuning.builder import BuildServerProcess, FarmBuilder
+from farm.tuning.build_process import BuildServerProcess
+from farm.tuning.builder import FarmBuilder
 from farm.tuning.database import TuningDatabase
 from farm.tuning.host_faults import host_errors_reported
 from farm.tuning.phone_speed import LIMIT, SpeedJudge, read_nominal, write_nominal
@@ -70,6 +71,7 @@ class TuningPlan:
     prior: RecordSet | None = None
     same_limit: float | None = LIMIT  # how far a phone may be from the pool; None: as far as it likes
     nominals: Mapping[str, float] = field(default_factory=dict)  # known seconds of reference kernels, by their keys
+    builders: str = ""  # the unix socket of the farm's builders
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +165,9 @@ def searched(
             PoolRunner(
                 phones, timeout_s=plan.candidate_timeout_s, report=reporter.log, judge_of=lambda _: judge
             ) as runner,
-            FarmBuilder(runner, cache=plan.cache, server=server) as builder,
+            FarmBuilder(runner, cache=plan.cache, server=server, builders=plan.builders) as builder,
         ):
-            news = News(reporter, runner, check)
+            news = News(reporter, runner, check, builder.counts)
             search = Search(database, builder, runner, plan.options, news=news.on_progress)
             reason = search.run()
             news.publish(search)
@@ -178,7 +180,8 @@ def searched(
                 database.know_defaults(found)
             runner.close()
         notes = [*database.damage, *database.left_out]
-        return database.everything(), report(search, reason, database.only_own(), judge, notes)
+        found_all = report(search, reason, database.only_own(), judge, notes)
+        return database.everything(), {**found_all, "builds": builder.counts()}
 
 
 def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float, reporter: Reporter) -> dict[str, Any]:
@@ -324,6 +327,7 @@ class News:
     reporter: Reporter
     runner: PoolRunner
     check: Callable[[], None]
+    builds: Callable[[], Mapping[str, int]]  # by where they were built
     began_s: float = field(default_factory=time.monotonic)
     published_s: float = -1e9
     published: tuple[object, ...] = ()  # what had changed then
@@ -360,6 +364,7 @@ class News:
             "left_out": len(estimate.weights) - len(estimate.best_s),
             "of_tasks": len(estimate.weights),
             "tasks": task_rows(search),
+            "builds": self.builds(),
             "points": estimate.curve[first:],
             "points_from": first,
         }

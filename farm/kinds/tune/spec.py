@@ -53,6 +53,7 @@ class TuneTask(ModelTask[TuneSpec]):
 
     spec: TuneSpec  # declared again: pydantic does not look up the parameter of a base class
     job: str  # whose records and progress these are
+    builders: str = ""  # the unix socket of the farm's builders; "": there are none
     search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
 
 

@@ -110,6 +110,8 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
         f"trials     {result['trials']} of {result['wanted_trials']}{earlier}: {ENDED[result['ended']]}",
         f"time       {format_duration(result['search_s'])} of search",
     ]
+    if remote := result.get("builds", {}).get("remote"):
+        lines.append(f"builds     {remote} by builders, {result['builds']['local']} on this host")
     alone = len(result["phones"]) == 1
     for phone in result["phones"]:
         shown = phone["factor"] and not alone

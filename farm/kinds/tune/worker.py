@@ -23,7 +23,7 @@ from farm.jobs.attempt import YieldedError
 from farm.jobs.specs import task_from_wire
 from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, prepared, searched, summary
 from farm.kinds.tune.spec import TuneTask
-from farm.tuning.builder import BuildServerProcess, forked_server
+from farm.tuning.build_process import BuildServerProcess, forked_server
 from farm.tuning.search import SearchOptions
 from farm.worker.daemon import WorkerChannel
 
@@ -106,6 +106,7 @@ def _plan(task: TuneTask, daemon: WorkerChannel) -> TuningPlan:
         candidate_timeout_s=task.spec.candidate_timeout_s,
         prior=_prior(task, daemon),
         nominals=task.nominals,
+        builders=task.builders,
     )
 
 

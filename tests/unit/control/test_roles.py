@@ -10,7 +10,7 @@ from tests.support.verbs import every_verb, registered
 
 # What anybody may ask who can reach a door: looking. A verb that changes something does not belong here.
 VIEWERS_MAY = {
-    "alias.list", "artifact.get", "bundle.list", "bundle.show", "bundle.verify", "device.battery",
+    "alias.list", "artifact.get", "builder.list", "bundle.list", "bundle.show", "bundle.verify", "device.battery",
     "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
     "fleet.trends", "forward.list", "history.list", "history.models",
     "job.list", "job.log_tail", "job.logs", "job.show", "job.watch", "lease.list", "ping", "poison.list", "poison.look",

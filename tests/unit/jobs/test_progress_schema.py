@@ -25,6 +25,7 @@ TUNING: dict[str, Any] = {
     "trials": 8, "wanted": 64, "estimate_s": None, "phones": ["a"], "busy": 1, "waits": "", "spent_s": 1.5,
     "eta_s": None, "left_out": 0, "of_tasks": 3, "tasks": [ROW.to_wire(0.0)], "points": [[8, 1.5, 0.25]],
     "points_from": 0,
+    "builds": {"local": 3, "remote": 5},
 }  # fmt: skip
 TIMING: dict[str, Any] = plain(
     {
@@ -54,6 +55,8 @@ def test_what_workers_tell_is_told(facts: dict[str, Any]) -> None:
         ("tuning", "points", [[1, 2, "x"]]),
         ("tuning", "points", [1]),
         ("tuning", "points_from", 1.5),
+        ("tuning", "builds", {"elsewhere": 1}),
+        ("tuning", "builds", {"local": -1}),
         ("tuning", "phones", "a"),
         ("tuning", "waits", "x" * 5000),
         ("tuning", "tasks", [{"name": "conv"}]),

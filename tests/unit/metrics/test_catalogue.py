@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 BOUNDED = {
     "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "hub",
     "kind", "model", "outcome", "pool", "action", "sensor", "soc", "source", "state", "to", "toolchain", "topic",
-    "user", "version",
+    "user", "version", "where",
 }  # fmt: skip
 
 

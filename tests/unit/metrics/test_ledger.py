@@ -191,3 +191,11 @@ def test_adb_hangs_until_it_is_lost_or_back(told: Told) -> None:
     assert not told.ledger.adb_hangs
     told.log.publish("adb.lost", "adb")
     assert told.ledger.adb_losses == 1
+
+
+def test_builds_count_by_where_and_each_attempt_begins_anew(told: Told) -> None:
+    told.log.publish("job.progress", "tune-0a", tuning={"trials": 1, "builds": {"local": 5, "remote": 7}})  # before us
+    told.log.publish("job.submitted", "tune-0b")
+    for local, remote in ((2, 0), (2, 3), (0, 1)):  # the last one: another attempt
+        told.log.publish("job.progress", "tune-0b", tuning={"trials": 1, "builds": {"local": local, "remote": remote}})
+    assert told.ledger.builds == {"local": 2, "remote": 4}

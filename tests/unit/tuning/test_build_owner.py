@@ -8,6 +8,7 @@ import json
 import shutil
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any, ClassVar
 import pytest
 
 from farm.common.errors import HostError
-from farm.tuning import builder
-from farm.tuning.builder import MAX_DEATHS, BuildError, BuildOwner, BuildServerProcess, FarmBuilder
+from farm.common.frames import FrameReader, frame
+from farm.tuning import build_process, placement_rules
+from farm.tuning.build_process import MAX_DEATHS, BuildError, BuildServerProcess
+from farm.tuning.builder import BuildOwner, FarmBuilder
 from farm.tuning.candidate import CandidateError, Measured
 from farm.tuning.host_faults import CannotBuildError, host_errno
 from farm.tuning.runner import CandidateQueue, QueuedCandidate
@@ -42,7 +45,7 @@ class FakeServer:
     def answer(self, error: str = "", number: int = 0) -> None:
         """Take the next order, and answer it."""
         order = json.loads(self._orders.readline())
-        self._orders.read(order["module_bytes"])
+        self._orders.read(order["payload_bytes"])
         self.link.sendall(json.dumps({"number": order["number"], "error": error, "errno": number}).encode() + b"\n")
 
     def die(self) -> None:
@@ -50,8 +53,42 @@ class FakeServer:
         self.link.close()
 
 
-def described(_: BuildOwner, given: Any, number: int) -> tuple[str, bytes]:
-    return str(given), json.dumps({"number": number, "module_bytes": 0}).encode() + b"\n"
+class FakeBuilders:
+    """The process that has the farm's builders, for one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(self.path)
+        self._listening.listen()
+        self.link = self._listening
+        self._messages = FrameReader()
+        self._read: deque[tuple[dict[str, Any], bytes]] = deque()
+
+    def accept(self, slots: int) -> None:
+        """The run connects."""
+        self.link, _ = self._listening.accept()
+        self.link.settimeout(PATIENCE_S)
+        assert self.message()[0]["identity"] == "identity"
+        self.send({"slots": slots})
+
+    def message(self) -> tuple[dict[str, Any], bytes]:
+        while not self._read:
+            self._read += self._messages.feed(self.link.recv(1 << 16))
+        return self._read.popleft()
+
+    def send(self, fields: dict[str, Any], library: bytes = b"") -> None:
+        self.link.sendall(frame(fields, library))
+
+    def close(self) -> None:
+        self.link.close()
+        self._listening.close()
+
+
+def described(owner: BuildOwner, given: Any, number: int) -> tuple[dict[str, Any], bytes]:
+    if owner._remote is not None:
+        owner._remote.begin("identity")
+    return {"number": number, "key": str(given)}, b"module"
 
 
 @pytest.fixture
@@ -59,8 +96,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(BuildOwner, "_describe", described)
     begun: list[BuildOwner] = []
 
-    def begin(server: BuildServerProcess) -> BuildOwner:
-        begun.append(BuildOwner(None, tmp_path, 5.0, server))
+    def begin(server: BuildServerProcess, builders: str = "") -> BuildOwner:
+        begun.append(BuildOwner(None, tmp_path, 5.0, server, builders))
         return begun[-1]
 
     yield begin
@@ -160,7 +197,7 @@ def test_a_server_that_is_started_while_the_run_is_closed_is_ended(begin: Any) -
     assert asked_for.wait(PATIENCE_S)
     closing = threading.Thread(target=build.close)
     closing.start()
-    asyncio.run(until(lambda: build._over))
+    asyncio.run(until(lambda: build._local.over))
     closed.set()
     closing.join()
     with pytest.raises(BuildError, match="closed"):
@@ -215,14 +252,95 @@ def test_a_server_that_hangs_is_replaced(begin: Any, tmp_path: Path, monkeypatch
     second = FakeServer(no_other)
 
     def again() -> BuildServerProcess:
-        monkeypatch.setattr(builder, "SERVER_HANG_S", PATIENCE_S)
+        monkeypatch.setattr(build_process, "SERVER_HANG_S", PATIENCE_S)
         return second.server
 
     first = FakeServer(again)
-    monkeypatch.setattr(builder, "POLL_S", 0.001)
-    monkeypatch.setattr(builder, "SERVER_HANG_S", -5.0)  # no answer is waited for
+    monkeypatch.setattr(build_process, "POLL_S", 0.001)
+    monkeypatch.setattr(build_process, "SERVER_HANG_S", -5.0)  # no answer is waited for
     asked = begin(first.server).submit("a")
     assert first.buried.wait(PATIENCE_S)
     (tmp_path / "candidates" / "a.so").write_bytes(b"built")
     second.answer()
     assert asked.result(PATIENCE_S).read_bytes() == b"built"
+
+
+@pytest.fixture
+def with_builders(begin: Any, tmp_path: Path) -> Iterator[tuple[BuildOwner, FakeServer, FakeBuilders]]:
+    """A run with a build server that has built "first", and two slots at builders."""
+    builders, fake = FakeBuilders(tmp_path / "sock"), FakeServer(no_other)
+    owner = begin(fake.server, builders.path)
+    asked = owner.submit("first")  # it waits for nobody
+    builders.accept(2)
+    (tmp_path / "candidates" / "first.so").write_bytes(b"here")
+    fake.answer()
+    assert asked.result(PATIENCE_S).read_bytes() == b"here"
+    asyncio.run(until(lambda: owner._placement.remote_slots == 2))
+    yield owner, fake, builders
+    builders.close()
+
+
+def test_a_builders_library_is_delivered_and_counted(with_builders: Any) -> None:
+    owner, _, builders = with_builders
+    asked = owner.submit("a")
+    fields, module = builders.message()
+    assert (fields["key"], module) == ("a", b"module")
+    builders.send({"number": fields["number"]}, b"library")
+    assert asked.result(PATIENCE_S).read_bytes() == b"library"
+    assert owner.counts == {"local": 1, "remote": 1}
+
+
+def test_what_no_builder_built_is_built_here_and_only_this_host_says_that_it_cannot_be(with_builders: Any) -> None:
+    owner, fake, builders = with_builders
+    asked = owner.submit("a")
+    builders.send({"number": builders.message()[0]["number"]})
+    fake.answer("TVMError: no such axis")
+    with pytest.raises(BuildError, match="no such axis"):
+        asked.result(PATIENCE_S)
+
+
+def test_a_candidate_that_killed_builders_is_not_built_here(with_builders: Any) -> None:
+    owner, _, builders = with_builders
+    asked = owner.submit("a")
+    builders.send({"number": builders.message()[0]["number"], "blame": "it killed 3 builders"})
+    with pytest.raises(BuildError, match="it killed 3 builders"):
+        asked.result(PATIENCE_S)
+
+
+def test_when_the_builders_process_ends_all_is_built_here_and_counted_once(with_builders: Any, tmp_path: Path) -> None:
+    owner, fake, builders = with_builders
+    asked = [owner.submit(each) for each in "ab"]
+    builders.close()
+    for each in "ab":
+        (tmp_path / "candidates" / f"{each}.so").write_bytes(b"here")
+        fake.answer()
+    assert [each.result(PATIENCE_S).read_bytes() for each in asked] == [b"here", b"here"]
+    assert owner.counts == {"local": 3, "remote": 0}
+
+
+def test_what_is_late_is_built_here_too_and_the_builder_is_told(
+    with_builders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, fake, builders = with_builders
+    monkeypatch.setattr(placement_rules, "LEAST_WAIT_S", 0.0)
+    asked = owner.submit("a")
+    number = builders.message()[0]["number"]
+    builders.send({"slots": 2})
+    (tmp_path / "candidates" / "a.so").write_bytes(b"here")
+    fake.answer()
+    assert asked.result(PATIENCE_S).read_bytes() == b"here"
+    assert builders.message()[0]["cancel"] == number
+    builders.send({"number": number}, b"too late")
+    other = owner.submit("b")
+    builders.send({"number": builders.message()[0]["number"]}, b"library")
+    assert other.result(PATIENCE_S).exists()
+    assert asked.result().read_bytes() == b"here"
+    assert owner.counts == {"local": 2, "remote": 1}
+
+
+def test_without_the_builders_process_everything_is_built_here(begin: Any, tmp_path: Path) -> None:
+    fake = FakeServer(no_other)
+    asked = begin(fake.server, str(tmp_path / "nobody")).submit("a")
+    (tmp_path / "candidates" / "a.so").write_bytes(b"here")
+    fake.answer()
+    assert asked.result(PATIENCE_S).read_bytes() == b"here"

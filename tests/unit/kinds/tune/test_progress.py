@@ -21,7 +21,7 @@ def test_a_standing_is_told_when_trials_or_phones_have_changed(monkeypatch: pyte
         database=SimpleNamespace(defaults=dict),
     )  # fmt: skip
     tell: Any = SimpleNamespace(progress=lambda step, **_: said.append(step))
-    news = News(tell, SimpleNamespace(status=lambda: status), lambda: None)  # type: ignore[arg-type]
+    news = News(tell, SimpleNamespace(status=lambda: status), lambda: None, dict)  # type: ignore[arg-type]
 
     def wait(**changes: Any) -> int:
         nonlocal now_s

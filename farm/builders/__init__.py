@@ -1,0 +1,11 @@
+"""Builders: CPU machines that build tuning candidates for this farm, over dask.distributed.
+
+`process.BuildersProcess` (in the daemon) starts `server`, a child process with dask's scheduler: dask unpickles nothing
+in the daemon. `authority` is the farm's own certificate authority and its tokens; `join` exchanges a token for a
+certificate; `worker` is what a builder runs, dask's worker around today's build server. `table_policy` decides (pure):
+which builder gets a candidate, who is silent or set aside, what a candidate is to blame for, which answer is believed.
+
+A candidate's way: farm.tuning.builder places it, farm.tuning.remote_builds sends it over a unix socket to `server`,
+`broker` gives it to a builder of its identity (farm.tuning.build_identity), and checks what comes back. Whatever goes
+wrong on that way, the candidate is built on the host as if there were no builders.
+"""

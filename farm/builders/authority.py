@@ -1,0 +1,225 @@
+"""The farm's own certificate authority for builders: <state>/builders, its tokens and certificates.
+
+ca.key ca.pem       the authority; the certificate is also what the farm shows where builders join
+host.key host.pem   the farm's, for dask's scheduler and client
+crl.pem             certificates that were taken back
+members.json        tokens by the SHA-256 of their secrets, and builders by name
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from pydantic import TypeAdapter
+
+from farm.builders.token_policy import KEPT_S, TokenRecord, check_name, unknown_token_error
+from farm.common.errors import UserError
+
+AUTHORITY_LIFE = timedelta(days=3650)
+BUILDER_LIFE = timedelta(days=730)
+SECRET_BYTES = 24
+HOST = "farm"  # the name of the host's own certificate
+
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A builder that has a certificate."""
+
+    serial: int
+    joined_at: str  # ISO 8601
+    removed_at: str = ""
+    built: int = 0
+    seen_at: str = ""  # the latest heartbeat of any process with that certificate
+    slots: int = 0  # as it was connected last
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """What is kept."""
+
+    tokens: dict[str, TokenRecord] = field(default_factory=dict)
+    builders: dict[str, Member] = field(default_factory=dict)
+    revoked: tuple[int, ...] = ()  # serial numbers
+
+
+_KEPT = TypeAdapter(Members)
+
+
+class Authority:
+    """Opens the folder; makes what is missing.
+
+    Raises:
+        OSError: the folder cannot be used.
+        ValueError: a file in it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not self.path("ca.pem").exists():
+            self._make()
+        self._key = serialization.load_pem_private_key(self.path("ca.key").read_bytes(), None)
+        self._certificate = x509.load_pem_x509_certificate(self.path("ca.pem").read_bytes())
+        members = self.path("members.json")
+        self.members = _KEPT.validate_json(members.read_bytes()) if members.exists() else Members()
+        self._write_crl()
+
+    def path(self, name: str) -> Path:
+        """One of the files."""
+        return self.folder / name
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the authority's certificate."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def new_token(self, now_s: float) -> str:
+        """The secret of a new token."""
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        kept = {digest: each for digest, each in self.members.tokens.items() if now_s - each.made_s < KEPT_S}
+        self._keep(replace(self.members, tokens={**kept, _digest(secret): TokenRecord(now_s)}))
+        return secret
+
+    def exchange(self, secret: str, name: str, public_key: bytes, now_s: float) -> bytes:
+        """The certificate (PEM) of a new builder for its public key (PEM); the token is used up.
+
+        Raises:
+            UserError: the token or the name is not good, or the key is none.
+        """
+        digest = _digest(secret)
+        token = self.members.tokens.get(digest)
+        if token is None:
+            raise unknown_token_error()
+        token.check(now_s)
+        check_name(name)
+        if name == HOST or ((known := self.members.builders.get(name)) is not None and not known.removed_at):
+            raise UserError(
+                f"there is a builder {name!r} already", hint=f"another --name, or: farm builder remove {name}"
+            )
+        try:
+            key = serialization.load_pem_public_key(public_key)
+        except ValueError as error:
+            raise UserError("the builder's key cannot be read") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise UserError("the builder's key is of another kind", hint="is it the same release of farm?")
+        certificate = _signed(name, key, self._key, self._certificate.subject, BUILDER_LIFE)
+        members = {**self.members.builders, name: Member(certificate.serial_number, _now().isoformat())}
+        tokens = {**self.members.tokens, digest: replace(token, used_by=name)}
+        self._keep(replace(self.members, tokens=tokens, builders=members))
+        return certificate.public_bytes(_PEM)
+
+    def remove(self, name: str) -> None:
+        """Take a builder's certificate back.
+
+        Raises:
+            UserError: there is no such builder.
+        """
+        member = self.members.builders.get(name)
+        if member is None or member.removed_at:
+            raise UserError(f"there is no builder {name!r}", hint="farm builder list")
+        members = {**self.members.builders, name: replace(member, removed_at=_now().isoformat())}
+        self._keep(replace(self.members, builders=members, revoked=(*self.members.revoked, member.serial)))
+        self._write_crl()
+
+    def note(self, name: str, *, built: int, slots: int, versions: dict[str, str]) -> None:
+        """What a builder that is connected, or was until now, has done; written with the next change."""
+        if (member := self.members.builders.get(name)) is not None:
+            self.members.builders[name] = replace(
+                member, built=member.built + built, slots=slots, versions=versions, seen_at=_now().isoformat()
+            )
+
+    def save(self) -> None:
+        """Write it all."""
+        self._keep(self.members)
+
+    def _keep(self, members: Members) -> None:
+        part = self.path("members.json.part")
+        _write(part, json.dumps(asdict(members)).encode())
+        part.replace(self.path("members.json"))
+        self.members = members
+
+    def _make(self) -> None:
+        key, host = _new_key(), _new_key()
+        name = _name("farm's builders")
+        own = _signed("farm's builders", key.public_key(), key, name, AUTHORITY_LIFE, authority=True)
+        _write(self.path("ca.key"), key_pem(key))
+        _write(self.path("host.key"), key_pem(host))
+        signed = _signed(HOST, host.public_key(), key, own.subject, AUTHORITY_LIFE)
+        _write(self.path("host.pem"), signed.public_bytes(_PEM))
+        _write(self.path("ca.pem"), own.public_bytes(_PEM))  # last: it says that the others are there
+
+    def _write_crl(self) -> None:
+        now = _now()
+        builder = x509.CertificateRevocationListBuilder(self._certificate.subject, now, now + AUTHORITY_LIFE)
+        for serial in self.members.revoked:
+            row = x509.RevokedCertificateBuilder(serial, now).build()
+            builder = builder.add_revoked_certificate(row)
+        _write(self.path("crl.pem"), builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))  # type: ignore[arg-type]
+
+
+def new_key_pair() -> tuple[bytes, bytes]:
+    """A private key and its public one, PEM."""
+    key = _new_key()
+    public = key.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key_pem(key), public
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key, PEM."""
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _signed(
+    name: str, key: ec.EllipticCurvePublicKey, signer: object, issuer: x509.Name, life: timedelta, *,
+    authority: bool = False,
+) -> x509.Certificate:  # fmt: skip
+    now = _now()
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=authority, crl_sign=authority, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = x509.CertificateBuilder(
+        subject_name=_name(name), issuer_name=issuer, public_key=key, serial_number=x509.random_serial_number(),
+        not_valid_before=now - timedelta(hours=1), not_valid_after=now + life,  # a builder's clock may be off
+    )  # fmt: skip
+    extensions: Sequence[x509.ExtensionType] = (x509.BasicConstraints(ca=authority, path_length=None), usage)
+    for each in extensions:
+        builder = builder.add_extension(each, critical=True)
+    return builder.sign(signer, hashes.SHA256())  # type: ignore[arg-type]
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file for its owner only."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,159 @@
+"""Joining a farm: a builder's key and name for a certificate, over TLS 1.3 to the host that its token names.
+
+One exchange of two messages (farm.common.frames). The farm shows its authority's own certificate there, whose hash the
+token has, so the builder knows before it sends the secret that this is the farm that made the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from farm import __version__
+from farm.builders.authority import Authority, new_key_pair
+from farm.builders.token_policy import BuilderToken
+from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolError, UserError
+from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
+
+LIMIT_S = 10.0
+_BROKEN = (OSError, TimeoutError, ValueError, ProtocolError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+KEY, CERTIFICATE, AUTHORITY, FACTS = "builder.key", "builder.pem", "ca.pem", "builder.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a builder keeps beside its key and certificates."""
+
+    name: str
+    scheduler: str  # tls://HOST:PORT
+    farm: str  # the host's release
+
+
+def join(token: BuilderToken, name: str, folder: Path) -> Membership:
+    """Exchange a token; keys and certificates are in `folder` then.
+
+    Raises:
+        UserError: the token or the name is refused, or there is another farm.
+        HostError: the farm does not answer.
+    """
+    key, public_key = new_key_pair()
+    where = f"{token.host}:{token.port}"
+    asked = frame({"secret": token.secret, "name": name, "key": public_key.decode(), "farm": __version__})
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with (
+            socket.create_connection((token.host, token.port), LIMIT_S) as plain,
+            _client_tls().wrap_socket(plain) as link,
+        ):
+            if hashlib.sha256(link.getpeercert(binary_form=True) or b"").hexdigest() != token.authority:
+                raise NotAllowedError(
+                    f"{where} is not the farm that made this token: its certificate is another one",
+                    hint="ask the operator of that farm for a token: farm builder token",
+                )
+            link.sendall(asked)
+            answer = _answer(link)
+    except (OSError, ProtocolError) as error:
+        raise HostError(
+            f"the farm at {where} does not answer: {error}", hint="is its daemon running, with [builders] listen?"
+        ) from error
+    if "error" in answer:
+        raise UserError(str(answer["error"]), hint=str(answer.get("hint", "")))
+    found = Membership(name, f"tls://{token.host}:{answer['port']}", answer["farm"])
+    authority, certificate = answer["authority"].encode(), answer["certificate"].encode()
+    facts = json.dumps(asdict(found)).encode()
+    for file, data in ((KEY, key), (CERTIFICATE, certificate), (AUTHORITY, authority), (FACTS, facts)):
+        descriptor = os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as written:
+            written.write(data)
+    return found
+
+
+def membership(folder: Path) -> Membership:
+    """What an earlier `join` left there.
+
+    Raises:
+        UserError: nothing.
+    """
+    try:
+        return TypeAdapter(Membership).validate_json((folder / FACTS).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(
+            f"this machine has no certificate in {folder}",
+            hint="farm builder join TOKEN, with one of `farm builder token`",
+        ) from error
+
+
+def _client_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its hash is compared, which says more
+    return context
+
+
+def _answer(link: ssl.SSLSocket) -> Mapping[str, Any]:
+    reader = FrameReader()
+    while data := link.recv(MAX_LINE_BYTES):
+        for fields, _ in reader.feed(data):
+            return fields
+    raise ProtocolError("it closed the connection")
+
+
+class JoinServer:
+    """The host's side. Whoever comes has one message and ten seconds."""
+
+    def __init__(self, authority: Authority, port: Callable[[], int], joined: Callable[[str], None]) -> None:
+        """`port`: dask's scheduler's. `joined`: told the name of each new builder."""
+        self._authority, self._port, self._joined = authority, port, joined
+
+    async def listen(self, host: str, port: int) -> asyncio.Server:
+        """Serve there.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self._authority.path("ca.pem"), self._authority.path("ca.key"))
+        return await asyncio.start_server(self._serve, host, port, ssl=context, ssl_handshake_timeout=LIMIT_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(*_BROKEN):
+            async with asyncio.timeout(LIMIT_S):
+                [(fields, _)] = FrameReader().feed(await reader.readuntil(b"\n"))
+                try:
+                    answer = self._exchange(fields)
+                except FarmError as error:
+                    answer = {"error": error.message, "hint": error.hint}
+                writer.write(frame(answer))
+                await writer.drain()
+        with contextlib.suppress(OSError, TimeoutError):
+            writer.close()
+            await writer.wait_closed()
+
+    def _exchange(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        secret, name, key, release = (str(fields.get(each, "")) for each in ("secret", "name", "key", "farm"))
+        if release != __version__:
+            raise UserError(
+                f"this machine has farm {release}, the host has {__version__}: it would build other bytes",
+                hint="install the same release",
+            )
+        certificate = self._authority.exchange(secret, name, key.encode(), time.time())
+        self._joined(name)
+        return {
+            "certificate": certificate.decode(),
+            "authority": self._authority.path("ca.pem").read_text(),
+            "port": self._port(),
+            "farm": __version__,
+        }

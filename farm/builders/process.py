@@ -1,0 +1,194 @@
+"""The daemon's side of builders: starts `farm.builders.server`, asks it, and keeps what it says of the builders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from farm.common.errors import HostError, ProtocolError, UserError
+from farm.common.events import EventLog
+from farm.common.frames import FrameReader, frame
+from farm.common.install import pip_install
+from farm.config import BuildersConfig
+from farm.config.consistency import address_of
+from farm.control.callers import Role
+from farm.control.verbs import VerbGroup, verb
+
+AGAIN_S = (1.0, 30.0)  # between two starts of a process that ends: at first, at most
+ANSWER_S = 10.0
+READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderPlaces:
+    """Where the process finds its files and where runs find it."""
+
+    folder: Path
+    socket: Path
+    gid: int | None  # of the workers, when they are another user
+
+
+class BuildersProcess:
+    """The process. `run` keeps it running until it is cancelled."""
+
+    def __init__(self, config: BuildersConfig, places: BuilderPlaces, events: EventLog) -> None:
+        """`config.listen` is not empty."""
+        self._config, self._places, self._events = config, places, events
+        self.rows: Sequence[Mapping[str, Any]] = ()  # as `farm builder list` has them
+        self.listening: Mapping[str, int] = {}  # its ports; empty: it is not there
+        self._problem = ""
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
+        self._write: Callable[[bytes], None] | None = None
+
+    @property
+    def socket(self) -> str:
+        """Where runs order."""
+        return str(self._places.socket)
+
+    def problems(self) -> list[str]:
+        """Why there are no builders."""
+        return [f"no builders: {self._problem}"] if self._problem else []
+
+    def slots(self) -> Mapping[str, int]:
+        """Builders that are connected, what they build at once, and what they build now."""
+        ready = [row for row in self.rows if row["state"] == "ready"]
+        return {
+            "builders": len(ready),
+            "slots": sum(row["slots"] for row in ready),
+            "building": sum(row["building"] for row in ready),
+        }
+
+    async def run(self) -> None:
+        """Start the process, again and again; the first failure is a problem that `farm status` shows."""
+        wait_s = AGAIN_S[0]
+        while True:
+            if importlib.util.find_spec("distributed") is None or importlib.util.find_spec("cryptography") is None:
+                self._problem = f"this host has no dask.distributed: {pip_install('builders')}"
+            else:
+                try:
+                    await self._run_once()
+                except OSError as error:
+                    self._problem = f"its process does not start: {error}"
+            if self.listening:
+                wait_s = AGAIN_S[0]
+            self._problem = self._problem or "its process has ended, the daemon's log says why; it is started again"
+            self.rows, self.listening, self._write = (), {}, None
+            for asked in self._asked.values():
+                asked.cancel()
+            await asyncio.sleep(wait_s)
+            wait_s = min(AGAIN_S[1], 2 * wait_s)
+
+    async def ask(self, asking: str, **fields: Any) -> Mapping[str, Any]:
+        """The process's answer.
+
+        Raises:
+            HostError: it is not there, or does not answer.
+            UserError: it refuses.
+        """
+        if self._write is None or not self.listening:
+            raise HostError(self._problem or "the builders' process starts still", hint="try again in a few seconds")
+        number = next(self._numbers)
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._write(frame({"id": number, "verb": asking, **fields}))
+            answer = await asyncio.wait_for(asked, ANSWER_S)
+        except TimeoutError as error:
+            raise HostError("the builders' process does not answer") from error
+        except asyncio.CancelledError:
+            if not asked.cancelled():
+                raise
+            raise HostError("the builders' process has ended") from None
+        finally:
+            del self._asked[number]
+        if "error" in answer:
+            raise UserError(str(answer["error"]), hint=str(answer["hint"]))
+        found: Mapping[str, Any] = answer["answer"]
+        return found
+
+    async def _run_once(self) -> None:
+        address = address_of(self._config.listen)
+        assert address is not None
+        host, port = address
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "farm.builders.server", str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )  # fmt: skip
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            settings = {
+                **{name: str(each) for name, each in asdict(self._places).items() if name != "gid"},
+                "host": host, "port": port, "join_port": port + 1 if port else 0,
+                "advertise": self._config.advertise or host, "gid": self._places.gid,
+            }  # fmt: skip
+            writer.write(frame(settings))
+            self._write = writer.write
+            messages = FrameReader()
+            with contextlib.suppress(ProtocolError, ConnectionError):
+                while data := await reader.read(READ_BYTES):
+                    for fields, _ in messages.feed(data):
+                        self._take(fields)
+        finally:
+            writer.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await asyncio.shield(process.wait())
+
+    def _take(self, fields: Mapping[str, Any]) -> None:
+        if "event" in fields:
+            self._events.publish(fields["event"], fields["subject"], **fields["data"])
+        elif "builders" in fields:
+            self.rows = fields["builders"]
+        elif "listening" in fields:
+            self.listening, self._problem = fields["listening"], ""
+        elif "problem" in fields:
+            self._problem = fields["problem"]
+        elif (asked := self._asked.get(fields["id"])) is not None and not asked.done():
+            asked.set_result(fields)
+
+
+def no_builders_error() -> UserError:
+    """The error of a farm that is configured without builders."""
+    return UserError(
+        "this farm takes no builders", hint='set [builders] listen = "tcp://ADDRESS:9193" and restart the daemon'
+    )
+
+
+class BuilderVerbs(VerbGroup):
+    """Verbs about builders."""
+
+    def __init__(self, process: BuildersProcess | None) -> None:
+        """`process`: None when they are off."""
+        self._process = process
+
+    @verb("builder.list", Role.VIEWER)
+    async def list(self) -> Mapping[str, Any]:
+        """Every builder; one that is connected has a row for each of its processes."""
+        return {"on": self._process is not None, "builders": list(self._process.rows) if self._process else []}
+
+    @verb("builder.token", Role.OPERATOR)
+    async def token(self) -> Mapping[str, Any]:
+        """A token with which one builder may join, for 24 hours."""
+        return await self._of().ask("token")
+
+    @verb("builder.remove", Role.OPERATOR)
+    async def remove(self, name: str) -> Mapping[str, Any]:
+        """Take a builder's certificate, and end its connections."""
+        return await self._of().ask("remove", name=name)
+
+    def _of(self) -> BuildersProcess:
+        if self._process is None:
+            raise no_builders_error()
+        return self._process

@@ -1,0 +1,151 @@
+"""The builders of a farm: who gets a candidate, whose answer is believed, and who is to blame. No I/O, no clock."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.bundle.model import Abi
+
+SILENT_S = 10.0  # without a heartbeat, of which there is one a second: it gets nothing more
+PREFETCH = 1.25  # candidates to a slot: the next one is there when one ends
+MAX_KILLED = 3  # builders that died with a candidate, the last one with it alone
+MAX_FAULTS = 3  # of a builder, one after the other: garbage, a full disk
+# ELF's number of the machine (e_machine, elf.h) for each ABI.
+_MACHINES = {Abi.ARM64: 183, Abi.ARMV7: 40, Abi.X86_64: 62, Abi.X86: 3, Abi.RISCV64: 243}
+_SHARED = 3  # e_type of a shared library
+
+
+@dataclass(slots=True, eq=False)
+class Builder:
+    """One connected builder process."""
+
+    name: str  # its certificate's, or that with / and more behind it
+    address: str
+    slots: int
+    identities: frozenset[str]
+    versions: Mapping[str, str]
+    seen_s: float  # monotonic, of its latest heartbeat
+    running: set[str] = field(default_factory=set)  # keys of tasks
+    reserved: bool = False  # for a candidate that must be alone
+    built: int = 0
+    faults: int = 0  # one after the other
+    aside: str = ""  # why it gets nothing more; "": it does
+
+    @property
+    def certificate(self) -> str:
+        """The name that its token was exchanged under."""
+        return self.name.partition("/")[0]
+
+    def succeeded(self) -> None:
+        """It gave a good library."""
+        self.built += 1
+        self.faults = 0
+
+    def failed(self, why: str) -> bool:
+        """It could not, by its own fault; whether that sets it aside."""
+        self.faults += 1
+        if self.faults >= MAX_FAULTS and not self.aside:
+            self.aside = f"{self.faults} faults in a row, the last: {why}"
+            return True
+        return False
+
+    def state(self, now_s: float, wanted: frozenset[str]) -> str:
+        """In words for people; `wanted`: the identities that tunings have asked for."""
+        if self.aside:
+            return f"set aside: {self.aside}"
+        if now_s - self.seen_s >= SILENT_S:
+            return f"silent for {now_s - self.seen_s:.0f} s"
+        if wanted and not wanted & self.identities:
+            return "no match: another TVM, FFI, linker or farm than the tunings have"
+        return "ready"
+
+
+class BuilderTable:
+    """Every builder that is connected, by address."""
+
+    def __init__(self) -> None:
+        self.builders: dict[str, Builder] = {}
+
+    def slots(self, identity: str, now_s: float) -> int:
+        """How many candidates can be built at once for that identity."""
+        return sum(each.slots for each in self._usable(identity, now_s))
+
+    def choose(self, identity: str, now_s: float, *, alone: bool) -> Builder | None:
+        """Who builds the next candidate: the one with the least to do for its slots; None: nobody would build the same.
+
+        `alone`: nothing else may run beside it: the builder gets nothing more until it is done.
+        """
+        usable = self._usable(identity, now_s)
+        chosen = min(usable, key=lambda each: (len(each.running) / each.slots, each.name), default=None)
+        if chosen is not None and alone:
+            chosen.reserved = True
+        return chosen
+
+    def _usable(self, identity: str, now_s: float) -> list[Builder]:
+        return [
+            each
+            for each in self.builders.values()
+            if identity in each.identities
+            and not each.aside
+            and not each.reserved
+            and each.slots > 0
+            and now_s - each.seen_s < SILENT_S
+        ]
+
+
+def grant(slots: int, runs: int) -> int:
+    """How many candidates each of so many runs may have at builders that have so many slots."""
+    return math.ceil(PREFETCH * slots / runs) if runs else 0
+
+
+def must_be_alone(killed: Sequence[str]) -> bool:
+    """Whether a candidate with which these builders died is tried alone: else another one beside it may be to blame."""
+    return len(killed) == MAX_KILLED - 1
+
+
+def blame(killed: Sequence[str]) -> str:
+    """Why a candidate with which these builders died is not built; "": it may be tried again."""
+    if len(killed) < MAX_KILLED:
+        return ""
+    return f"it killed {len(killed)} builders, the last one alone: {', '.join(killed)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAnswer:
+    """What a builder sent, checked: a library, or why there is none and whether that is the builder's fault."""
+
+    library: bytes = b""
+    why: str = ""
+    fault: bool = False
+
+
+def checked(answer: Any, key: str, abi: str) -> CheckedAnswer:
+    """Whether an answer is the library of the candidate of that key for that ABI."""
+    if not isinstance(answer, Mapping):
+        return CheckedAnswer(why="it answered garbage", fault=True)
+    if answer.get("key") != key:
+        return CheckedAnswer(why="it answered for another candidate", fault=True)
+    if error := answer.get("error"):
+        return CheckedAnswer(why=str(error), fault=bool(answer.get("host_fault")))
+    library = answer.get("library")
+    if not isinstance(library, bytes) or not library:
+        return CheckedAnswer(why="it answered nothing", fault=True)
+    if hashlib.sha256(library).hexdigest() != answer.get("sha256"):
+        return CheckedAnswer(why="its library is not what its hash says", fault=True)
+    if not _is_library(library, Abi(abi)):
+        return CheckedAnswer(why=f"its library is none for {abi}", fault=True)
+    return CheckedAnswer(library)
+
+
+def _is_library(data: bytes, abi: Abi) -> bool:
+    """Whether its header is of a little-endian shared library of that machine (elf.h: e_ident, e_type, e_machine)."""
+    return (
+        data[:4] == b"\x7fELF"
+        and data[4:6] == bytes((abi.bits // 32, 1))
+        and int.from_bytes(data[16:18], "little") == _SHARED
+        and int.from_bytes(data[18:20], "little") == _MACHINES[abi]
+    )

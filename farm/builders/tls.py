@@ -1,0 +1,73 @@
+"""dask's settings for both sides: TLS 1.3 with certificates of the farm's authority, and no page that listens."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed.security import Security
+
+# No dashboard and no HTTP routes; one death is enough, since the farm decides itself who tries next.
+SETTINGS = {
+    "distributed.comm.require-encryption": True,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.admin.event-loop-monitor-interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.worker.profile.enabled": False,
+}
+NO_DASHBOARD = "127.0.0.1:0"  # an HTTP server without a page, which dask does not start without
+
+
+def use_settings() -> None:
+    """For this process."""
+    dask.config.set(SETTINGS)
+    for name in ("distributed", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is said in our own words
+
+
+def builder_security(authority: Path, certificate: Path, key: Path) -> Security:
+    """Of a builder."""
+    return Security(**_files("worker", authority, certificate, key))
+
+
+class HostSecurity(Security):  # type: ignore[misc]
+    """Of the host: it refuses certificates that were taken back."""
+
+    # Security looks up its own __slots__ through self: a subclass with slots of its own would hide them.
+    def __init__(self, folder: Path) -> None:
+        """`folder`: an Authority's."""
+        own = (folder / "ca.pem", folder / "host.pem", folder / "host.key")
+        super().__init__(**{**_files("scheduler", *own), **_files("client", *own)})
+        self._crl = folder / "crl.pem"
+        self._context: ssl.SSLContext | None = None
+
+    def get_listen_args(self, role: str) -> dict[str, Any]:
+        """As dask's, with the list of certificates that were taken back."""
+        arguments: dict[str, Any] = super().get_listen_args(role)
+        self._context = arguments["ssl_context"]
+        self._context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        self.read_crl()
+        return arguments
+
+    def read_crl(self) -> None:
+        """From now on the list is as it stands in the file."""
+        if self._context is not None:
+            self._context.load_verify_locations(self._crl)
+
+
+def _files(role: str, authority: Path, certificate: Path, key: Path) -> dict[str, Any]:
+    return {
+        "tls_ca_file": str(authority),
+        f"tls_{role}_cert": str(certificate),
+        f"tls_{role}_key": str(key),
+        "tls_min_version": ssl.TLSVersion.TLSv1_3,
+        "require_encryption": True,
+    }

@@ -1,0 +1,86 @@
+"""Tokens that let a builder join: what one says, and whether it may still be exchanged. No I/O, no clock."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from farm.common.errors import NotAllowedError, UserError
+
+LIFE_S = 24 * 3600.0
+KEPT_S = 7 * LIFE_S  # after its end, so that the reason can be said
+PREFIX = "farm-builder-"
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+_ANOTHER = "ask an operator for another: farm builder token"
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderToken:
+    """Where to join, whom to believe there, and what to show."""
+
+    host: str
+    port: int
+    authority: str  # SHA-256 of the certificate that the farm shows there
+    secret: str
+
+    def text(self) -> str:
+        """As it is given to people."""
+        fields = json.dumps([self.host, self.port, self.authority, self.secret], separators=(",", ":"))
+        checked = hashlib.sha256(fields.encode()).digest()[:4] + fields.encode()
+        return PREFIX + base64.urlsafe_b64encode(checked).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> BuilderToken:
+        """From its text.
+
+        Raises:
+            UserError: it is no token, or not all of one.
+        """
+        body = text.strip().removeprefix(PREFIX)
+        try:
+            data = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+            host, port, authority, secret = json.loads(data[4:])
+        except (ValueError, TypeError):
+            data = b""
+        if not data or hashlib.sha256(data[4:]).digest()[:4] != data[:4] or not text.strip().startswith(PREFIX):
+            raise UserError("this is no builder token, or not all of it", hint=f"copy the whole line; or {_ANOTHER}")
+        return cls(str(host), int(port), str(authority), str(secret))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What the farm keeps of a token, by the SHA-256 of its secret."""
+
+    made_s: float  # Unix
+    used_by: str = ""  # the builder; "": nobody yet
+
+    def check(self, now_s: float) -> None:
+        """Whether it may be exchanged now.
+
+        Raises:
+            NotAllowedError: it was, or is too old.
+        """
+        if self.used_by:
+            raise NotAllowedError(f"this token was used already, by {self.used_by}", hint=f"once each: {_ANOTHER}")
+        if now_s - self.made_s >= LIFE_S:
+            raise NotAllowedError("this token has expired: it was good for 24 hours", hint=_ANOTHER)
+
+
+def unknown_token_error() -> NotAllowedError:
+    """The error for a token that the farm has not made, or has forgotten."""
+    return NotAllowedError("this farm did not make this token, or long ago", hint=_ANOTHER)
+
+
+def check_name(name: str) -> None:
+    """Whether a builder may be called so.
+
+    Raises:
+        UserError: it may not.
+    """
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be a builder's name", hint="--name: lower-case letters, digits, . and - (at most 63)"
+        )

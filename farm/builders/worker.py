@@ -1,0 +1,182 @@
+"""What a builder runs: dask's worker, whose only task is `build`, around today's build server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker
+
+from farm import __version__
+from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membership
+from farm.builders.tls import NO_DASHBOARD, builder_security, use_settings
+from farm.common.errors import HostError
+from farm.tuning.build_identity import all_build_facts
+from farm.tuning.build_process import LocalBuilds, started_server
+
+SLOT = "slot"  # dask's resource beside the identities: a candidate takes one, or all when it must be alone
+TIMEOUT_S = 60.0  # of a candidate, for noticing a server that hangs; each order has its own
+AGAIN_S = (1.0, 30.0)  # between two tries to connect: at first, at most
+CLOSE_S = 5.0  # for the end of a connection
+FACTS = "farm"  # in dask's startup information
+
+_builds: list[CandidateBuilds] = []  # of this process; dask calls `build` by its name
+
+
+async def build(fields: Mapping[str, Any], module: bytes) -> dict[str, Any]:
+    """Dask's task: an answer as farm.builders.table_policy.checked reads it."""
+    return await _builds[0].build(fields, module)
+
+
+class CandidateBuilds:
+    """Candidates at this machine's build server."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: for everything that is made."""
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[Exception | None]] = {}
+        self._local = LocalBuilds(started_server(), folder, TIMEOUT_S, self._ended)
+
+    @property
+    def over(self) -> Exception | None:
+        """Why nothing is built here any more."""
+        return self._local.over
+
+    async def build(self, fields: Mapping[str, Any], module: bytes) -> dict[str, Any]:
+        """One candidate."""
+        number = next(self._numbers)
+        output = self._folder / f"{number}.so"
+        ended = self._waiting[number] = self._loop.create_future()
+        own = {"number": number, "folder": str(self._folder), "output": str(output)}
+        try:
+            error = self._local.order({**fields, **own}, module) or await ended
+            if error is not None:
+                return {"key": fields["key"], "error": str(error), "host_fault": isinstance(error, HostError)}
+            library = output.read_bytes()
+            return {"key": fields["key"], "library": library, "sha256": hashlib.sha256(library).hexdigest()}
+        except OSError as error:
+            return {"key": fields["key"], "error": str(error), "host_fault": True}
+        finally:
+            del self._waiting[number]
+            output.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the server."""
+        self._local.close()
+
+    def _ended(self, number: int, error: Exception | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._tell, number, error)
+
+    def _tell(self, number: int, error: Exception | None) -> None:
+        ended = self._waiting.get(number)
+        if ended is not None and not ended.done():
+            ended.set_result(error)
+
+
+async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -> None:
+    """Build for the farm that `folder` has a certificate of, until SIGTERM or SIGINT.
+
+    Args:
+        folder: as `join` has left it.
+        slots: candidates at once.
+        port: where this machine listens for the host; 0: the kernel chooses.
+        say: told each change, one line.
+
+    Raises:
+        HostError: this machine cannot build.
+        UserError: it has no certificate.
+    """
+    about = membership(folder)
+    use_settings()
+    facts = await asyncio.to_thread(all_build_facts)
+    if not facts:
+        raise HostError("this machine has no linker: nothing can be built", hint="pip install ziglang")
+    stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    with tempfile.TemporaryDirectory(prefix="farm-builder-") as place:
+        _builds[:] = [CandidateBuilds(Path(place))]
+        try:
+            await _connected_until(stop, lambda: _worker(about, folder, facts, slots, port, place), about, say)
+        finally:
+            await asyncio.to_thread(_builds.pop().close)
+
+
+async def _connected_until(
+    stop: asyncio.Event, new: Callable[[], Worker], about: Membership, say: Callable[[str], None]
+) -> None:
+    """Connect again and again; the first failure is said, repeats are not."""
+    wait_s, said = AGAIN_S[0], ""
+    stopped = asyncio.create_task(stop.wait())
+    while not stop.is_set():
+        problem = f"the farm at {about.scheduler} has ended the connection"
+        connected = asyncio.create_task(_connected(new, stopped, about, say))
+        await asyncio.wait({connected, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if not connected.done():
+                await asyncio.wait({connected}, timeout=CLOSE_S)
+            connected.cancel()
+            await connected
+            wait_s, said = AGAIN_S[0], ""
+        except asyncio.CancelledError:
+            return
+        except (OSError, TimeoutError, RuntimeError, ValueError) as error:  # dask's own are among them
+            problem = f"cannot connect to {about.scheduler}: {_root(error)}"
+        if stop.is_set():
+            return
+        if isinstance(over := _builds[0].over, HostError):
+            raise over
+        if problem != said:
+            said = problem
+            say(f"{problem}; it tries again until it is stopped")
+        await asyncio.wait({stopped}, timeout=wait_s)
+        wait_s = min(AGAIN_S[1], 2 * wait_s)
+
+
+async def _connected(
+    new: Callable[[], Worker], stopped: asyncio.Task[Any], about: Membership, say: Callable[[str], None]
+) -> None:
+    """Until the connection ends, or `stopped`."""
+    async with new() as worker:
+        say(f"builds for the farm at {about.scheduler} as {worker.name}: {worker.state.nthreads} at once")
+        finished = asyncio.create_task(worker.finished())
+        await asyncio.wait({finished, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finished.cancel()
+
+
+def _worker(
+    about: Membership, folder: Path, facts: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: str
+) -> Worker:
+    versions = next(iter(facts.values()))
+    shown = {"tvm": versions["tvm"], "ffi": versions["ffi"], "farm": __version__}
+    return Worker(
+        about.scheduler,
+        security=builder_security(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY),
+        name=f"{about.name}/{socket.gethostname()}-{os.getpid()}",
+        nthreads=slots,
+        resources={SLOT: slots, **dict.fromkeys(facts, slots)},
+        startup_information={FACTS: lambda _: shown},
+        port=port,
+        memory_limit=0,
+        local_directory=place,
+        dashboard_address=NO_DASHBOARD,
+    )
+
+
+def _root(error: BaseException) -> str:
+    """The first cause: dask says of any failure that it could not connect in time."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,140 @@
+"""Builders over real dask with TLS: candidates go to those of their identity, and every fault ends at the host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farm.builders.join import join
+from farm.builders.table_policy import MAX_FAULTS, MAX_KILLED
+from farm.builders.token_policy import BuilderToken
+from farm.common.errors import HostError, UserError
+from tests.support.fake_builders import IDENTITY, KILLER, PATIENCE_S, BuilderFarm, FakeRun, library_of
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.timeout(600)]
+pytest.importorskip("distributed")
+
+
+@pytest.fixture
+async def farm(tmp_path: Path) -> AsyncIterator[BuilderFarm]:
+    async with BuilderFarm.running(tmp_path) as farm:
+        yield farm
+
+
+async def test_candidates_are_built_by_builders_of_their_identity_only(farm: BuilderFarm) -> None:
+    await farm.start("good")
+    await farm.start("other", "other")
+    with FakeRun(farm) as run, FakeRun(farm, "1" * 64) as foreign:
+        await asyncio.to_thread(run.until_slots, 3)  # two, and one to come; those of "other" are none
+        for number in range(20):
+            run.order(number, b"module %d" % number)
+        for number in range(20):
+            assert await asyncio.to_thread(run.answer, number) == (library_of(b"module %d" % number), "")
+        foreign.order(1, b"module")
+        assert await asyncio.to_thread(foreign.answer, 1) == (b"", "")
+        assert foreign.slots == 0
+        await until(lambda: farm.row("good")["built"] == 20, PATIENCE_S)
+        await until(lambda: farm.row("other")["state"].startswith("no match"), PATIENCE_S)
+
+
+@pytest.mark.parametrize("behaviour", ["garbage", "nothing", "another", "full", "raises"])
+async def test_what_a_builder_gets_wrong_is_never_taken_and_sets_it_aside(farm: BuilderFarm, behaviour: str) -> None:
+    await farm.start("wrong", behaviour)
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 3)
+        for number in range(MAX_FAULTS):
+            run.order(number, b"module")
+            assert await asyncio.to_thread(run.answer, number) == (b"", "")
+        await asyncio.to_thread(run.until_slots, 0)
+    await until(lambda: farm.row("wrong")["state"].startswith("set aside: 3 faults"), PATIENCE_S)
+    assert len(farm.events.of("builder.aside")) == 1
+
+
+async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_not(farm: BuilderFarm) -> None:
+    for number in range(MAX_KILLED):
+        await farm.start(f"b{number}", "good:1")
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 8)
+        run.order(0, KILLER)
+        for number in (1, 2, 3):
+            run.order(number, b"module %d" % number)
+        library, blame = await asyncio.to_thread(run.answer, 0)
+        assert library == b""
+        assert blame.startswith("it killed 3 builders, the last one alone: b")
+        for number in (1, 2, 3):  # built by another builder, or to be built by the run, but not to blame
+            assert (await asyncio.to_thread(run.answer, number))[1] == ""
+    assert len(farm.events.of("builder.killed")) == 1
+
+
+async def test_when_all_builders_are_killed_the_run_has_its_candidates_back_once(farm: BuilderFarm) -> None:
+    builders = [await farm.start(f"b{number}", "never") for number in range(2)]
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 5)
+        for number in range(5):
+            run.order(number, b"module %d" % number)
+        await until(lambda: sum(each["building"] for each in farm.process.rows) == 5, PATIENCE_S)
+        for each in builders:
+            os.kill(each.pid, signal.SIGKILL)
+        for number in range(5):
+            assert await asyncio.to_thread(run.answer, number) == (b"", "")
+        await asyncio.to_thread(run.until_slots, 0)
+
+
+async def test_a_stopped_builder_gets_nothing_more(farm: BuilderFarm) -> None:
+    builder = await farm.start("stopped")
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 3)
+        os.kill(builder.pid, signal.SIGSTOP)
+        await asyncio.to_thread(run.until_slots, 0)
+    await until(lambda: farm.row("stopped")["state"].startswith("silent for"), PATIENCE_S)
+
+
+async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm: BuilderFarm) -> None:
+    await farm.start("gone")
+    await farm.start("stays")
+    assert await farm.process.ask("remove", name="gone") == {"name": "gone"}
+    await until(lambda: farm.row("gone")["state"] == "removed", PATIENCE_S)
+    left = len(farm.events.of("builder.joined"))
+    with FakeRun(farm) as run:  # time for it to try again, in candidates of the other one
+        await asyncio.to_thread(run.until_slots, 3)
+        for number in range(30):
+            run.order(number, b"module %d" % number)
+            assert (await asyncio.to_thread(run.answer, number))[0]
+    assert len(farm.events.of("builder.joined")) == left
+    assert farm.row("gone")["state"] == "removed"
+    with pytest.raises(UserError, match="there is no builder 'gone'"):
+        await farm.process.ask("remove", name="gone")
+
+
+async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(
+    farm: BuilderFarm, tmp_path: Path
+) -> None:
+    token = await farm.token()
+    foreign = BuilderToken(token.host, token.port, "0" * 64, token.secret)
+    with pytest.raises(UserError, match="is not the farm that made this token"):
+        await asyncio.to_thread(join, foreign, "a", tmp_path / "a")
+    await asyncio.to_thread(join, token, "a", tmp_path / "a")  # its secret was not shown to anybody
+    with pytest.raises(UserError, match="used already, by a"):
+        await asyncio.to_thread(join, token, "b", tmp_path / "b")
+    nobody = BuilderToken("127.0.0.1", 1, token.authority, "s")
+    with pytest.raises(HostError, match="does not answer"):
+        await asyncio.to_thread(join, nobody, "c", tmp_path / "c")
+
+
+async def test_a_run_that_speaks_another_language_ends_alone(farm: BuilderFarm) -> None:
+    await farm.start("good")
+    with FakeRun(farm) as run:
+        for garbage in (b"hello\n", b'{"number": -1}\n', b'{"payload_bytes": "x"}\n'):
+            with FakeRun(farm) as other:
+                other.link.sendall(garbage)
+                while await asyncio.to_thread(other.link.recv, 1 << 16):
+                    pass
+        run.order(1, b"module")
+        assert (await asyncio.to_thread(run.answer, 1))[0] == library_of(b"module")
+        assert IDENTITY in farm.row("good")["identity"]

@@ -1,0 +1,197 @@
+"""The builders' process of a farm and builders that build nothing real: real dask over TLS on loopback, no TVM.
+
+    python -m tests.support.fake_builders FOLDER SLOTS BEHAVIOUR
+
+runs such a builder with the certificate in FOLDER until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+from farm.builders.join import join
+from farm.builders.process import BuilderPlaces, BuildersProcess
+from farm.builders.token_policy import BuilderToken
+from farm.common.frames import FrameReader, frame
+from farm.config import BuildersConfig
+from tests.support.waiting import until
+
+IDENTITY = "f" * 64
+ABI = "arm64-v8a"
+PATIENCE_S = 180.0  # of a loaded host, which imports dask in each process
+KILLER = b"kills its builder"  # a module
+
+
+def library_of(module: bytes) -> bytes:
+    """What a fake builder makes of a module: an ELF header for arm64, and the module."""
+    return b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00" + module
+
+
+def key_of(module: bytes) -> str:
+    return hashlib.sha256(module).hexdigest()
+
+
+class FakeBuilds:
+    """In the place of CandidateBuilds."""
+
+    over = None
+    behaviour = ""
+
+    def __init__(self, _: Path) -> None:
+        """As CandidateBuilds."""
+
+    async def build(self, fields: dict[str, Any], module: bytes) -> Any:
+        """Answer as the behaviour says."""
+        library = library_of(module)
+        answer = {"key": fields["key"], "library": library, "sha256": hashlib.sha256(library).hexdigest()}
+        match self.behaviour.partition(":")[::2]:
+            case ("good", seconds):
+                if module == KILLER:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                await asyncio.sleep(float(seconds or 0))
+            case ("garbage", _):
+                return b"\x80\x04garbage"
+            case ("nothing", _):
+                return {"key": fields["key"]}
+            case ("another", _):
+                return answer | {"key": key_of(b"another")}
+            case ("full", _):
+                return {"key": fields["key"], "error": "No space left on device", "host_fault": True}
+            case ("raises", _):
+                raise ValueError("no such thing")
+            case ("never", _):
+                await asyncio.Event().wait()
+        return answer
+
+    def close(self) -> None:
+        """As CandidateBuilds."""
+
+
+def main(folder: str, slots: str, behaviour: str) -> None:
+    """A builder."""
+    from farm.builders import worker
+
+    FakeBuilds.behaviour = behaviour
+    worker.CandidateBuilds = FakeBuilds  # type: ignore[misc,assignment]
+    identity = "0" * 64 if behaviour == "other" else IDENTITY
+    worker.all_build_facts = lambda: {identity: {"tvm": "0.27.0", "ffi": "0.1"}}  # type: ignore[assignment]
+    asyncio.run(worker.run(Path(folder), int(slots), 0, lambda line: print(line, flush=True)))
+
+
+class FakeEvents:
+    """Notes events."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, dict[str, Any]]] = []
+
+    def publish(self, kind: str, subject: str, **data: Any) -> None:
+        self.seen.append((kind, subject, data))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [data for each, _, data in self.seen if each == kind]
+
+
+class BuilderFarm:
+    """A farm's builders' process, and builders that are its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.events = place, FakeEvents()
+        places = BuilderPlaces(place / "state", place / "builders.sock", None)
+        self.process = BuildersProcess(BuildersConfig("tcp://127.0.0.1:0"), places, self.events)  # type: ignore[arg-type]
+        self.builders: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(cls, place: Path) -> AsyncIterator[Self]:
+        """Until the block ends; then no process is left."""
+        farm = cls(place)
+        running = asyncio.create_task(farm.process.run())
+        try:
+            await until(lambda: farm.process.listening, PATIENCE_S)
+            yield farm
+        finally:
+            for each in farm.builders:
+                each.kill()
+                each.wait()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def token(self) -> BuilderToken:
+        return BuilderToken.parse((await self.process.ask("token"))["token"])
+
+    async def joined(self, name: str) -> Path:
+        """The folder of a new builder's certificate."""
+        await asyncio.to_thread(join, await self.token(), name, self.place / name)
+        return self.place / name
+
+    async def start(self, name: str, behaviour: str = "good", slots: int = 2) -> subprocess.Popen[bytes]:
+        """A builder, which is connected."""
+        folder = await self.joined(name)
+        command = [sys.executable, "-m", "tests.support.fake_builders", folder, str(slots), behaviour]
+        self.builders.append(await asyncio.to_thread(subprocess.Popen, command))
+        await until(lambda: self.row(name)["slots"], PATIENCE_S)
+        return self.builders[-1]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """As `farm builder list` has it."""
+        found = (each for each in self.process.rows if each["name"].partition("/")[0] == name)
+        return dict(next(found, {"slots": 0, "state": ""}))
+
+
+class FakeRun:
+    """A tuning run's end of the unix socket."""
+
+    def __init__(self, farm: BuilderFarm, identity: str = IDENTITY) -> None:
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.settimeout(PATIENCE_S)
+        self.link.connect(farm.process.socket)
+        self.link.sendall(frame({"identity": identity}))
+        self._messages = FrameReader()
+        self.slots = self.ordered = 0
+        self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.link.close()
+
+    def order(self, number: int, module: bytes) -> None:
+        fields = {
+            "number": number, "key": key_of(module), "target": {}, "abi": ABI, "platform": "android", "timeout_s": 30,
+        }  # fmt: skip
+        self.link.sendall(frame(fields, module))
+
+    def read(self) -> None:
+        """What has come, at least one message."""
+        for fields, library in self._messages.feed(self.link.recv(1 << 20)):
+            if "slots" in fields:
+                self.slots = fields["slots"]
+            else:
+                assert fields["number"] not in self.answers, "answered twice"
+                self.answers[fields["number"]] = (fields, library)
+
+    def answer(self, number: int) -> tuple[bytes, str]:
+        """The library of an order, and its blame; b"": it is to be built by the run itself."""
+        while number not in self.answers:
+            self.read()
+        fields, library = self.answers[number]
+        return library, fields.get("blame", "")
+
+    def until_slots(self, wanted: int) -> None:
+        while self.slots != wanted:
+            self.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,61 @@
+"""The farm's certificate authority: tokens are exchanged once, and what is kept outlives the process."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography import x509
+
+from farm.builders.authority import Authority, new_key_pair
+from farm.builders.token_policy import LIFE_S
+from farm.common.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_, PUBLIC = new_key_pair()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "builders")
+
+
+def test_a_token_is_exchanged_once_for_a_certificate_of_this_authority(authority: Authority) -> None:
+    secret = authority.new_token(0.0)
+    certificate = x509.load_pem_x509_certificate(authority.exchange(secret, "ci-3", PUBLIC, 1.0))
+    own = x509.load_pem_x509_certificate(authority.path("ca.pem").read_bytes())
+    certificate.verify_directly_issued_by(own)
+    with pytest.raises(UserError, match="used already, by ci-3"):
+        Authority(authority.folder).exchange(secret, "ci-4", PUBLIC, 2.0)  # by another process, too
+
+
+def test_expired_and_foreign_tokens_and_taken_names_are_refused(authority: Authority, tmp_path: Path) -> None:
+    old, good, again = (authority.new_token(0.0) for _ in range(3))
+    with pytest.raises(UserError, match="expired"):
+        authority.exchange(old, "ci-3", PUBLIC, LIFE_S)
+    with pytest.raises(UserError, match="this farm did not make this token"):
+        Authority(tmp_path / "other").exchange(good, "ci-3", PUBLIC, 1.0)
+    with pytest.raises(UserError, match="key cannot be read"):
+        authority.exchange(good, "ci-3", b"garbage", 1.0)
+    authority.exchange(good, "ci-3", PUBLIC, 1.0)
+    with pytest.raises(UserError, match="a builder 'ci-3' already"):
+        authority.exchange(again, "ci-3", PUBLIC, 1.0)
+    authority.remove("ci-3")
+    authority.exchange(again, "ci-3", PUBLIC, 1.0)
+
+
+def test_a_removed_builder_stands_on_the_list_of_those_taken_back(authority: Authority) -> None:
+    made = x509.load_pem_x509_certificate(authority.exchange(authority.new_token(0.0), "ci-3", PUBLIC, 1.0))
+    authority.remove("ci-3")
+    revoked = x509.load_pem_x509_crl(authority.path("crl.pem").read_bytes())
+    assert revoked.get_revoked_certificate_by_serial_number(made.serial_number) is not None
+    with pytest.raises(UserError, match="there is no builder 'ci-3'"):
+        authority.remove("ci-3")
+
+
+def test_nobody_else_reads_the_keys(authority: Authority) -> None:
+    for path in (authority.folder, *authority.folder.iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
