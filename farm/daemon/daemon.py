@@ -133,8 +133,7 @@ class Daemon:
         self._reload = reloader.signalled
         watchdog = Watchdog(self._notifier, progress, lambda: current_status(parts))
         tasks = {
-            "history": persistence.history.run(),
-            "retention": persistence.retention.run(),
+            **persistence.tasks(),
             "fleet": phones.fleet.run(),
             "tunnels": phones.tunnels.run(),
             "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,13 @@ class Persistence:
     def use(self, config: FarmConfig) -> None:
         """Keep things as long as it says, from now on."""
         self.retention.use(config.store.keep_days, config.store.max_mb, config.control.audit_days)
+
+    def tasks(self) -> dict[str, Coroutine[object, object, None]]:
+        """What runs for as long as the daemon does, by name."""
+        tasks = {"history": self.history.run(), "retention": self.retention.run()}
+        if self.store.term is not None:
+            tasks["term of the database"] = self.store.term.lost()
+        return tasks
 
 
 def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, problems: Problems) -> Persistence:

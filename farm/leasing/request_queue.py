@@ -29,7 +29,7 @@ from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
 from farm.store.leases import LeaseTable
 
-FENCE_BITS = 32  # a fence is the host's epoch above a counter: 4 billion grants per start of the daemon
+FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
 LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's queue may have 100,000
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
 

@@ -40,9 +40,10 @@ from farm.common.events import Event, UncommittedEvents
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
 from farm.store.schema import event, selector
+from farm.store.term import Term
 from farm.store.writer import StoreWriteError, Writer
 
-SERVER_READERS = 8  # threads that wait for a server; of the engine's 15 connections
+SERVER_READERS = 4  # threads that wait for a server: with the writer and the term six connections a daemon
 MOST_NAMED = 1000  # names in one statement: databases bound its parameters (PostgreSQL by 65,535)
 
 T = TypeVar("T")
@@ -63,9 +64,11 @@ class ConditionFailedError(Exception):
 class Database:
     """One engine to read with and one writer."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: Writer, term: Term | None = None) -> None:
+        """`term`: of a database on a server; each transaction that grants holds it."""
         self.engine = engine
         self.writer = writer
+        self._term = term
         # Of their own: reads that a server does not answer would take all threads that everything else waits for.
         self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
 
@@ -74,6 +77,15 @@ class Database:
         if self._readers is not None:
             self._readers.shutdown(wait=False, cancel_futures=True)
         self.writer.close()
+
+    def hold_term(self, connection: Connection) -> None:
+        """In a transaction that grants: no other daemon takes over before it ends.
+
+        Raises:
+            HostError: another daemon has taken over.
+        """
+        if self._term is not None:
+            self._term.hold(connection)
 
     async def read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a short read of the event loop: here with SQLite, which takes some 50 µs; a server's in a thread.

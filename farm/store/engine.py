@@ -32,6 +32,7 @@ SERVER = {
 }
 STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseconds, a prune's batch too
 ROOM_HINT = "free disk space; farm notices by itself and goes on"
+IDLE_TIMEOUT = "10s"  # of a transaction between two statements: a stopped daemon must not keep its locks
 _PRIMARY_CODE = 0xFF  # SQLite's extended codes carry their primary one in the low byte (sqlite.org/rescode.html)
 _SQLITE = {
     sqlite3.SQLITE_FULL: ("the disk is full", ROOM_HINT),
@@ -95,7 +96,8 @@ def server_engine(url: str) -> Engine:
 
     Options of the URL (`?tcp_user_timeout=...`, `?options=-c statement_timeout=...`) replace these limits.
     """
-    limits = {**SERVER, "options": f"-c statement_timeout={STATEMENT_TIMEOUT}"}
+    options = f"-c statement_timeout={STATEMENT_TIMEOUT} -c idle_in_transaction_session_timeout={IDLE_TIMEOUT}"
+    limits = {**SERVER, "options": options}
     given = make_url(url).query
     engine = create_engine(
         url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}

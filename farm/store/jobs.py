@@ -213,7 +213,7 @@ class JobTable(TableAccess):
         """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
 
         Raises:
-            FarmError: another attempt runs on that device, or the lease is not known.
+            FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
         """
         claim = (
             update(job)
@@ -222,6 +222,7 @@ class JobTable(TableAccess):
         )
 
         def start(connection: Connection) -> None:
+            self._database.hold_term(connection)
             must_change(connection, claim)
             connection.execute(insert(attempt).values(values_of(begun)))
 

@@ -145,10 +145,11 @@ class LeaseTable(TableAccess):
         """Store a grant before its holder gets it.
 
         Raises:
-            FarmError: the device has an open lease, or the fence was given before.
+            FarmError: the device has an open lease, the fence was given before, or another daemon has taken over.
         """
 
         def grant(connection: Connection) -> None:
+            self._database.hold_term(connection)
             number = selector_number(connection, record.selector)
             connection.execute(GRANT, {**values_of(record), "selector": number})
 

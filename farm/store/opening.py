@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, insert, inspect, make_url, select, update
 from sqlalchemy import text as sql
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError
 
 from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
@@ -29,6 +29,7 @@ from farm.store.jobs import select_jobs
 from farm.store.leases import select_leases
 from farm.store.reserve import ReserveFile
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
+from farm.store.term import Term, rest_of_term, take_term
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
@@ -38,8 +39,9 @@ MOST_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
 
 logger = logging.getLogger(__name__)
-LOCK = 0x6661726D  # "farm": the advisory lock of the daemon that serves from a database
-LOCK_LIMIT_S = 3.0  # a server notices a moment later that the daemon before this one has gone
+LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve from a database, while it does
+LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopped (farm.store.term)
+LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 
@@ -55,6 +57,7 @@ class OpenDatabase:
     writing: Engine
     epoch: int
     close: Callable[[], None]  # after the last write
+    term: Term | None = None  # of a server's database: a file's is this daemon's alone
 
 
 def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
@@ -342,31 +345,49 @@ def open_server(url: str) -> OpenDatabase:
     name, engine = _named_engine(url)
     with contextlib.ExitStack() as opened:
         opened.callback(engine.dispose)
+        holds_until = 0
+        epoch = None
         try:
-            lock_holder = opened.enter_context(engine.connect())
-            lock_holder.detach()  # the lock lives and dies with this connection: no pool may keep it
-            epoch = _begin_on_server(lock_holder, name)
+            while epoch is None:
+                with engine.begin() as connection:
+                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until)
+                time.sleep(min(rest_s, LOOK_AGAIN_S))
         except DatabaseError as error:
+            if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
+                raise _served(name) from error
             raise database_error(
                 f"cannot use the database {name}", hint="is the server running, and [store] url right?",
                 evidence=str(error.orig).strip(),
             ) from error  # fmt: skip
-        return OpenDatabase(engine, engine, epoch, opened.pop_all().close)
+        term = Term(engine, epoch)
+        opened.callback(term.close)
+        # An engine of its own: the writer closes it, and the term ends after the last write.
+        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term)
 
 
-def _begin_on_server(connection: Connection, name: str) -> int:
-    try:
-        connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
-        connection.execute(sql("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
-        connection.execute(sql("SET LOCAL lock_timeout = DEFAULT"))
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE:
-            raise
-        raise database_error(
-            f"another daemon serves from the database {name}",
-            hint="stop it, or give this one a database of its own: [store] url",
-        ) from error
+def _served(name: str) -> HostError:
+    return database_error(
+        f"another daemon serves from the database {name}",
+        hint="stop it, or give this one a database of its own: [store] url",
+    )
+
+
+def _begin_on_server(connection: Connection, name: str, held_until: int) -> tuple[int | None, int, float]:
+    """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
+
+    Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
+
+    Raises:
+        HostError: its daemon goes on renewing it; the database is of another farm release.
+    """
+    connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
+    connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
     version = version_of(connection, name)
+    holds_until, rest_s = rest_of_term(connection) if version is not None else (0, 0.0)
+    if rest_s > 0:
+        if held_until not in (0, holds_until):
+            raise _served(name)
+        return None, holds_until, rest_s
     if version is None:
         create_tables(connection)
     elif version < SCHEMA_VERSION:
@@ -376,11 +397,11 @@ def _begin_on_server(connection: Connection, name: str) -> int:
         with without_limits(connection):
             migrate(connection, version)
     epoch = next_epoch(connection)
+    take_term(connection)
     skew_s = time.time() - float(connection.execute(sql("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-    connection.commit()
     if abs(skew_s) > MOST_SKEW_S:
         logger.warning("the clock of the database server and this host's differ by %.0f s", abs(skew_s))
-    return epoch
+    return epoch, 0, 0.0
 
 
 def _named_engine(url: str) -> tuple[str, Engine]:

@@ -58,7 +58,7 @@ def _where(condition: str) -> dict[str, Any]:
 
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
-# serving (1 from start to orderly stop).
+# serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term).
 meta = Table(
     "meta",
     metadata,

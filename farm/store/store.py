@@ -28,7 +28,8 @@ class Store:
     def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None) -> None:
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
-        self.database = database = Database(opened.reading, writer)
+        self.term = opened.term
+        self.database = database = Database(opened.reading, writer, opened.term)
         self.read, self.in_thread = database.read, database.in_thread
         self.devices = DeviceTable(database)
         self.aliases = AliasTable(database)

@@ -271,7 +271,7 @@ class Writer:
                 self._reserve.allocate()
             self._check_room()
             with self._engine.begin() as connection:
-                connection.execute(update(meta).where(meta.c.name == "epoch").values(value=meta.c.value))
+                connection.execute(update(meta).where(meta.c.name == "serving").values(value=meta.c.value))
         except Exception:  # in every case the thread lives on: all callers would wait for ever
             self._next_probe_s = time.monotonic() + PROBE_S
             logger.debug("the database can still not be written", exc_info=True)

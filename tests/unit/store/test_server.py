@@ -1,7 +1,6 @@
 """A PostgreSQL server that is slow or gone holds nobody up for long, and that is said."""
 
 import asyncio
-import threading
 
 import pytest
 from sqlalchemy import text
@@ -48,19 +47,6 @@ def test_every_connection_has_limits(new_database):
 def test_what_the_url_says_goes_before(new_database):
     said, parameters = limits(new_database() + "&tcp_user_timeout=7000&options=-c%20statement_timeout%3D4s")
     assert (said, parameters["tcp_user_timeout"], parameters["keepalives_idle"]) == ("4s", "7000", "5")
-
-
-def test_a_second_daemon_is_refused_and_one_that_comes_right_after_is_not(new_database):
-    where = new_database()
-    first = Store.open(where)
-    with raises_code(Code.DATABASE_UNUSABLE, match="another daemon serves from the database"):
-        Store.open(where)
-    leaving = threading.Timer(0.3, first.close)
-    leaving.start()
-    second = Store.open(where)
-    leaving.join()
-    assert second.epoch == first.epoch + 1
-    second.close()
 
 
 async def test_a_write_that_takes_too_long_is_given_up_and_told(store):
