@@ -101,6 +101,9 @@ def join(
 def start(folder: Folder = None, slots: Slots = None, port: Port = 0) -> None:
     """Build with the certificate that `join` got, until Ctrl-C."""
     _check_installed()
+    from farm.builders.join import membership
+
+    membership(_folder(folder))  # before dask is imported, which takes seconds
     from farm.builders.worker import run
     from farm.tuning.build_server import processors
 
@@ -138,7 +141,7 @@ def slurm(
 ) -> None:
     """Print a Slurm script, for sbatch."""
     place, python = shlex.quote(str(_folder(folder))), shlex.quote(sys.executable)
-    print_line(_SLURM.format(jobs=jobs, cores=cores, hours=hours, folder=place, python=python).rstrip())
+    _print_lines(_SLURM.format(jobs=jobs, cores=cores, hours=hours, folder=place, python=python))
 
 
 @app.command()
@@ -149,7 +152,12 @@ def kubernetes(
     memory_gb: Annotated[int, typer.Option(min=1, help="Of each: 1 GB a core is plenty.")] = 4,
 ) -> None:
     """Print a Kubernetes manifest, for kubectl apply."""
-    print_line(_KUBERNETES.format(image=image, replicas=replicas, cores=cores, memory_gb=memory_gb).rstrip())
+    _print_lines(_KUBERNETES.format(image=image, replicas=replicas, cores=cores, memory_gb=memory_gb))
+
+
+def _print_lines(text: str) -> None:
+    for line in text.splitlines():
+        print_line(line)
 
 
 def _folder(given: Path | None) -> Path:
