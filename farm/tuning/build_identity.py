@@ -14,7 +14,7 @@ from farm.bundle.model import Abi, Platform
 from farm.common.errors import HostError
 from farm.compiler.link import Linker, find_linker
 
-RECIPE = 1  # raise it when candidates are built differently: what is cached, and who has another one, is then not used
+RECIPE = 2  # raise it when candidates are built differently: what is cached, and who has another one, is then not used
 VERSION_LIMIT_S = 10.0
 
 

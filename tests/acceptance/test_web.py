@@ -299,7 +299,7 @@ def test_an_action_needs_a_session_its_own_form_and_a_role(farm: VirtualFarm, he
     page.get_by_text("Cancel …").click()
     page.evaluate("document.querySelectorAll('input[name=csrf]').forEach((each) => { each.value = 'forged'; })")
     page.get_by_role("button", name=f"Cancel {job}").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("not from your session")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("not from your present sign-in")
     foreign = operator.context.request.post(
         f"{operator.url}{path}/cancel", headers={"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     )

@@ -39,6 +39,7 @@ from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.zoo import small_cnn as build
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
+from tests.support.reads import ReadsHere
 from tests.support.tiny_model import tiny_onnx
 from tests.support.tvm import free_port, process, wait_for_port
 
@@ -125,7 +126,7 @@ class Lab:
             leasing=self.keys,
             fleet=SimpleNamespace(subscribe=lambda callback: lambda: None),
             gate=lambda: ("127.0.0.1", port or self.port),
-            poison=SimpleNamespace(refused=lambda artifacts, user: frozenset()),
+            poison=SimpleNamespace(refused=lambda artifacts, user: frozenset(), read=ReadsHere().read),
             read_conditions=self.look,
             nominals=AsyncMock(side_effect=lambda *_: self.nominals),
             quiescing=AS_THEY_ARE,
