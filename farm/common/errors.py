@@ -85,6 +85,7 @@ class Code(StrEnum):
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
+    HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
     HOST_RUN_FAILED = "host_run_failed", Fault.USER, "The model failed on this host."
     ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."
@@ -93,7 +94,6 @@ class Code(StrEnum):
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
-    LINK_LOST = "link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."

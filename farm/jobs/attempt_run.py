@@ -154,7 +154,9 @@ class AttemptRun:
         """The lease was taken away; no try of the job's own where its phone went with the adb server or a hub."""
         error = _because(await self._as_it_was(taken), work)
         kind = contexts.kinds.get(self.job.kind)
-        if error.code != Code.LINK_LOST or kind is None or kind.personal:  # a person's lease is over with its phone
+        if (
+            error.code != Code.HOST_LINK_LOST or kind is None or kind.personal
+        ):  # a person's lease is over with its phone
             return _failed(error)
         state, told = broken_off(contexts.kinds, self.job, error)
         return Outcome(state, told, crashes=1 + contexts.crashes(self.job))

@@ -39,7 +39,9 @@ def check_paths(state: Path, runtime: Path) -> None:
     files = [path for name in STATE_FILES for path in (state.glob(name) if "*" in name else [state / name])]
     for path in (*folders, runtime):
         if _type(path) not in (None, stat.S_IFDIR):
-            raise HostError(f"{path} must be a folder, and is a file", hint=_move_away(path))
+            option = {state: " or choose another with --state-dir", runtime: " or choose another with --runtime-dir"}
+            hint = _move_away(path) + option.get(path, "")
+            raise HostError(f"{path} must be a folder, and is a file", hint=hint)
     for path in (*files, *(runtime / name for name in ("adb.sock", "control.sock", "worker.sock"))):
         if _type(path) == stat.S_IFDIR:
             wanted = "socket" if path.parent == runtime else "file"

@@ -42,7 +42,7 @@ def told(kind, addend):
     error = builder.submit(builder_inputs([module(kind, addend)])[0]).exception(60)
     said.append([type(error).__name__, str(error), getattr(error, "hint", "")])
 with FarmBuilder(cache=disk, timeout_s=4, server=forked_server()) as builder:
-    for room in (0, 16384, 32768):  # for nothing; for no object file, which LLVM aborts over; for no library
+    for room in (0, 16384, 24576):  # for nothing; for no object file, which LLVM aborts over; for no library
         filler = disk / "filler"
         with filler.open("wb", buffering=0) as file:
             try:

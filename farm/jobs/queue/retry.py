@@ -48,7 +48,8 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
 def crashes(attempts: Iterable[Attempt]) -> int:
     """Under how many of a job's attempts the daemon, the adb server or a hub died. A stop in good order is none."""
     return sum(
-        each.state is AttemptState.INTERRUPTED and (each.error or {}).get("code") in (Code.DAEMON_DIED, Code.LINK_LOST)
+        each.state is AttemptState.INTERRUPTED
+        and (each.error or {}).get("code") in (Code.DAEMON_DIED, Code.HOST_LINK_LOST)
         for each in attempts
     )
 

@@ -38,7 +38,7 @@ def found(path):
 def test_an_example_parses(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed = line.split("   ")[0]  # what follows is said about it
-    words = shlex.split(typed.partition(" > ")[0])
+    words = shlex.split(re.split(r" [>|] ", typed)[0])
     assert words.pop(0) == "farm"
     context = TREE.make_context("farm", [], resilient_parsing=True)
     command, path = TREE, []

@@ -213,7 +213,7 @@ async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
         device = (await farm.started()).attempt.device
         farm.leases.take(device, PhoneLostError.of(gone))
         ended = await farm.until("attempt.ended", f"{job_id}.{number}")
-        assert ended.data["error"]["code"] == "link_lost"
+        assert ended.data["error"]["code"] == "host_link_lost"
     await farm.until("job.failed", job_id)
     job = farm.job(job_id)
     assert (job.uncounted, job.avoid, job.error["code"]) == (MOST_CRASHES, frozenset(), "interrupted_too_often")
