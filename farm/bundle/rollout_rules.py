@@ -158,9 +158,9 @@ def promoted(rollout: Rollout, bundle: str) -> Rollout:
     """An operator makes the bundle current: no canary; phones change in waves, and each still falls back.
 
     Raises:
-        UserError: it is current, and no candidate is in its way.
+        UserError: it is current, not refused, and no candidate is in its way.
     """
-    if bundle == rollout.current and not rollout.candidate:
+    if bundle == rollout.current and not rollout.candidate and bundle not in rollout.refused:
         raise UserError("the bundle is current already", hint="farm bundle list")
     previous = rollout.previous if bundle == rollout.current else rollout.current
     refused = _without(rollout.refused, bundle)
@@ -171,7 +171,7 @@ def rolled_back(rollout: Rollout, bundle: str, reason: str) -> Rollout:
     """An operator withdraws the candidate, or the current bundle in favour of the one before.
 
     Raises:
-        UserError: it is neither, or there is no bundle before.
+        UserError: it is neither, there is no bundle before, or that is refused.
     """
     refused = {**rollout.refused, bundle: reason}
     if bundle == rollout.candidate:
@@ -180,7 +180,13 @@ def rolled_back(rollout: Rollout, bundle: str, reason: str) -> Rollout:
         raise UserError("the bundle is neither a candidate nor current", hint="farm bundle list")
     if not rollout.previous:
         raise UserError("there is no bundle to go back to", hint="farm bundle promote NAME, or add another bundle")
-    return replace(rollout, current=rollout.previous, previous="", candidate="", refused=refused, trials={})
+    if why := rollout.refused.get(rollout.previous):
+        raise UserError(
+            f"the bundle before is refused: {why}", hint="farm bundle promote NAME makes it, or another, current"
+        )
+    candidate = "" if rollout.candidate == rollout.previous else rollout.candidate
+    trials = _trials_but(rollout, bundle) if candidate else {}
+    return replace(rollout, current=rollout.previous, previous="", candidate=candidate, refused=refused, trials=trials)
 
 
 def advance(

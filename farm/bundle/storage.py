@@ -114,8 +114,8 @@ def sweep(parent: Path) -> None:
     for path in parent.iterdir():
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue  # its owner has just closed it
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # its owner has just closed it; a file is not ours
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

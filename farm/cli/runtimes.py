@@ -81,13 +81,14 @@ def promote_bundle(which: Bundle, json: JsonFlag = False) -> None:
     """Make a bundle current, without a canary and although it was refused (operators)."""
     answer = call("bundle.promote", bundle=which)
     takers = f"{many(answer['takers'], 'phone')} ({answer['abi']}, {answer['platform']})"
-    emit(answer, f"{answer['name']} is current: {takers} will take it", json=json)
+    emit(answer, f"{answer['name'] or short_hash(answer['hash'])} is current: {takers} will take it", json=json)
 
 
 @bundle.command("rollback")
 def roll_back_bundle(which: Bundle, json: JsonFlag = False) -> None:
     """Withdraw a candidate, or the current bundle in favour of the one before (operators)."""
-    call_and_emit("bundle.rollback", "{name} is refused: {reason}", json=json, bundle=which)
+    answer = call("bundle.rollback", bundle=which)
+    emit(answer, f"{answer['name'] or short_hash(answer['hash'])} is refused: {answer['reason']}", json=json)
 
 
 @bundle.command("verify")

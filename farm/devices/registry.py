@@ -161,8 +161,8 @@ class DeviceRegistry:
         records = [record for serial in serials if (record := self._records.get(serial)) is not None]
         try:
             await self._book.save_together(records)
-        except FarmError:
-            log.exception("%s could not be kept in the store", " and ".join(serials))
+        except FarmError as error:
+            log.warning("%s could not be kept in the store: %s", " and ".join(serials), error)
 
     async def _keep(self, serial: str, instead_of: str) -> None:
         """Write what is believed by now: a record as it was when this was asked for may be an old one."""
@@ -171,8 +171,8 @@ class DeviceRegistry:
                 await self._book.forget(instead_of)
             if (record := self._records.get(serial)) is not None:
                 await self._book.save(record)
-        except FarmError:
-            log.exception("%s could not be kept in the store", serial)
+        except FarmError as error:
+            log.warning("%s could not be kept in the store: %s", serial, error)
 
     # -- names --
 

@@ -161,23 +161,36 @@ class Rollouts:
 
         Raises:
             UserError: it is current already.
+            FarmError: as `_order`.
         """
-        await self.refresh()
-        group = bundle.abi, bundle.platform
-        self._put(group, rules.promoted(self._groups[group], bundle.hash))
-        await self._save()
+        group = await self._order(bundle, lambda rollout: rules.promoted(rollout, bundle.hash))
         return sum(phone.counted and phone.bundle != bundle.hash for phone in self._phones(group))
 
     async def roll_back(self, bundle: Bundle, by: str) -> None:
         """Withdraw the candidate, or the current bundle in favour of the one before.
 
         Raises:
-            UserError: it is neither, or there is no bundle before.
+            UserError: it is neither, there is no bundle before, or that is refused.
+            FarmError: as `_order`.
+        """
+        reason = f"rolled back by {by or 'an operator'}"
+        await self._order(bundle, lambda rollout: rules.rolled_back(rollout, bundle.hash, reason))
+
+    async def _order(self, bundle: Bundle, decide: Callable[[Rollout], Rollout]) -> RolloutGroup:
+        """Store an operator's decision about a bundle, then act on it.
+
+        Raises:
+            NoSuchBundleError: a toolchain names a bundle that the library does not have.
+            StoreWriteError: it cannot be stored, and nothing has changed.
         """
         await self.refresh()
         group = bundle.abi, bundle.platform
-        self._put(group, rules.rolled_back(self._groups[group], bundle.hash, f"rolled back by {by or 'an operator'}"))
+        if group not in self._groups:
+            await asyncio.to_thread(self._wanted, *group)  # says why
+        await self._store(group, decide(self._groups[group]))
+        self._put(group, decide(self._groups[group]))  # which a step may have changed meanwhile
         await self._save()
+        return group
 
     def state(self, bundle: Bundle) -> dict[str, Any]:
         """{state, reason, phones, of, trying}: how a bundle stands; `phones` of `of` have the candidate.
@@ -320,13 +333,15 @@ class Rollouts:
 
     async def _save(self) -> None:
         for group in tuple(self._unsaved):
-            values = _ROLLOUT.dump_python(self._groups[group], mode="json")
             try:
                 self._unsaved.discard(group)
-                await self._table.save(RolloutRecord(*group, **values))
+                await self._store(group, self._groups[group])
             except StoreWriteError as error:
                 self._unsaved.add(group)  # with the next step
                 log.info("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
+
+    async def _store(self, group: RolloutGroup, rollout: Rollout) -> None:
+        await self._table.save(RolloutRecord(*group, **_ROLLOUT.dump_python(rollout, mode="json")))
 
     def _agents(self) -> tuple[Agent, ...]:
         return tuple(self._fleet.agents.values())

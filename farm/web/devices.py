@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from farm.common.durations import format_duration
 from farm.common.errors import UserError
+from farm.common.files import short_hash
 from farm.devices.health.series import COARSE_S, FINE_S
 from farm.model.device import LIFE_EVENTS
 from farm.web.page import ask, done, form_of, render
@@ -301,4 +302,4 @@ async def bundle_order(request: Request, order: str) -> Response:
     if order not in ("promote", "rollback"):
         raise UserError(f"there is no order {order[:40]!r} for bundles", hint="orders: promote, rollback")
     answer = await ask(request, f"bundle.{order}", bundle=(await form_of(request)).get("bundle", ""))
-    return done(request, f"Bundle {answer['name']} is {answer['state']} now.", "/bundles")
+    return done(request, f"Bundle {answer['name'] or short_hash(answer['hash'])} is {answer['state']} now.", "/bundles")

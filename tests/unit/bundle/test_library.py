@@ -105,6 +105,16 @@ class TestAdd:
         }
         assert len(hashes) == 1
 
+    def test_a_plain_file_in_the_folder_for_parts_is_left_alone(
+        self, library: BundleLibrary, android: Path, tmp_path: Path
+    ) -> None:
+        library.add(android, name="one", compile_golden=golden)
+        file = tmp_path / "bundles/tmp/junk"
+        file.touch()
+        (android / "notes").write_text("another")
+        assert library.add(android, name="two", compile_golden=golden).name == "two"
+        assert file.exists()
+
     def test_a_refused_folder_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
         (android / "libtvm_ffi.so").unlink()
         before = tree(tmp_path / "bundles")

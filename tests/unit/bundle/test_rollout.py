@@ -361,6 +361,30 @@ def test_promote_skips_the_canary_and_rollback_goes_to_the_bundle_before() -> No
     assert lab.rollout.refused == {}
 
 
+def test_rollback_goes_to_no_refused_bundle_and_a_current_one_that_is_refused_can_be_promoted() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.rollout = promoted(lab.rollout, NEW)
+    lab.add(OLD)
+    lab.rollout = rolled_back(lab.rollout, OLD, "rolled back by ana")
+    with pytest.raises(UserError, match="the bundle before is refused: rolled back by ana"):
+        rolled_back(lab.rollout, NEW, "broken")
+    assert (lab.rollout.current, lab.rollout.previous) == (NEW, OLD)
+    damaged = replace(lab.rollout, refused={NEW: "its manifest is damaged"})
+    assert promoted(damaged, NEW).refused == {}
+
+
+def test_rollback_of_the_current_bundle_keeps_the_candidate() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.rollout = promoted(lab.rollout, NEW)
+    lab.add(NEWER)
+    lab.step()
+    trying = {serial: trial for serial, trial in lab.rollout.trials.items() if trial.bundle == NEWER}
+    after = rolled_back(lab.rollout, NEW, "broken")
+    assert (after.current, after.candidate, after.trials) == (OLD, NEWER, trying)
+
+
 def test_a_candidate_is_withdrawn_by_rollback() -> None:
     lab = Lab()
     lab.add(NEW)

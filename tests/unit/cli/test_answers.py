@@ -134,3 +134,10 @@ def test_a_promotion_says_how_many_phones_take_the_bundle(monkeypatch):
     monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "takers": 1, "platform": "android"})
     (line,) = CliRunner().invoke(app, ["bundle", "promote", "new"]).stdout.splitlines()
     assert line == "new is current: 1 phone (arm64-v8a, android) will take it"
+
+
+def test_a_bundle_without_a_name_is_named_by_its_hash(monkeypatch):
+    answer = {**ROW, "name": "", "hash": "ab" * 32, "takers": 1, "platform": "android", "reason": "rolled back by ana"}
+    monkeypatch.setattr(runtimes, "call", lambda *_, **__: answer)
+    lines = [CliRunner().invoke(app, ["bundle", order, "abab"]).stdout for order in ("promote", "rollback")]
+    assert [line.split(" is ")[0] for line in lines] == ["abababababab", "abababababab"]

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from farm.bundle.library import BundleLibrary
 from farm.bundle.model import Bundle
 from farm.bundle.rollout_rules import RolloutConfig
+from farm.common.errors import FarmError
 from farm.common.events import EventLog
 from farm.devices import rollouts as rollouts_module
 from farm.devices.agent import Agent
@@ -26,6 +27,7 @@ from farm.jobs.toolchains import Toolchains
 from farm.model.device import MEANING, Life
 from farm.store.devices import RolloutRecord
 from farm.store.store import Store
+from farm.store.writer import StoreWriteError
 from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
 from tests.unit.bundle.test_library import golden
 
@@ -152,5 +154,49 @@ async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_t
         assert not rows
         assert await rollouts.promote(new) == 2
         assert rollouts.state(new)["trying"] == []
+    finally:
+        store.close()
+
+
+async def test_an_order_that_cannot_be_stored_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = BundleLibrary(tmp_path / "bundles")
+    old = library.add(write_folder(tmp_path / "old", ANDROID_BUNDLE), name="old", compile_golden=golden)
+    newer = write_folder(tmp_path / "new", ANDROID_BUNDLE)
+    (newer / "notes").write_text("newer")
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        toolchains = Toolchains({}, store.toolchains, EventLog(), library)
+        rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig())
+        phone = SimpleNamespace(serial="S1", name="one", state=LifecycleState(proven=old.hash), identity=None)
+        rollouts.follow(cast(Fleet, SimpleNamespace(agents={"S1": phone}, in_hands=lambda _: False)))
+        await rollouts.refresh()
+        new = library.add(newer, name="new", compile_golden=golden)
+        await rollouts.refresh(new.hash)
+
+        async def full(record: RolloutRecord) -> None:
+            raise StoreWriteError("the disk is full")
+
+        monkeypatch.setattr(store.rollouts, "save", full)
+        with pytest.raises(StoreWriteError):
+            await rollouts.promote(new)
+        with pytest.raises(StoreWriteError):
+            await rollouts.roll_back(new, "ana")
+        assert [rollouts.state(each)["state"] for each in (old, new)] == ["current", "candidate"]
+    finally:
+        store.close()
+
+
+async def test_an_order_says_that_a_toolchain_names_a_bundle_that_is_not_there(tmp_path: Path) -> None:
+    library = BundleLibrary(tmp_path / "bundles")
+    old = library.add(write_folder(tmp_path / "old", ANDROID_BUNDLE), name="old", compile_golden=golden)
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        configured = {"paired": ToolchainConfig("/usr/bin/python3", "nosuch")}
+        toolchains = Toolchains(configured, store.toolchains, EventLog(), library)
+        rollouts = Rollouts(toolchains.for_abi, library.list, store.rollouts, EventLog(), RolloutConfig())
+        rollouts.follow(cast(Fleet, SimpleNamespace(agents={}, in_hands=lambda _: False)))
+        for order in (rollouts.promote(old), rollouts.roll_back(old, "ana")):
+            with pytest.raises(FarmError, match="nosuch"):
+                await order
     finally:
         store.close()
