@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -110,6 +111,8 @@ class BundleLibrary:
                 f"{name!r} cannot be a bundle's name",
                 hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
             )
+        if (path := self._names / name).is_dir():
+            raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
         source = read_folder(folder)
         source.accepted(str(folder))
         with host_errors(f"adding bundle {name}", self._root):
@@ -235,7 +238,12 @@ class BundleLibrary:
                 for each in (ready, ready / "golden"):
                     each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
                 publish(ready, self._objects / hash_)
-            write_durably(self._names / name, f"{hash_}\n".encode())
+            file = self._names / name
+            write_durably(file, f"{hash_}\n".encode())
+            # The name given last is wanted, though the clock was once ahead.
+            newest = max(each.stat().st_mtime_ns for each in self._names.iterdir())
+            if newest > file.stat().st_mtime_ns:
+                os.utime(file, ns=(newest + 1, newest + 1))
 
     def _discard(self, hash_: str) -> None:
         """Make an object vanish by one rename, then delete it. Under the lock only."""

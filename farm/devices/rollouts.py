@@ -78,6 +78,7 @@ class Rollouts:
         self._unsaved: set[RolloutGroup] = set()
         self._waiting: dict[str, str] = {}  # busy phones that get no other lease: bundle (its hash) by serial
         self._changed = asyncio.Event()
+        self._deciding = asyncio.Lock()  # a step, or an operator's order, until it is stored
         for row in table.all():
             values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
             try:
@@ -187,9 +188,10 @@ class Rollouts:
         group = bundle.abi, bundle.platform
         if group not in self._groups:
             await asyncio.to_thread(self._wanted, *group)  # says why
-        await self._store(group, decide(self._groups[group]))
-        self._put(group, decide(self._groups[group]))  # which a step may have changed meanwhile
-        await self._save()
+        async with self._deciding:
+            await self._store(group, decide(self._groups[group]))
+            self._put(group, decide(self._groups[group]))  # a phone may have reported meanwhile
+            await self._save()
         return group
 
     def state(self, bundle: Bundle) -> dict[str, Any]:
@@ -276,8 +278,9 @@ class Rollouts:
                 log.warning("the bundle library is unreadable: %s", error)
                 await asyncio.sleep(STEP_EVERY_S)
         while True:
-            self.step()
-            await self._save()
+            async with self._deciding:
+                self.step()
+                await self._save()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), STEP_EVERY_S)
             self._changed.clear()

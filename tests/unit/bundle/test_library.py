@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +115,25 @@ class TestAdd:
         (android / "notes").write_text("another")
         assert library.add(android, name="two", compile_golden=golden).name == "two"
         assert file.exists()
+
+    def test_the_bundle_named_last_is_wanted_though_the_clock_was_once_ahead(
+        self, library: BundleLibrary, android: Path, tmp_path: Path
+    ) -> None:
+        old = library.add(android, name="old", compile_golden=golden)
+        ahead_s = time.time() + 3e7
+        os.utime(tmp_path / "bundles/names/old", (ahead_s, ahead_s))
+        (android / "notes").write_text("another")
+        new = library.add(android, name="new", compile_golden=golden)
+        assert library.for_abi(old.abi) == new
+
+    def test_a_folder_in_place_of_a_name_is_refused_before_anything_is_kept(
+        self, library: BundleLibrary, android: Path, tmp_path: Path
+    ) -> None:
+        library.list()
+        (tmp_path / "bundles/names/taken").mkdir(parents=True)
+        with pytest.raises(HostError, match="names/taken must be a file, and is a folder"):
+            library.add(android, name="taken", compile_golden=golden)
+        assert library.list() == ()
 
     def test_a_refused_folder_leaves_nothing(self, library: BundleLibrary, android: Path, tmp_path: Path) -> None:
         (android / "libtvm_ffi.so").unlink()
