@@ -106,13 +106,7 @@ class BundleLibrary:
             UserError: the name is not usable, or the folder cannot be a bundle.
             HostError: disk or toolchain do not let us; nothing was changed.
         """
-        if not _NAME.fullmatch(name):
-            raise UserError(
-                f"{name!r} cannot be a bundle's name",
-                hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
-            )
-        if (path := self._names / name).is_dir():
-            raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
+        self._check_name(name)
         source = read_folder(folder)
         source.accepted(str(folder))
         with host_errors(f"adding bundle {name}", self._root):
@@ -221,6 +215,16 @@ class BundleLibrary:
         hashes = (self._resolve(name, self._hashes_by_name()),) if name is not None else self._stored_hashes()
         with host_errors("verifying bundles", self._root):
             return tuple(damage for hash_ in hashes for damage in self._damages(hash_))
+
+    def _check_name(self, name: str) -> None:
+        """Whether a bundle can be called so; UserError, HostError."""
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"{name!r} cannot be a bundle's name",
+                hint="use lower-case letters, digits and . _ - (at most 64, first a letter or digit)",
+            )
+        if (path := self._names / name).is_dir():
+            raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
 
     def _publish(self, staging: Staging, hash_: str, name: str) -> None:
         """Move a finished bundle to its place, unless a sound one is there, and name it."""
