@@ -147,7 +147,7 @@ def trial_failed(rollout: Rollout, serial: str, bundle: str, reason: str, *, bla
 
 
 def released(rollout: Rollout, serial: str) -> Rollout:
-    """An operator put the phone back into service: it may try again what failed on it."""
+    """An operator put the phone back into service: it may try the current bundle again, not a candidate."""
     trial = rollout.trials.get(serial)
     if trial is None or trial.bundle == rollout.candidate:
         return rollout

@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 class CleanupTasks:
-    """The unfinished ones of one phone."""
+    """Unfinished cleanup commands of one phone."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

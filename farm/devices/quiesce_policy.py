@@ -29,8 +29,7 @@ class QuiesceConfig:
     level: Level = Level.GENTLE  # of benches and comparisons: harmless for a phone that other people rely on too
     # A search holds phones for hours, and compares candidates that all ran under the same conditions.
     tune: Level = Level.OFF
-    # The daemon renews it three times within that time.
-    # a phone that hears nothing from farm for so long changes itself back
+    # A phone that is not renewed for so long changes itself back; the daemon renews it three times within it.
     restore_after_s: Annotated[float, Field(ge=5, le=86_400)] = 300.0
 
     def of(self, kind: str, asked: str | None) -> Level:

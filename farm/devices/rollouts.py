@@ -138,7 +138,7 @@ class Rollouts:
             self._put(group, failed)
 
     def released(self, agent: Agent) -> None:
-        """An operator put the phone back into service: it may try again what failed on it."""
+        """An operator put the phone back into service: see `rules.released`."""
         group = self._group_of(agent)
         if group is not None:
             self._put(group, rules.released(self._groups[group], agent.serial))

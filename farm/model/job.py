@@ -1,6 +1,7 @@
 """Jobs and attempts as plain values: what the queue decides about and the store keeps.
 
-A *job* is one piece of work for one phone. An *array* is several jobs submitted as one, each for another phone. An
+A *job* is one piece of work for one phone, or for several at once (`tune --devices`). An *array* is several jobs
+submitted as one, each for another phone. An
 *attempt* is one try of a job under one lease; its fence is that lease's.
 """
 
@@ -39,12 +40,12 @@ class AttemptState(StrEnum):
     FAILED = "failed"  # `error` says how, and by its fault whether another attempt follows
     CANCELLED = "cancelled"  # with its job
     YIELDED = "yielded"  # gave the phone to others at a candidate boundary; goes on later, not counted as a try
-    INTERRUPTED = "interrupted"  # the daemon died under it, or its toolchain was down; not counted as a try
+    INTERRUPTED = "interrupted"  # the daemon stopped or died under it, or the host's adb, hub or toolchain did; no try
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of work for one phone."""
+    """One piece of work."""
 
     id: str
     kind: str
@@ -65,7 +66,7 @@ class Job:
     attempts: int = 0  # begun so far, whatever became of them
     uncounted: int = 0  # of these, the yielded and interrupted ones
     not_before: datetime | None = None  # back-off
-    error: Mapping[str, object] | None = None  # as core/error_wire writes it
+    error: Mapping[str, object] | None = None  # as farm.common.errors.error_to_wire writes it
     ended_at: datetime | None = None
 
 

@@ -71,7 +71,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
-    """A device or pool reserved for one user for a time."""
+    """The devices of a selector, kept for one user during a window."""
 
     id: str
     selector: str

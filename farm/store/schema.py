@@ -224,7 +224,7 @@ event = Table(
 )
 Index("event_of_subject", event.c.subject, event.c.seq)
 
-# A device or pool for one user, for a time.
+# The devices of a selector, kept for one user during a window.
 reservation = Table(
     "reservation",
     metadata,

@@ -6,6 +6,7 @@ trial the moment it is measured, so a killed run goes on where it stopped.
 
 In the runner, a `CandidateQueue` gives each candidate that is built to a `MeasurementSlot`, a thread per phone with a
 reused session; `candidate.after_try` (pure) decides what becomes of a candidate whose try went wrong, and
-`phone_speed.SpeedJudge` scales what each phone measures. `phones` has their sources: a job's pool, leases of a user's
-script, or this host. A farm job runs all of it in its worker, `farm.FarmRunner` in a script.
+`phone_speed.SpeedJudge` scales what each phone measures. `phones` says what a source of phones does, and has that of
+this host; a job's pool is in `farm.jobs`, a user's leases in `farm.client`. A farm job
+runs all of it in its worker, `farm.FarmRunner` in a script.
 """

@@ -106,11 +106,11 @@ async def read_conditions(client: AdbClient, serial: str) -> dict[str, Any]:
         AdbError: the phone or the adb server did not do its part.
     """
     health, _ = await probe(client, serial, MOMENT_SECTIONS, timeout_s=CONDITIONS_TIMEOUT_S)
-    return moment_of(health)
+    return condition_of(health)
 
 
-def moment_of(health: Health) -> dict[str, Any]:
-    """Fields of a Moment; None for what is unknown."""
+def condition_of(health: Health) -> dict[str, Any]:
+    """Fields of a PhoneCondition; None for what is unknown."""
     battery = health.battery
     clocks = [clock for cluster in health.cpu if (clock := _allowed_khz(cluster)) is not None]
     governors = sorted({each.governor for each in health.cpu if each.governor})

@@ -10,16 +10,11 @@ import json
 import string
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.common.errors import Code, UserError
 from farm.common.selector import Selector, nearest, normalise, unique
 from farm.model.identity import DeviceIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from farm.model.identity import DeviceIdentity
 
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
 

@@ -31,7 +31,7 @@ def is_distinct(hardware_serial: str) -> bool:
 
 
 def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
-    """Whether both are known to be of one vendor and model (an update changes the fingerprint, not these)."""
+    """Whether both are known to be of one vendor, model and ABI (an update changes the fingerprint, not these)."""
     if one is None or other is None:
         return False
     return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)

@@ -6,6 +6,6 @@ table and remembers the last transitions. `recovery` has the recovery ladder as 
 against a fault; `recovery_steps` turns that action into a state.
 
 A typical call: a probe reports `FaultFound`; `decide` calls `recovery_steps.probe_reported`, which asks `next_action`
-and enters RECOVERING with the instruction `Reboot`. The agent reboots the phone; adb's list then brings `unlisted` and
-`Listed`, and the phone is identified, provisioned, started and checked again.
+and enters RECOVERING with the instruction `TakeAction(REBOOT)`. The agent reboots the phone;
+adb's list then brings `unlisted` and `Listed`, and the phone is identified, provisioned, started and checked again.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from farm.devices.health.probe.parse import parse_probe
-from farm.devices.health.probe_round import MOMENT_SECTIONS, moment_of
+from farm.devices.health.probe_round import MOMENT_SECTIONS, condition_of
 from tests.unit.devices.captures import capture, probe_answer
 
 UNKNOWN: dict[str, Any] = dict.fromkeys(
@@ -18,7 +18,7 @@ KGSL = "/sys/class/kgsl/kgsl-3d0"
 
 
 def moment(**sections: bytes) -> dict[str, Any]:
-    return moment_of(parse_probe(probe_answer(**sections), MOMENT_SECTIONS))
+    return condition_of(parse_probe(probe_answer(**sections), MOMENT_SECTIONS))
 
 
 def test_a_throttling_phone_on_a_cable_whose_headline_says_that_all_is_well() -> None:
