@@ -29,6 +29,9 @@ alias list [--json]
 alias set fast soc=sm8650
 auth audit [--json]
 auth list [--json]
+builder kubernetes --image farm:1
+builder list [--json]
+builder slurm --jobs 2
 bundle list [--json]
 bundle show {bundle} [--json]
 bundle verify {bundle}
@@ -78,6 +81,10 @@ alias remove absent
 auth new absent --role nonsense
 auth revoke absent
 bench absent.onnx --on android
+builder join nonsense
+builder remove absent
+builder start --folder absent
+builder token
 bundle add absent
 bundle promote absent
 bundle remove absent
