@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from farm.common.errors import HostError
 from farm.common.files import publish
+from farm.common.os_errors import free_in, hint_for
 
 COPY_CHUNK_BYTES = 1 << 20
 LOCK_TIMEOUT_S = 30.0  # holders keep it for milliseconds: renames and fsyncs only
@@ -28,19 +27,8 @@ def host_errors(doing: str, place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = f"free some room on the disk of {place} ({_free(place)} free) and try again; nothing was changed"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            hint = f"{place} must be writable for the user that runs farm (uid {os.geteuid()})"
-        else:
-            hint = f"check the disk of {place}"
+        hint = f"{place} ({free_in(place)}): {hint_for(error.errno)}; nothing was changed"
         raise HostError(f"{doing} failed: {error.strerror or error}", hint=hint, evidence=str(error)) from error
-
-
-def _free(place: Path) -> str:
-    with contextlib.suppress(OSError):
-        return f"{shutil.disk_usage(place).free / 1e6:.0f} MB"
-    return "an unknown amount"
 
 
 def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:

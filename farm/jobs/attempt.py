@@ -52,7 +52,7 @@ class AttemptHost(Protocol):
         """A way to the phone of one of the attempt's leases; "": the only one."""
         ...
 
-    async def abort_session(self, reason: str, lease: str) -> None:
+    async def abort_session(self, lease: str, reason: str) -> None:
         """That phone's session is stuck or broken: cut it and check the phone."""
         ...
 
@@ -181,7 +181,7 @@ class LiveAttempt:
                 offer = await self.host.open_session(_lease(fields))
                 return {"host": offer.host, "port": offer.port, "key": offer.key}
             case "session.abort":
-                await self.host.abort_session(text_field(fields, "reason"), _lease(fields))
+                await self.host.abort_session(_lease(fields), text_field(fields, "reason"))
             case "result":
                 self._conclude(fields)
             case _:

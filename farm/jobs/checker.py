@@ -37,7 +37,7 @@ class _Host:
         host, port = self.gate()
         return SessionOffer(host, port, self.key(self.device))
 
-    async def abort_session(self, reason: str, lease: str) -> None:
+    async def abort_session(self, lease: str, reason: str) -> None:
         """Nothing to cut: the phone is the fleet's, which acts on the report."""
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
@@ -81,7 +81,7 @@ class FarmChecker:
             HostError: the worker or its toolchain failed.
         """
         async with self._places:
-            payload = {"device": device, "golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
+            payload = {"golden": str(bundle.golden_dir), "kinds": [*bundle.golden_kinds]}
             task = Task(f"check-{secrets.token_hex(6)}", 0, WORKER, payload, self._limit_s)
             try:
                 found = await self._workers.run(bundle.toolchain, task, _Host(device, self._key, self._gate))

@@ -57,7 +57,7 @@ class LeaseHost:
         host, port = self.parts.gate()
         return SessionOffer(host, port, self.parts.leasing.new_match_key(lease, single_use=True))
 
-    async def abort_session(self, reason: str, lease: str) -> None:  # noqa: ARG002 - it has one
+    async def abort_session(self, lease: str, reason: str) -> None:  # noqa: ARG002 - it has one
         """Have the session cut and the phone looked at."""
         self.parts.leasing.abort(self.context.lease.id, reason)
 

@@ -1,6 +1,6 @@
 """The phones of a tuning run, as the runner sees them.
 
-Three sources exist: a job's pool (`farm.worker.daemon.WorkerChannel`), leases of a user's own script
+Three sources exist: a job's pool (`farm.worker.channel.DaemonChannel`), leases of a user's own script
 (`farm.client.tuning_phones`), and this very host (`HostPhones`): for `farm tune --on host`, for tests, and for trying a
 script without a farm. `python -m farm.tuning.phones OPTION...` is TVM's own RPC server with its key from the
 environment: every user of the host can read a command line in `ps`, and the key allows to run code here.

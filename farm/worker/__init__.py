@@ -1,6 +1,6 @@
 """What the workers of all kinds share. Runs in forks of the zygote and may import TVM.
 
-`zygote` imports TVM once and forks; `daemon.run` calls the `main` of a kind's worker module with a `WorkerChannel`.
+`zygote` imports TVM once and forks; `channel.run` calls the `main` of a kind's worker module with a `DaemonChannel`.
 `session` opens RPC sessions, loads a model on a phone and checks it, `timing` takes samples, `certificate` says under
 which conditions, `outputs` describes what the model computed. `checker` and `golden` check phones; `local` runs work on
 this host.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from farm.bundle.model import KIND_OPENCL
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from farm.worker.golden import CheckResult, run_golden
 from farm.worker.session import PhoneSession, on_phone, opened
 
 ALWAYS_THERE = "tvm.rpc.server.remove"  # every RPC server has it
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Run the bundle's golden kernels: for the CPU, and for OpenCL if it has any and the phone a driver.
 
     A phone without an OpenCL driver is a healthy phone; the detail says so.
@@ -34,17 +34,16 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
             found = _with_opencl(found, session, golden, daemon)
         elif found.ok:
             found = replace(found, detail=f"{found.detail}; its bundle has none for OpenCL")
-    return {"ok": found.ok, "detail": found.detail, "max_abs_error": min(found.max_abs_error, 1e300)}
+    return asdict(found)
 
 
-def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: WorkerChannel) -> CheckResult:
+def _with_opencl(cpu: CheckResult, session: PhoneSession, golden: Path, daemon: DaemonChannel) -> CheckResult:
     if not has_opencl(session):
         return replace(cpu, detail=f"{cpu.detail}; no OpenCL driver, so its golden kernels were not run")
     daemon.progress("running the golden kernels for OpenCL")
     with on_phone("running the golden kernels for OpenCL"):
         gpu = run_golden(session.raw, golden, KIND_OPENCL)
-    detail = f"{cpu.detail}; {gpu.detail}" if gpu.ok else gpu.detail
-    return CheckResult(gpu.ok, max(cpu.max_abs_error, gpu.max_abs_error), detail)
+    return replace(gpu, detail=f"{cpu.detail}; {gpu.detail}") if gpu.ok else gpu
 
 
 def has_opencl(session: PhoneSession) -> bool:

@@ -27,7 +27,7 @@ from farm.compiler.tvm_errors import end_of, first_line
 from farm.jobs.attempt import SessionOffer
 from farm.jobs.specs import ModelTask
 from farm.model.identity import target_key
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 
 # What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's
 # low memory killer ends the process instead, nothing is said: that is a worker which died.
@@ -109,8 +109,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     `needs_bytes`: memory that the step is known to need, 0 when unknown.
 
     Raises:
-        PhoneError: the phone said that it has no memory left.
-        PhoneError: all else.
+        PhoneError: `out_of_memory`: the phone said so; `session_failed`: all else.
     """
     try:
         yield
@@ -146,7 +145,7 @@ class FirstRun:
 
 
 def prepare(
-    task: ModelTask[Any], daemon: WorkerChannel, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
+    task: ModelTask[Any], daemon: DaemonChannel, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
 ) -> Build:
     """Everything that needs no phone: a library for it, inputs, and what its outputs should be; or all from the cache.
 
@@ -188,7 +187,7 @@ def prepare(
 
 
 @contextlib.contextmanager
-def session_to_phone(daemon: WorkerChannel) -> Iterator[PhoneSession]:
+def session_to_phone(daemon: DaemonChannel) -> Iterator[PhoneSession]:
     """A session of the attempt. When the phone fails in it, the daemon looks at the phone.
 
     Raises:
@@ -241,7 +240,7 @@ def first_run(built: Build, session: PhoneSession, report: Callable[[str], None]
     return FirstRun(machine, device, outputs, timings)
 
 
-def _killed(daemon: WorkerChannel, artifact: str, what: str) -> bool:
+def _killed(daemon: DaemonChannel, artifact: str, what: str) -> bool:
     """Whether the daemon holds the library guilty; the phone is looked after then."""
     try:
         return daemon.suspect(artifact, what)
@@ -249,7 +248,7 @@ def _killed(daemon: WorkerChannel, artifact: str, what: str) -> bool:
         return False
 
 
-def _records(task: ModelTask[Any], daemon: WorkerChannel) -> Path | None:
+def _records(task: ModelTask[Any], daemon: DaemonChannel) -> Path | None:
     if task.spec.records is None:
         return None
     folder = RECORDS / f"{task.spec.records[:16]}-{target_key(task.target)}"  # two sides may be for two targets

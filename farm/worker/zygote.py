@@ -51,7 +51,7 @@ PACKAGES = ("apache-tvm", "apache-tvm-ffi", "onnx", "numpy")  # their versions g
 # What children use: imported here once, in the order in which a missing one is most worth naming.
 PRELOADED = (
     "tvm", "tvm.relax", "tvm.rpc", "onnx.reference", "tvm.relax.frontend.onnx",
-    "farm.worker.daemon", "farm.kinds.bench.worker", "farm.kinds.compare.worker", "farm.kinds.run.worker",
+    "farm.worker.channel", "farm.kinds.bench.worker", "farm.kinds.compare.worker", "farm.kinds.run.worker",
     "farm.worker.checker",
 )  # fmt: skip
 
@@ -268,7 +268,7 @@ def main(arguments: list[str]) -> int:
     try:
         for module in PRELOADED:
             importlib.import_module(module)
-        from farm.worker.daemon import run
+        from farm.worker.channel import run
     except Exception:  # noqa: BLE001 - whatever a broken TVM raises at import is what the operator must see
         traceback.print_exc()  # the last line of our output: the supervisor reports it
         return 1

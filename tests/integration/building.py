@@ -11,7 +11,7 @@ import psutil
 
 from farm.kinds.tune import worker as tune
 from farm.tuning.builder import FarmBuilder
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from tests.support.candidates import builder_inputs, module
 from tests.support.whole_farm import until
 
@@ -24,7 +24,7 @@ def early() -> None:
     tune.early()
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Build one candidate that is right, or one that takes for ever."""
     kind = payload["kind"]
     with FarmBuilder(cache=Path.cwd(), server=tune.forked()) as builder:

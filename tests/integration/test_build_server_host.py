@@ -65,7 +65,7 @@ def test_without_disk_space_the_host_is_blamed_and_with_it_it_is_built(tmp_path:
     for kind, message, hint in full:
         assert kind == "CannotBuildError", message
         assert f"in {tmp_path} (0 MB free): No space left on device" in message
-        assert "no candidate is blamed" in hint
+        assert "no candidate counts as failed" in hint
     assert roomy[0] == "NoneType", roomy
     assert endless[0] == "BuildError"
     assert "more than 4 s" in endless[1]

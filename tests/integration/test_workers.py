@@ -51,7 +51,7 @@ class Host:
     async def serve(self, verb, fields):
         raise no_such_verb_error(verb)
 
-    async def abort_session(self, reason, lease):
+    async def abort_session(self, lease, reason):
         self.heard.put_nowait(("abort", {"reason": reason}))
 
     def progressed(self, step, fields):

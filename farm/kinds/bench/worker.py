@@ -18,7 +18,7 @@ from farm.kinds.bench.spec import BenchSpec
 from farm.measure.assess import Assessment, assess, best, measure_again
 from farm.measure.conditions import Conditions
 from farm.worker.certificate import VIRTUAL, MeasuringRun, about_build, measured, plain
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from farm.worker.profile import profile
 from farm.worker.session import FirstRun, first_run, on_phone, prepare, session_to_phone
 from farm.worker.timing import MS, SamplingPlan, TakenSamples, measure, timer_of
@@ -26,7 +26,7 @@ from farm.worker.timing import MS, SamplingPlan, TakenSamples, measure, timer_of
 TOLD_SAMPLES = 200  # of a standing: a histogram shows no more
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Benchmark one model on one phone.
 
     Raises:
@@ -58,7 +58,7 @@ def _timed(
     ran: FirstRun,
     read_kernel: Callable[[], float],
     kernel: str,
-    daemon: WorkerChannel,
+    daemon: DaemonChannel,
 ) -> dict[str, Any]:
     timer, plan, nominal_s = timer_of(ran.machine, ran.device), plan_of(task), task.nominals.get(kernel)
     remeasure = 0 if task.spec.repeat else task.spec.remeasure
@@ -106,7 +106,7 @@ def plan_of(task: ModelTask[BenchSpec]) -> SamplingPlan:
 
 
 def _report_standing(
-    daemon: WorkerChannel, step: str, half_width: float, taken: TakenSamples, found: Assessment
+    daemon: DaemonChannel, step: str, half_width: float, taken: TakenSamples, found: Assessment
 ) -> None:
     """Report the interval so far, and the latest samples as the clock showed them."""
     estimate = found.estimate

@@ -21,7 +21,7 @@ from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
 from farm.measure.interval import summarise
 from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import differences
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
 from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
@@ -29,7 +29,7 @@ from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, ch
 BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Compare two builds on one phone.
 
     Raises:
@@ -40,7 +40,7 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
     return _bundles(task, task.bundles, daemon) if task.bundles else _builds(task, daemon)
 
 
-def _builds(task: CompareTask, daemon: WorkerChannel) -> dict[str, Any]:
+def _builds(task: CompareTask, daemon: DaemonChannel) -> dict[str, Any]:
     sides = sides_of(task)
     with _prefixed("A"):
         a = prepare(sides[0], daemon, inputs=task.spec.inputs, all_or_none=True)
@@ -61,7 +61,7 @@ def _builds(task: CompareTask, daemon: WorkerChannel) -> dict[str, Any]:
     return {"unlike": unlike} | _report(pairs, certificate, (about_a, about_b), (pairs.a_s, pairs.b_s))
 
 
-def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: WorkerChannel) -> dict[str, Any]:
+def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: DaemonChannel) -> dict[str, Any]:
     check_versions(bundles, str(tvm.__version__))
     side, _ = sides_of(task)
     built = prepare(side, daemon, inputs=task.spec.inputs, all_or_none=True)
@@ -93,7 +93,7 @@ def _bundles(task: CompareTask, bundles: tuple[BundleUse, BundleUse], daemon: Wo
     return _report(pairs, certificate, (about[0], about[1]), (samples_a, samples_b))
 
 
-def _timed(a: Timer, b: Timer, task: CompareTask, daemon: WorkerChannel) -> tuple[PairedSamples, dict[str, Any]]:
+def _timed(a: Timer, b: Timer, task: CompareTask, daemon: DaemonChannel) -> tuple[PairedSamples, dict[str, Any]]:
     """The pairs, and their certificate but for `raw`."""
     before = daemon.conditions()
     started_at = datetime.now(UTC)

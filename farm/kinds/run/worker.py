@@ -8,14 +8,14 @@ from typing import Any
 
 from farm.jobs.specs import ModelTask, task_from_wire
 from farm.kinds.run.spec import RunSpec
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 from farm.worker.session import first_run, prepare, session_to_phone
 
 OUTPUTS = Path("outputs.npz")  # in the attempt's own folder
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Run one model once on one phone.
 
     Raises:

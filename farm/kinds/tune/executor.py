@@ -66,7 +66,7 @@ class PoolHost(KeepingHost):
         except NoSuchLeaseError as error:  # taken away in this very moment
             raise not_in_pool_error(lease) from error
 
-    async def abort_session(self, reason: str, lease: str) -> None:
+    async def abort_session(self, lease: str, reason: str) -> None:
         """Have that phone's session cut and the phone looked at; nothing happens when it has left the pool."""
         try:
             self.pool.check(lease)

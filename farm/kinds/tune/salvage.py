@@ -14,10 +14,10 @@ from farm.compiler.records import RECORDS, RecordSet, merge
 from farm.compiler.targets import ForeignRecordsError, records_for
 from farm.kinds.tune.run import MODEL, TUNING, summary
 from farm.kinds.tune.spec import SalvageTask
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Keep the records in the job's folder, with those of its prior that are about the same operators.
 
     Raises:

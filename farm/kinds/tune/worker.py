@@ -25,7 +25,7 @@ from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, 
 from farm.kinds.tune.spec import TuneTask
 from farm.tuning.build_process import BuildServerProcess, forked_server
 from farm.tuning.search import SearchOptions
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 
 SHORT_S = 3600.0  # a run so long ends in time without knowing what a build takes here
 END_PART = 0.25  # of what is not for the search: for what is under way, and again for TVM's own schedules
@@ -47,7 +47,7 @@ def forked() -> BuildServerProcess | None:
     return _forked.pop() if _forked else None
 
 
-def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
+def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """Tune one model.
 
     Raises:
@@ -84,7 +84,7 @@ def main(payload: Mapping[str, Any], daemon: WorkerChannel) -> dict[str, Any]:
     return {**found, **report, "records": kept}
 
 
-def _plan(task: TuneTask, daemon: WorkerChannel) -> TuningPlan:
+def _plan(task: TuneTask, daemon: DaemonChannel) -> TuningPlan:
     return TuningPlan(
         data=daemon.artifact(task.spec.model),
         name=task.spec.name,
@@ -110,7 +110,7 @@ def _plan(task: TuneTask, daemon: WorkerChannel) -> TuningPlan:
     )
 
 
-def _kept(records: RecordSet, model: str, task: TuneTask, daemon: WorkerChannel) -> dict[str, Any]:
+def _kept(records: RecordSet, model: str, task: TuneTask, daemon: DaemonChannel) -> dict[str, Any]:
     """Keep the records of the model of that key; returns where."""
     daemon.progress("keeping the records")
     artifact, count, name = daemon.put_artifact(packed(records)), len(records.records), task.spec.name
@@ -121,7 +121,7 @@ def _kept(records: RecordSet, model: str, task: TuneTask, daemon: WorkerChannel)
     return {"artifact": artifact, "version": version, "records": count, "name": name}
 
 
-def yielding(daemon: WorkerChannel, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+def yielding(daemon: DaemonChannel, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
     """Asks now and then whether the attempt should end; raises YieldedError when it should."""
     asked_s = clock()
 
@@ -135,7 +135,7 @@ def yielding(daemon: WorkerChannel, clock: Callable[[], float] = time.monotonic)
     return check
 
 
-def _prior(task: TuneTask, daemon: WorkerChannel) -> RecordSet | None:
+def _prior(task: TuneTask, daemon: DaemonChannel) -> RecordSet | None:
     if task.spec.prior is None:
         return None
     try:

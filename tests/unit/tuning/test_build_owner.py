@@ -18,11 +18,12 @@ import pytest
 
 from farm.common.errors import HostError
 from farm.common.frames import FrameReader, frame
+from farm.common.os_errors import host_errno
 from farm.tuning import build_process, placement_rules
 from farm.tuning.build_process import MAX_DEATHS, BuildError, BuildServerProcess
 from farm.tuning.builder import BuildOwner, FarmBuilder
 from farm.tuning.candidate import CandidateError, Measured
-from farm.tuning.host_faults import CannotBuildError, host_errno
+from farm.tuning.host_faults import CannotBuildError
 from farm.tuning.runner import CandidateQueue, QueuedCandidate
 from tests.support.waiting import until
 
@@ -220,6 +221,7 @@ def test_the_hosts_errno_is_found_behind_what_was_made_of_it() -> None:
     of_host = HostError("the linker does not run")
     of_host.__cause__ = OSError(errno.EMFILE, "Too many open files")
     assert host_errno(of_host) == errno.EMFILE
+    assert host_errno(PermissionError(errno.EACCES, "x")) == errno.EACCES
     assert host_errno(FileNotFoundError(errno.ENOENT, "x")) == host_errno(ValueError("x")) == 0
 
 

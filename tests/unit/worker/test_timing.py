@@ -10,7 +10,7 @@ from farm.common.errors import Code
 from farm.measure.comparison import ComparisonAnswer
 from farm.measure.conditions import Verdict
 from farm.worker.certificate import MeasuringRun, measured, plain
-from farm.worker.daemon import WorkerChannel
+from farm.worker.channel import DaemonChannel
 from farm.worker.timing import (
     SamplingPlan,
     block_size,
@@ -249,7 +249,7 @@ def test_what_is_no_number_is_none():
 
 
 def test_what_the_daemon_does_not_know_is_none():
-    moment = WorkerChannel.conditions(SimpleNamespace(call=lambda _: {"temperature_c": 31.0, "more": 5}))
+    moment = DaemonChannel.conditions(SimpleNamespace(call=lambda _: {"temperature_c": 31.0, "more": 5}))
     assert (moment.temperature_c, moment.throttle_status) == (31.0, None)
 
 

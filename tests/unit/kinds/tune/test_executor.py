@@ -102,7 +102,7 @@ async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
     for gone in ("L0", "L2", ""):  # L2 is taken away in this very moment
         with raises_code(Code.NOT_IN_POOL):
             await host.open_session(gone)
-    await host.abort_session("stuck", "L1")
+    await host.abort_session("L1", "stuck")
     assert host.parts.leasing.aborted == ("L1", "stuck")
 
 
@@ -185,7 +185,7 @@ async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
 
 
 async def test_no_session_of_others_is_cut(host):
-    await host.abort_session("mine now", "L7")
+    await host.abort_session("L7", "mine now")
     assert host.parts.leasing.aborted == ()
 
 

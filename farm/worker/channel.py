@@ -30,7 +30,7 @@ HEARTBEAT_S = 1.0  # the daemon gives a worker up after SILENCE_LIMIT_S without 
 LEAVE_S = 2.0
 
 
-class WorkerChannel:
+class DaemonChannel:
     """The daemon, as one attempt's worker sees it. Use it as a context manager: the heart beats inside.
 
     For an attempt with a pool it is the PhoneSource of farm.tuning.phones.
@@ -206,13 +206,13 @@ def _client(order: Spawn) -> ControlClient:
     )
 
 
-Main = Callable[[Mapping[str, Any], WorkerChannel], dict[str, Any]]
+Main = Callable[[Mapping[str, Any], DaemonChannel], dict[str, Any]]
 
 
 def run(order: Spawn) -> None:
     """Carry out one spawn order in this process."""
     early(order.task)
-    with WorkerChannel(order) as daemon:
+    with DaemonChannel(order) as daemon:
         daemon.hello(pid=os.getpid())
         try:
             main: Main = importlib.import_module(order.task).main

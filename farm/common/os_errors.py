@@ -1,0 +1,46 @@
+"""Errors of the operating system that a host is responsible for, by errno, with what its operator can do."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+_ROOM = "free some room there"
+_WRITABLE = "it must be writable for the user that runs farm"
+_FILES = "raise the limit of open files (ulimit -n), or run less at once"
+HINTS = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EACCES: _WRITABLE,
+    errno.EPERM: _WRITABLE,
+    errno.EROFS: _WRITABLE,
+    errno.EIO: "the kernel's log (dmesg) says what is wrong with the disk",
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.ENOMEM: "give this host more memory, or run less at once",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or run less at once",
+}
+
+
+def hint_for(number: int | None) -> str:
+    """What to do about an errno that came up in some folder."""
+    return HINTS.get(number or 0, "check that folder")
+
+
+def host_errno(error: BaseException) -> int:
+    """The errno in HINTS that an error, or what caused it, comes from; 0: none of the host's."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in HINTS:
+            return seen.errno
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return 0
+
+
+def free_in(folder: Path) -> str:
+    """How much room its disk has."""
+    try:
+        return f"{shutil.disk_usage(folder).free / 1e6:.0f} MB free"
+    except OSError:
+        return "its free room is not known"
