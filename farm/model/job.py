@@ -66,7 +66,8 @@ class Job:
     attempts: int = 0  # begun so far, whatever became of them
     uncounted: int = 0  # of these, the yielded and interrupted ones
     not_before: datetime | None = None  # back-off
-    error: Mapping[str, object] | None = None  # as farm.common.errors.error_to_wire writes it
+    # Why its latest attempt, or the job, ended; None while one runs. As farm.common.errors.error_to_wire writes it.
+    error: Mapping[str, object] | None = None
     ended_at: datetime | None = None
 
 

@@ -218,7 +218,7 @@ class JobTable(TableAccess):
         claim = (
             update(job)
             .where(job.c.id == begun.job, job.c.state == JobState.QUEUED, job.c.attempts == attempts_before)
-            .values(state=JobState.RUNNING, attempts=attempts_before + 1, not_before=None)
+            .values(state=JobState.RUNNING, attempts=attempts_before + 1, not_before=None, error=None)
         )
 
         def start(connection: Connection) -> None:

@@ -41,7 +41,7 @@ from farm.jobs.queue.model import (
     not_done,
     queue_error,
 )
-from farm.jobs.queue.retry import BACK_OFF, after_attempt
+from farm.jobs.queue.retry import BACK_OFF, after_attempt, begun
 from farm.model.job import FINAL, AttemptState, Job, JobState
 
 STANDS = {JobState.HELD: "is held", JobState.BLOCKED: "waits for others itself", JobState.RUNNING: "runs"}
@@ -233,7 +233,7 @@ class JobQueue:
         """The attempt was committed and works; the job is running."""
         entry = self._entry(job_id)
         self._go(entry, Phase.RUNNING)
-        self._become(entry, replace(entry.job, state=JobState.RUNNING, attempts=entry.job.attempts + 1))
+        self._become(entry, begun(entry.job))
         return self._decide(entry, now)
 
     def attempt_not_started(self, job_id: str, pause_s: float, now: ClockReading) -> tuple[Instruction, ...]:

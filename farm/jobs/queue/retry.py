@@ -21,6 +21,11 @@ BACK_OFF = BackOff(1.0, 60.0)
 MOST_CRASHES = 10  # a job under which the daemon died this often is likely what kills it
 
 
+def begun(job: Job) -> Job:
+    """The job once an attempt of it runs: the reasons of the attempts before are theirs, no longer the job's."""
+    return replace(job, state=JobState.RUNNING, attempts=job.attempts + 1, not_before=None, error=None)
+
+
 def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
     """The job as it is once its running attempt has ended with `outcome`.
 
@@ -35,9 +40,9 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
         case AttemptState.CANCELLED:
             return replace(job, state=JobState.CANCELLED, error=outcome.error, ended_at=now.at)
         case AttemptState.YIELDED:
-            return _again(replace(job, uncounted=job.uncounted + 1))
+            return _again(replace(job, uncounted=job.uncounted + 1, error=None))
         case AttemptState.INTERRUPTED:
-            job = replace(job, uncounted=job.uncounted + 1)
+            job = replace(job, uncounted=job.uncounted + 1, error=outcome.error)
             return _again(job) if outcome.crashes < MOST_CRASHES else _given_up(job, now)
         case AttemptState.FAILED:
             return _after_failure(job, outcome, now)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from farm.common.errors import PhoneError
 from farm.jobs.queue.model import ClockReading
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import AttemptState, JobState
@@ -31,6 +32,22 @@ async def test_a_killed_daemons_jobs_go_on(tmp_path):
         assert {again.job(each).state for each in array.ids} == {JobState.HELD}
         await again.ends(runs, {})
         await again.ends(waits, {})
+
+
+async def test_a_daemon_killed_in_the_second_attempt_leaves_no_reason_of_the_first(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1", "p2")
+    await farm.dispatcher.start()
+    job_id = await farm.one()
+    await farm.started()
+    farm.executor.end(job_id, PhoneError("the first phone hung"))
+    second = await farm.started()
+    assert farm.job(job_id).error is None
+    farm.crash()
+    async with running(path) as again:
+        assert again.job(job_id).error["code"] == "daemon_died"
+        first, second = again.store.jobs.attempts(job_id)
+        assert (first.error["message"], second.error["code"]) == ("the first phone hung", "daemon_died")
 
 
 async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):

@@ -102,6 +102,20 @@ def test_yielding_and_interruption_are_no_tries():
     assert job.attempts == job.uncounted == 7 * MOST_CRASHES
 
 
+@pytest.mark.parametrize("state", [AttemptState.YIELDED, AttemptState.INTERRUPTED])
+def test_a_jobs_reason_is_that_of_its_latest_attempt(state):
+    desk = Desk()
+    desk.add(a_job())
+    desk.run()
+    desk.end(outcome=failure(Fault.PHONE, "p1"))
+    assert desk.queue.job("a").error["message"] == "it broke"
+    desk.run()
+    assert desk.queue.job("a").error is None
+    reason = DIED if state is AttemptState.INTERRUPTED else None
+    desk.end(outcome=Outcome(state, reason))
+    assert desk.queue.job("a").error == reason
+
+
 @pytest.mark.parametrize(
     ("ends", "count"),
     [
