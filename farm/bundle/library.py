@@ -16,6 +16,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,10 +42,9 @@ from farm.bundle.storage import (
     host_errors,
     locked,
     sweep,
-    write_durably,
 )
 from farm.common.errors import Code, HostError, UserError
-from farm.common.files import hash_file, is_sha256, publish, short_hash, sync, sync_tree
+from farm.common.files import hash_file, is_sha256, publish, remove_leftover, short_hash, sync, sync_tree, written
 from farm.common.selector import did_you_mean
 
 MIN_PREFIX = 4  # digits of a hash that may stand for a bundle
@@ -138,7 +138,7 @@ class BundleLibrary:
                         added_at=datetime.now(UTC),
                         golden_files=_described(golden),
                     )
-                    write_durably(staging.path / MANIFEST, _MANIFEST.dump_json(manifest, indent=1) + b"\n")
+                    (staging.path / MANIFEST).write_bytes(_MANIFEST.dump_json(manifest, indent=1) + b"\n")
                     sync_tree(staging.path)
                 self._publish(staging, identity.hash, name)
             finally:
@@ -199,11 +199,12 @@ class BundleLibrary:
                     Code.BUNDLE_IN_USE,
                     hint="wait, or drain the devices that use it first",
                 )
-            for unused in going:
-                (self._names / unused).unlink(missing_ok=True)
-            sync(self._names)
-            if last:
-                self._discard(bundle.hash)
+            with closing(Staging(self._tmp)) as trash:  # first: on a full disk there may be no room for it
+                for unused in going:
+                    (self._names / unused).unlink(missing_ok=True)
+                sync(self._names)
+                if last:
+                    self._discard(bundle.hash, trash)
             return going, last
 
     def verify(self, name: str | None = None) -> tuple[BundleDamage, ...]:
@@ -227,36 +228,42 @@ class BundleLibrary:
             raise HostError(f"{path} must be a file, and is a folder", hint=f"move it away: mv {path} {self._root}")
 
     def _publish(self, staging: Staging, hash_: str, name: str) -> None:
-        """Move a finished bundle to its place, unless a sound one is there, and name it."""
+        """Move a finished bundle to its place, unless a sound one is there, and name it.
+
+        The name is on the disk before the bundle gets its place: a disk that fills up leaves no bundle without a name.
+        """
+        file = self._names / name
         with locked(self._root / "lock"):
-            if not self._is_sound(hash_):
-                if not (staging.path / MANIFEST).exists():
-                    raise HostError(f"bundle {short_hash(hash_)} was removed meanwhile", hint="add it again")
-                if (self._objects / hash_).exists():
-                    self._discard(hash_)
-                # The staging folder itself stays, with its lock: only what is in it moves.
-                ready = staging.path.with_name(f"{staging.path.name}.ready")
-                ready.mkdir()
-                for part in (MANIFEST, "files", "golden"):
-                    (staging.path / part).rename(ready / part)
-                for each in (ready, ready / "golden"):
-                    each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
-                publish(ready, self._objects / hash_)
-            file = self._names / name
-            write_durably(file, f"{hash_}\n".encode())
+            for left in self._names.glob(".*"):  # of a process that was killed
+                remove_leftover(left)
+            with written(file, f"{hash_}\n".encode()):
+                if not self._is_sound(hash_):
+                    self._place(staging, hash_)
             # The name given last is wanted, though the clock was once ahead.
-            newest = max(each.stat().st_mtime_ns for each in self._names.iterdir())
+            newest = max(each.lstat().st_mtime_ns for each in self._names.iterdir())
             if newest > file.stat().st_mtime_ns:
                 os.utime(file, ns=(newest + 1, newest + 1))
 
-    def _discard(self, hash_: str) -> None:
-        """Make an object vanish by one rename, then delete it. Under the lock only."""
-        trash = Staging(self._tmp)
-        try:
-            (self._objects / hash_).rename(trash.path / hash_)
-            sync(self._objects)
-        finally:
-            trash.close()
+    def _place(self, staging: Staging, hash_: str) -> None:
+        """Move a finished bundle to its place, where nothing or a damaged one is."""
+        if not (staging.path / MANIFEST).exists():
+            raise HostError(f"bundle {short_hash(hash_)} was removed meanwhile", hint="add it again")
+        # The staging folder itself stays, with its lock: only what is in it moves.
+        ready = staging.path.with_name(f"{staging.path.name}.ready")
+        ready.mkdir()
+        for part in (MANIFEST, "files", "golden"):
+            (staging.path / part).rename(ready / part)
+        for each in (ready, ready / "golden"):
+            each.chmod(0o755)  # workers of another user read golden kernels, whatever the daemon's umask is
+        if (self._objects / hash_).exists():
+            with closing(Staging(self._tmp)) as trash:
+                self._discard(hash_, trash)
+        publish(ready, self._objects / hash_)
+
+    def _discard(self, hash_: str, trash: Staging) -> None:
+        """Make an object vanish by one rename; it is deleted with `trash`. Under the lock only."""
+        (self._objects / hash_).rename(trash.path / hash_)
+        sync(self._objects)
 
     def _stored_hashes(self) -> tuple[str, ...]:
         stored = (path.name for path in self._objects.iterdir() if is_sha256(path.name) and path.is_dir())

@@ -157,14 +157,18 @@ def released(rollout: Rollout, serial: str) -> Rollout:
 def promoted(rollout: Rollout, bundle: str) -> Rollout:
     """An operator makes the bundle current: no canary; phones change in waves, and each still falls back.
 
+    A candidate stays one, with its trials, unless it is the bundle or the bundle is current already.
+
     Raises:
         UserError: it is current, not refused, and no candidate is in its way.
     """
     if bundle == rollout.current and not rollout.candidate and bundle not in rollout.refused:
         raise UserError("the bundle is current already", hint="farm bundle list")
     previous = rollout.previous if bundle == rollout.current else rollout.current
+    candidate = "" if bundle in (rollout.current, rollout.candidate) else rollout.candidate
+    trials = {serial: trial for serial, trial in rollout.trials.items() if candidate and trial.bundle == candidate}
     refused = _without(rollout.refused, bundle)
-    return replace(rollout, current=bundle, previous=previous, candidate="", refused=refused, trials={})
+    return replace(rollout, current=bundle, previous=previous, candidate=candidate, refused=refused, trials=trials)
 
 
 def rolled_back(rollout: Rollout, bundle: str, reason: str) -> Rollout:

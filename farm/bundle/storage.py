@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import time
@@ -13,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from farm.common.errors import HostError
-from farm.common.files import publish
+from farm.common.files import remove_leftover
 from farm.common.os_errors import free_in, hint_for
 
+log = logging.getLogger(__name__)
 COPY_CHUNK_BYTES = 1 << 20
 LOCK_TIMEOUT_S = 30.0  # holders keep it for milliseconds: renames and fsyncs only
 LOCK_POLL_S = 0.02
@@ -43,17 +45,6 @@ def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:
         writer.flush()
         os.fsync(writer.fileno())
     return digest.hexdigest(), size
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file by one with `content`: readers see the old or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.write_bytes(content)
-        publish(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -98,17 +89,20 @@ class Staging:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what processes that died left in `parent`."""
+    """Remove what processes that died left in `parent`; a line for each thing that stays."""
     for path in parent.iterdir():
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # its owner has just closed it; a file is not ours
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue  # its owner has just closed it
+        except OSError as error:
+            log.warning("%s is not farm's and stays: %s; remove it by hand", path, error.strerror or error)
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:
             continue  # its owner lives
         else:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_leftover(path)
         finally:
             os.close(descriptor)

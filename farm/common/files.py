@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EACCES, EISDIR
 from pathlib import Path
 
 from farm.common.errors import UserError
 
+log = logging.getLogger(__name__)
 SHA256_FORM = r"^[0-9a-f]{64}$"
 SHORT_HASH = 12  # digits shown to people; 48 bits: a farm with a thousand bundles has a collision once in 10^9 farms
 
@@ -74,6 +80,38 @@ def publish(part: Path, final: Path) -> None:
     sync_tree(part) if part.is_dir() else sync(part)
     part.replace(final)
     sync(final.parent)
+
+
+@contextmanager
+def written(path: Path, content: bytes) -> Iterator[None]:
+    """Write `content` beside `path` for good, and rename it to `path` after the block, which a full disk never runs.
+
+    Readers see the old file or the new one, never a part; an error leaves the old one.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(content)
+        sync(part)
+        yield
+        part.replace(path)
+        sync(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftover(path: Path) -> None:
+    """Delete a file, link or folder that a dead process left; what stays is one line in the log, with the reason."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return  # another process was faster
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)  # the rest of a folder
+        log.warning("%s is of no use and stays: %s; remove it by hand", path, error.strerror or error)
 
 
 def hash_file(path: Path, algorithm: str = "sha256") -> str:

@@ -362,7 +362,7 @@ def _files(folder: Path) -> list[tuple[Path, float, int]]:
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # an upload was completed or refused meanwhile
-            facts = path.stat()
+            facts = path.lstat()  # farm makes no links
             if stat.S_ISREG(facts.st_mode):
                 found.append((path, facts.st_mtime, facts.st_size))
     return found

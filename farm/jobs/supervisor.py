@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import os
-import shutil
 import signal
 import sys
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.common.errors import Code, HostError, UserError
+from farm.common.files import remove_leftover
 from farm.jobs.attempt import (
     AttemptHost,
     AttemptTimeoutError,
@@ -242,8 +242,8 @@ class Supervisor:
         """What workers of another user have compiled cannot be replaced or locked by ours."""
         uid = self._user.owner_of_given() if self._user else os.geteuid()
         for folder in (self._folder / "cache").iterdir():
-            if folder.stat().st_uid != uid:
-                shutil.rmtree(folder)
+            if folder.lstat().st_uid != uid:
+                remove_leftover(folder)
 
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:

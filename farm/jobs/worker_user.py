@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import farm
+from farm.common.files import remove_leftover
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +53,13 @@ class WorkerUser:
 
 
 def remove_tree(folder: Path, user: WorkerUser | None) -> None:
-    """Delete a folder that the user may have worked in, as far as it goes. Blocks."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if user is not None and user.by_group and folder.exists():
-        with suppress(OSError):
-            _see_out(_as_user(user, "rm", "-rf", "--", str(folder)))
+    """Delete a folder that the user may have worked in; what stays is a line in the log. Blocks."""
+    if user is not None and user.by_group:
         shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            with suppress(OSError):
+                _see_out(_as_user(user, "rm", "-rf", "--", str(folder)))
+    remove_leftover(folder)
 
 
 def kill_groups(groups: Collection[int], user: WorkerUser) -> None:
@@ -159,8 +161,9 @@ def let_in(user: WorkerUser, state_dir: Path) -> None:
     Call it when everything in it has been made. Raises OSError.
     """
     for entry in state_dir.iterdir():
-        if entry.name not in OPEN and not entry.is_symlink():
-            entry.chmod(stat.S_IMODE(entry.stat().st_mode) & ~0o077)
+        mode = stat.S_IMODE(entry.lstat().st_mode)
+        if entry.name not in OPEN and not entry.is_symlink() and mode & 0o077:
+            entry.chmod(mode & ~0o077)
     for name in OPEN:
         (state_dir / name).mkdir(exist_ok=True)
         (state_dir / name).chmod(0o711)

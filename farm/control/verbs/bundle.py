@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains, check_pair, examine
 from farm.jobs.zygote import Toolchain
 from farm.store.database import run_to_completion
+
+ADDS_AT_ONCE = 2  # each copies files and compiles for up to minutes; a thread goes on although its caller left
 
 
 class BundleVerbs(VerbGroup):
@@ -51,6 +55,7 @@ class BundleVerbs(VerbGroup):
         self._in_use = in_use
         self._rollouts = rollouts
         self._changed = changed
+        self._adders = ThreadPoolExecutor(ADDS_AT_ONCE, "farm-bundle-add")  # all else that waits keeps its threads
         self._verified = SharedCall(self._verify)
         self._verify_lock = asyncio.Lock()  # of those who verify: each reads a bundle whole, in one of a few threads
 
@@ -63,14 +68,8 @@ class BundleVerbs(VerbGroup):
         def progress(step: str) -> None:
             asyncio.run_coroutine_threadsafe(call.progress(step=step), loop)
 
-        bundle = await asyncio.to_thread(
-            self._library.add,
-            Path(folder),
-            name=name,
-            toolchain=toolchain,
-            compile_golden=compiler,
-            progress=progress,
-        )
+        add = partial(self._library.add, Path(folder), name=name, toolchain=toolchain, compile_golden=compiler)
+        bundle = await loop.run_in_executor(self._adders, partial(add, progress=progress))
         await self._changed(bundle.hash)
         return self._row(bundle)
 

@@ -242,3 +242,12 @@ async def test_a_large_upload_is_never_in_memory_whole(door, tmp_path):
         tracemalloc.stop()
     assert door.artifacts.path(sha256).stat().st_size == LARGE_BYTES
     assert peak < LARGE_BYTES / 10  # of door and client together
+
+
+async def test_what_others_left_in_the_artifact_folder_stops_no_start(tmp_path):
+    for place in (tmp_path, tmp_path / "partial"):
+        place.mkdir(exist_ok=True)
+        (place / "loop").symlink_to(place / "loop")
+        (place / "folder").mkdir()
+    folder = ArtifactFolder(tmp_path)
+    assert folder.used_bytes == folder.drop_unneeded() == 0

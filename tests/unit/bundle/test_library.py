@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -370,6 +371,60 @@ class TestDisk:
         assert "free some room" in caught.value.hint
         assert list((tmp_path / "bundles" / "tmp").iterdir()) == []
         assert library.list() == ()
+
+    @pytest.mark.parametrize("fails", ["write_bytes", "mkdir"])
+    def test_full_at_the_last_step_changes_nothing(
+        self, library: BundleLibrary, android: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+    ) -> None:
+        """An add cannot write the name; a removal has no room for the folder that it moves through."""
+        names, real = tmp_path / "bundles" / "names", getattr(Path, fails)
+        if fails == "mkdir":
+            library.add(android, name="main", compile_golden=golden)
+        before = library.list()
+
+        def full(path: Path, *args: object, **options: object) -> object:
+            if fails == "mkdir" or path.parent == names:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(path, *args, **options)
+
+        monkeypatch.setattr(Path, fails, full)
+        with pytest.raises(HostError, match="main failed: No space left on device"):
+            library.remove("main") if before else library.add(android, name="main", compile_golden=golden)
+        monkeypatch.undo()
+        assert library.list() == before
+        assert [each.name for each in names.iterdir()] == [name for each in before for name in each.names]
+
+    def test_what_is_left_in_the_temporary_folder_fails_no_add(
+        self,
+        library: BundleLibrary,
+        android: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        tmp, names, rmtree = tmp_path / "bundles" / "tmp", tmp_path / "bundles" / "names", shutil.rmtree
+        (tmp / "loop").symlink_to(tmp / "loop")
+        (tmp / "link").symlink_to(tmp_path)
+        (tmp / "old").mkdir()
+        (tmp / "mount").mkdir()
+        (names / ".main.0").touch()
+        (names / "loop").symlink_to(names / "loop")
+
+        def busy(path: Path, *, ignore_errors: bool = False) -> None:
+            if path.name == "mount" and not ignore_errors:
+                raise OSError(errno.EBUSY, "Device or resource busy")
+            if path.name != "mount":
+                rmtree(path, ignore_errors=ignore_errors)
+
+        monkeypatch.setattr(shutil, "rmtree", busy)
+        library.add(android, name="main", compile_golden=golden)
+        assert sorted(record.message for record in caplog.records) == [
+            f"{tmp}/link is not farm's and stays: Not a directory; remove it by hand",
+            f"{tmp}/loop is not farm's and stays: Not a directory; remove it by hand",
+            f"{tmp}/mount is of no use and stays: Device or resource busy; remove it by hand",
+        ]
+        assert sorted(each.name for each in tmp.iterdir()) == ["link", "loop", "mount"]
+        assert sorted(each.name for each in names.iterdir()) == ["loop", "main"]
 
     def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

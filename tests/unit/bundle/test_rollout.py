@@ -385,6 +385,20 @@ def test_rollback_of_the_current_bundle_keeps_the_candidate() -> None:
     assert (after.current, after.candidate, after.trials) == (OLD, NEWER, trying)
 
 
+def test_promotion_of_another_bundle_keeps_the_candidate() -> None:
+    lab = Lab()
+    lab.add(NEW)
+    lab.rollout = promoted(lab.rollout, NEW)
+    lab.add(NEWER)
+    lab.step()
+    trying = {serial: trial for serial, trial in lab.rollout.trials.items() if trial.bundle == NEWER}
+    assert trying
+    after = promoted(lab.rollout, OLD)
+    assert (after.current, after.previous, after.candidate, after.trials) == (OLD, NEW, NEWER, trying)
+    withdrawn = promoted(lab.rollout, NEW)
+    assert (withdrawn.current, withdrawn.candidate, withdrawn.trials) == (NEW, "", {})
+
+
 def test_a_candidate_is_withdrawn_by_rollback() -> None:
     lab = Lab()
     lab.add(NEW)

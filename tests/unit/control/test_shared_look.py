@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +16,13 @@ from farm.common.errors import UserError
 from farm.common.tasks import SharedCall
 from farm.control.verbs import doctor as doctor_verbs
 from farm.control.verbs import handler
-from farm.control.verbs.bundle import BundleVerbs
+from farm.control.verbs import store as store_verbs
+from farm.control.verbs.bundle import ADDS_AT_ONCE, BundleVerbs
 from farm.control.verbs.doctor import DoctorVerbs
+from farm.control.verbs.store import StoreVerbs
 from tests.support.waiting import until
+
+LIMIT_S = 20.0  # of a test that has failed
 
 
 class Looks:
@@ -112,3 +118,51 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_caller
     assert [each["name"] for each in answers] == asked
     assert all(each["differences"] == ["x: differs"] for each in answers)
     assert sorted(verified) == ["o", "t"]
+
+
+async def test_six_adds_at_once_leave_threads_to_the_others() -> None:
+    """Adds took the threads of the default pool, six on two cores, and reads of the store waited behind them."""
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    class Library:
+        def add(self, _folder: Path, *, name: str, **_options: object) -> Any:
+            begun.append(name)
+            go_on.wait(LIMIT_S)
+            raise UserError("no folder")
+
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(6))
+    verbs = BundleVerbs(Library(), lambda _toolchain: None, *[SimpleNamespace()] * 3)  # type: ignore[arg-type]
+    names = [f"bundle-{number}" for number in range(6)]
+    adds = [asyncio.ensure_future(handler(verbs.add)(call(folder="/x", name=name))) for name in names]
+    try:
+        await until(lambda: len(begun) == ADDS_AT_ONCE)
+        for add in adds[:ADDS_AT_ONCE]:
+            add.cancel()  # its thread goes on
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), LIMIT_S) == ADDS_AT_ONCE
+    finally:
+        go_on.set()
+    ends = await asyncio.gather(*adds, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * ADDS_AT_ONCE + [UserError] * 4
+
+
+async def test_copies_of_the_store_leave_threads_to_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Path] = []
+    go_on = threading.Event()
+
+    def copied(_where: Path, to: Path) -> Path:
+        begun.append(to)
+        go_on.wait(LIMIT_S)
+        to.touch()
+        return to
+
+    monkeypatch.setattr(store_verbs, "back_up", copied)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    verbs = StoreVerbs(SimpleNamespace(), tmp_path, SimpleNamespace())  # type: ignore[arg-type]
+    copies = [asyncio.ensure_future(handler(verbs.backup)(call(path=str(tmp_path / f"{each}")))) for each in range(3)]
+    try:
+        await until(lambda: bool(begun))
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: len(begun)), LIMIT_S) == 1
+    finally:
+        go_on.set()
+    assert len(await asyncio.gather(*copies)) == 3

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,3 +102,30 @@ async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):
         assert not supervisor.problems()
     finally:
         await supervisor.stop()
+
+
+async def test_what_cannot_be_removed_at_a_start_is_a_line_and_the_start_goes_on(tmp_path, monkeypatch, caplog):
+    cache, attempts = tmp_path / "cache", tmp_path / "attempts"
+    attempts.mkdir()
+    (cache / "mount").mkdir(parents=True)
+    (cache / "loop").symlink_to(cache / "loop")
+    (attempts / "a file").touch()
+    (attempts / "loop").symlink_to(attempts / "loop")
+    rmtree = shutil.rmtree
+
+    def busy(path, *, ignore_errors=False):
+        if path == cache / "mount":
+            if not ignore_errors:
+                raise OSError(errno.EBUSY, "Device or resource busy")
+        else:
+            rmtree(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    monkeypatch.setattr(os, "geteuid", lambda: 1_234)  # all of it is another user's
+    supervisor = Supervisor((), tmp_path, listener=None)
+    await supervisor.start()
+    await supervisor.stop()
+    line = f"{cache / 'mount'} is of no use and stays: Device or resource busy; remove it by hand"
+    assert [record.message for record in caplog.records] == [line]
+    assert [path.name for path in cache.iterdir()] == ["mount"]
+    assert not list(attempts.iterdir())
