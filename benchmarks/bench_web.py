@@ -197,12 +197,11 @@ async def add_phones(database: Path) -> None:
     """Phones that were adopted once."""
     store = Store.open(database)
     try:
-        await store.devices.save_together(
-            [
-                DeviceRecord(f"absent-serial-{number}", f"absent-{number}", pool="lab", adopted=True)
-                for number in range(1, DEVICES - LIVE + 1)
-            ]
-        )
+        phones = [
+            DeviceRecord(f"absent-serial-{number}", f"absent-{number}", pool="lab", adopted=True)
+            for number in range(1, DEVICES - LIVE + 1)
+        ]
+        await store.devices.replace([phone.serial for phone in phones], phones)
     finally:
         store.close()
 

@@ -163,8 +163,7 @@ class Fleet:
                 self.registry.remember_health(agent.serial, agent.health, agent.read_at)
             closing = [agent.close() for agent in self.agents.values()]
             await asyncio.gather(*self._tasks, *closing, return_exceptions=True)
-            await self.registry.close()
-            await self.recovery.log.close()
+            await asyncio.gather(self.registry.close(), self.recovery.log.close())
 
     async def _follow_list(self) -> None:
         async for snapshot in self.watcher.snapshots():

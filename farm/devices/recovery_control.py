@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -38,9 +36,8 @@ from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.power.switchboard import Switchboard
 from farm.model.device import DeviceView
 from farm.model.health import DeviceFault
-from farm.store.database import RETRY_S
+from farm.store.database import BackgroundWrites
 from farm.store.devices import QuarantineRecord, RecoveryRecord
-from farm.store.writer import StoreWriteError
 
 if TYPE_CHECKING:
     from farm.devices.fleet import Fleet
@@ -70,9 +67,8 @@ class RecoveryLog:
         self.in_thread = book.in_thread
         self._clock = clock
         self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
-        self._unwritten: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()  # the device's name, the write
-        self._writer: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._writes = BackgroundWrites()
+        self.close = self._writes.close
         self._spent: dict[str, list[tuple[RecoveryAction, float]]] = {}
         self._wrong: dict[str, list[float]] = {}
         self._kept: dict[str, QuarantineRecord] = {}
@@ -105,18 +101,12 @@ class RecoveryLog:
 
     def begin(self) -> None:
         """The daemon serves: actions that were under way when the one before ended are over."""
-        self._write("the daemon", partial(self._book.redate, self._clock()))
-        self._write("the daemon", partial(self._book.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
+        self._write(partial(self._book.redate, self._clock()))
+        self._write(partial(self._book.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
         for serial in self._let_go:
-            self._write(serial, partial(self._book.remove_quarantine, serial))
+            self._write(partial(self._book.remove_quarantine, serial))
         for row, took_s in self._over:
-            self._write("the daemon", partial(self._book.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
-
-    async def close(self) -> None:
-        """Wait until everything is kept, or cannot be."""
-        self._closing.set()
-        if self._writer is not None:
-            await self._writer
+            self._write(partial(self._book.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
 
     async def promise(self, serial: str, reason: str) -> None:
         """Keep an operator's quarantine before the life cycle takes it and adds its evidence.
@@ -131,7 +121,7 @@ class RecoveryLog:
         """A promised quarantine did not come: what is believed is kept."""
         row = self._kept.get(serial)
         remove = partial(self._book.remove_quarantine, serial)
-        self._write(serial, remove if row is None else partial(self._book.add_quarantine, row))
+        self._write(remove if row is None else partial(self._book.add_quarantine, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
         """A device's first state with what is remembered of it."""
@@ -164,7 +154,7 @@ class RecoveryLog:
         for is_quarantine in (False, True):
             if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
                 self._open[to, is_quarantine] = open_row
-        self._write(to, partial(self._book.change_serial, serial, to))
+        self._write(partial(self._book.change_serial, serial, to))
 
     def recovery_changed(self, serial: str, name: str, before: LifecycleState, after: LifecycleState) -> None:
         """Publish and store the changes of recovery between two states of a device."""
@@ -175,7 +165,7 @@ class RecoveryLog:
         if after.quarantine is not before.quarantine:
             self._quarantine_changed(serial, name, after.quarantine)
         if after.proven and after.proven != before.proven:
-            self._write(name, partial(self._book.set_proven, serial, after.proven))
+            self._write(partial(self._book.set_proven, serial, after.proven))
 
     def _began(self, serial: str, name: str, taken: ActionUnderWay, *, quarantine: bool = False) -> None:
         at, step = self._clock(), STEPS[taken.action]
@@ -191,7 +181,7 @@ class RecoveryLog:
             what=step.what,
         )
         record = RecoveryRecord(row, serial, name, taken.action.value, taken.fault.value, taken.cause, at)
-        self._write(name, partial(self._book.begin, record))
+        self._write(partial(self._book.begin, record))
 
     def _ended(self, serial: str, name: str, ended: EndedAction, *, quarantine: bool = False) -> None:
         row, _ = self._open.pop((serial, quarantine), ("", None))
@@ -205,7 +195,7 @@ class RecoveryLog:
             took_s=round(ended.took_s, 3),
         )
         if row:
-            self._write(name, partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
+            self._write(partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
 
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
         former = self._kept.pop(serial, None)
@@ -226,35 +216,10 @@ class RecoveryLog:
             )
             self._kept[serial] = record
         remove = partial(self._book.remove_quarantine, serial)
-        self._write(name, remove if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
+        self._write(remove if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
 
-    def _write(self, name: str, write: Callable[[], Awaitable[None]]) -> None:
-        """Keep it after what was to be kept before, as soon as the store can."""
-        self._unwritten.append((name, write))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_all(), name="recovery log")
-
-    async def _write_all(self) -> None:
-        waiting = False
-        while self._unwritten:
-            name, write = self._unwritten[0]
-            try:
-                await write()
-            except StoreWriteError as error:
-                if self._closing.is_set():
-                    log.error("%d steps of recovery are lost: %s", len(self._unwritten), error)  # noqa: TRY400
-                    return
-                if not waiting:
-                    log.warning("%s: what recovery did is kept in memory until it can be written: %s", name, error)
-                waiting = True
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closing.wait(), RETRY_S)
-                continue
-            except FarmError as error:
-                log.error("%s: what recovery did could not be kept: %s", name, error)  # noqa: TRY400 - said in full
-            except Exception:  # what comes after it must be kept all the same
-                log.exception("%s: what recovery did could not be kept", name)
-            self._unwritten.popleft()
+    def _write(self, write: Callable[[], Awaitable[None]]) -> None:
+        self._writes.add("steps of recovery", write)
 
 
 REBOOT_ASKED_S = 15.0  # a phone takes the request in well below a second; adb's own patience is 10 s

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -22,7 +20,7 @@ from farm.devices.identity.naming_rules import (
 )
 from farm.model.health import Health
 from farm.model.identity import DeviceIdentity
-from farm.store.database import run_to_completion
+from farm.store.database import BackgroundWrites, run_to_completion
 from farm.store.devices import DeviceRecord
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ _LABEL_HINT = "KEY=VALUE of letters, digits and . _ -; an empty value removes th
 _LEARNED = ("hardware_serial", "identity", "health", "health_at")  # what farm finds out; the rest is ordered
 _OPTION_HINTS = {"name": "farm device set NAME --name NEW", "pool": "farm device set NAME --pool POOL"}
 Called = tuple[str, Mapping[str, str], tuple[str, ...]]  # pool, labels, aliases
-
-log = logging.getLogger(__name__)
 
 
 class DeviceRegistry:
@@ -47,15 +43,12 @@ class DeviceRegistry:
         # Read before the first order: an order about a device must build on what is remembered of it.
         self._records = {record.serial: record for record in book.all()}
         self._called: dict[str, tuple[object, Called]] = {}  # by serial: what the names follow from, and these
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._writes = BackgroundWrites()
+        self.close = self._writes.close
 
     def records(self) -> tuple[DeviceRecord, ...]:
         """Every remembered device."""
         return tuple(self._records.values())
-
-    async def close(self) -> None:
-        """Wait until everything is kept."""
-        await asyncio.gather(*self._keeping, return_exceptions=True)
 
     # -- records --
 
@@ -86,19 +79,19 @@ class DeviceRegistry:
             raise
 
     def save_soon(self, record: DeviceRecord, *, instead_of: str = "") -> None:
-        """Believe a record now and keep it soon: after a crash in between, the same rule decides the same again."""
+        """Believe a record now and store it soon: after a crash in between, the same rule decides the same again."""
         if instead_of:
             self._records.pop(instead_of, None)
         self._records[record.serial] = record
-        self._keep_soon(self._keep(record.serial, instead_of), record.name)
+        self._store_soon(record.serial, *([instead_of] if instead_of else ()))
 
     def trade_soon(self, one: DeviceRecord, other: DeviceRecord) -> None:
-        """Two devices have each other's serial: believe it now and keep it soon."""
+        """Two devices have each other's serial: believe it now and store it soon."""
         self._records[one.serial], self._records[other.serial] = (
             replace(other, serial=one.serial),
             replace(one, serial=other.serial),
         )
-        self._keep_soon(self._keep_traded((one.serial, other.serial)), f"{one.name} and {other.name}")
+        self._store_soon(one.serial, other.serial)
 
     async def forget(self, serial: str) -> None:
         """Remove a record."""
@@ -152,27 +145,14 @@ class DeviceRegistry:
             learned = {name: getattr(now, name) for name in _LEARNED}
             self._records[record.serial] = replace(before, **learned)
 
-    def _keep_soon(self, keeping: Coroutine[object, object, None], names: str) -> None:
-        task = asyncio.create_task(keeping, name=f"keep {names}")
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+    def _store_soon(self, *serials: str) -> None:
+        """Store what is believed of these devices by then: a record as it is now may be an old one."""
 
-    async def _keep_traded(self, serials: Sequence[str]) -> None:
-        records = [record for serial in serials if (record := self._records.get(serial)) is not None]
-        try:
-            await self._book.save_together(records)
-        except FarmError as error:
-            log.warning("%s could not be kept in the store: %s", " and ".join(serials), error)
+        async def store() -> None:
+            records = [record for serial in serials if (record := self._records.get(serial)) is not None]
+            await self._book.replace(serials, records)
 
-    async def _keep(self, serial: str, instead_of: str) -> None:
-        """Write what is believed by now: a record as it was when this was asked for may be an old one."""
-        try:
-            if instead_of and instead_of not in self._records:
-                await self._book.forget(instead_of)
-            if (record := self._records.get(serial)) is not None:
-                await self._book.save(record)
-        except FarmError as error:
-            log.warning("%s could not be kept in the store: %s", serial, error)
+        self._writes.replace(" and ".join(serials), store)
 
     # -- names --
 

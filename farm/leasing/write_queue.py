@@ -6,9 +6,7 @@ is given up, and the device's next entry follows. While the store cannot write, 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,10 +15,8 @@ from typing import Any
 
 from farm.common.events import Event, EventDraft, EventLog
 from farm.model.requests import Lease
-from farm.store.database import WriteRetrier
+from farm.store.database import BackgroundWrites
 from farm.store.leases import LeaseRecord, LeaseTable
-
-FLUSH_LIMIT_S = 5.0  # a stopping daemon's last entries: a commit takes milliseconds, or the disk is full for long
 
 log = logging.getLogger(__name__)
 
@@ -73,25 +69,31 @@ class LeaseWrite:
 
 
 class LeaseWriteQueue:
-    """Entries on their way to the store. One task per device that has any."""
+    """Entries on their way to the store."""
 
     def __init__(self, events: EventLog) -> None:
-        self._loop = asyncio.get_running_loop()
         self._events = events
-        self._queues: dict[str, deque[LeaseWrite]] = {}  # by device
-        self._tasks: set[asyncio.Task[None]] = set()
         self._refused: set[str] = set()  # devices whose last entry was refused
-        self._retrier = WriteRetrier()
+        self._writes = BackgroundWrites()
+        self.store_problem = self._writes.on_store_problem
+        self.flush = self._writes.close
 
     def add(self, device: str, entry: LeaseWrite) -> None:
         """Write `entry` after what was added for this device before."""
-        if (queue := self._queues.get(device)) is not None:
-            queue.append(entry)
-            return
-        queue = self._queues[device] = deque((entry,))
-        task = self._loop.create_task(self._write(device, queue), name=f"leases of {device}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def done(value: object) -> None:
+            if not entry.dropped:
+                self._refused.discard(device)
+                entry.done(value)
+
+        def refused(error: Exception) -> None:
+            # The first refusal is news, repeats are noise.
+            level = logging.DEBUG if device in self._refused else logging.ERROR
+            log.log(level, "a lease of %s cannot be written and is given up: %s", device, error, exc_info=error)
+            self._refused.add(device)
+            entry.refused()
+
+        self._writes.add(f"leases of {device}", partial(self._try, entry), done, refused)
 
     def end(self, table: LeaseTable, lease: Lease, granted_at: datetime, now_s: float, reason: str) -> None:
         """Write the end of `lease`, at `now_s` of the clock that it was granted by.
@@ -111,46 +113,6 @@ class LeaseWriteQueue:
         if not entry.writing:
             entry.dropped = True
         return entry.dropped
-
-    def store_problem(self, failing: bool) -> None:
-        """The store cannot write, or can again."""
-        self._retrier.on_store_problem(failing)
-
-    async def flush(self) -> None:
-        """Wait until everything is written, FLUSH_LIMIT_S at most; what is left is given up."""
-        deadline = self._loop.time() + FLUSH_LIMIT_S
-        while self._tasks and (left := deadline - self._loop.time()) > 0:
-            await asyncio.wait(tuple(self._tasks), timeout=left)  # an entry's end may add another
-        unwritten = tuple(self._tasks)
-        for task in unwritten:
-            task.cancel()
-        if unwritten:
-            log.error("leases of %d devices could not be written; the next start ends them", len(unwritten))
-        await asyncio.gather(*unwritten, return_exceptions=True)
-
-    async def _write(self, device: str, queue: deque[LeaseWrite]) -> None:
-        while queue:
-            try:
-                await self._settle(device, queue[0])
-            except Exception:
-                log.exception("what follows a written lease of %s failed", device)
-            queue.popleft()
-        del self._queues[device]
-
-    async def _settle(self, device: str, entry: LeaseWrite) -> None:
-        """Write an entry, unless it was taken back by then, and call its owner back."""
-        try:
-            value = await self._retrier.write(partial(self._try, entry), f"leases of {device}")
-        except Exception as error:
-            # The first refusal is news, repeats are noise.
-            level = logging.DEBUG if device in self._refused else logging.ERROR
-            log.log(level, "a lease of %s cannot be written and is given up: %s", device, error, exc_info=error)
-            self._refused.add(device)
-            entry.refused()
-            return
-        if not entry.dropped:
-            self._refused.discard(device)
-            entry.done(value)
 
     async def _try(self, entry: LeaseWrite) -> object:
         """Write an entry once. Between two tries it may be taken back."""

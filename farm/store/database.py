@@ -3,7 +3,7 @@
 The event loop reads through `read` and `in_thread`: a server that does not answer must not hold it.
 
 `run_to_completion` and `WriteRetrier` are for changes that are stored first and then made in memory: both happen or
-neither does.
+neither does. `BackgroundWrites` are for changes that hold in memory already and must be stored.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial, wraps
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
@@ -35,7 +36,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
-from farm.common.errors import Code, HostError
+from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import Event, UncommittedEvents
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
@@ -48,6 +49,7 @@ MOST_NAMED = 1000  # names in one statement: databases bound its parameters (Pos
 
 T = TypeVar("T")
 CANCEL_LIMIT_S = 5.0  # how long a cancelled caller waits: a commit takes milliseconds, or the disk is full for long
+FLUSH_LIMIT_S = 5.0  # a stopping daemon's last writes: a commit takes milliseconds, or the disk is full for long
 RETRY_S = 1.0  # a store that reports when it can write again is asked at once; this is for one that does not
 P = ParamSpec("P")
 logger = logging.getLogger(__name__)
@@ -344,3 +346,83 @@ class WriteRetrier:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
                     await self._writable.wait()
+
+
+@dataclass(slots=True, eq=False)
+class _BackgroundWrite:
+    write: Callable[[], Awaitable[Any]]
+    done: Callable[[Any], None]
+    refused: Callable[[Exception], None]
+
+
+class BackgroundWrites:
+    """Writes that no caller waits for: one after the other per subject, each repeated until the store can write.
+
+    A subject names the change in the log. One task for each subject that has any.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[_BackgroundWrite]] = {}  # by subject; the first is being written
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retrier = WriteRetrier()
+        self.on_store_problem = self._retrier.on_store_problem
+
+    def add(
+        self,
+        subject: str,
+        write: Callable[[], Awaitable[T]],
+        done: Callable[[T], None] = lambda _: None,
+        refused: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Call `write` after what was added for this subject before, then `done` with its value.
+
+        `refused` is called with the error of a write that the store will never take; without it the error is logged.
+        """
+        entry = _BackgroundWrite(write, done, refused or partial(_log_refused, subject))
+        if (queue := self._queues.get(subject)) is not None:
+            queue.append(entry)
+            return
+        queue = self._queues[subject] = deque((entry,))
+        task = asyncio.create_task(self._write(subject, queue), name=f"store {subject}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def replace(self, subject: str, write: Callable[[], Awaitable[object]]) -> None:
+        """`add` in place of the subject's writes that wait: for a `write` that stores the newest state."""
+        queue = self._queues.get(subject)
+        while queue is not None and len(queue) > 1:
+            queue.pop()
+        self.add(subject, write)
+
+    async def close(self) -> None:
+        """Wait until everything is written, FLUSH_LIMIT_S at most; what is left is given up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_LIMIT_S):
+                while self._tasks:  # a write's end may add another
+                    await asyncio.wait(tuple(self._tasks))
+        unwritten = tuple(self._tasks)
+        for task in unwritten:
+            task.cancel()
+        if unwritten:
+            logger.error("not stored before the end: %s", ", ".join(sorted(self._queues)))
+        await asyncio.gather(*unwritten, return_exceptions=True)
+
+    async def _write(self, subject: str, queue: deque[_BackgroundWrite]) -> None:
+        while queue:
+            entry = queue[0]
+            try:
+                try:
+                    value = await self._retrier.write(entry.write, subject)
+                except Exception as error:  # noqa: BLE001 - its owner decides
+                    entry.refused(error)
+                else:
+                    entry.done(value)
+            except Exception:
+                logger.exception("%s: what follows the write failed", subject)
+            queue.popleft()
+        del self._queues[subject]
+
+
+def _log_refused(subject: str, error: Exception) -> None:
+    """A bug comes with its trace."""
+    logger.error("%s: not stored: %s", subject, error, exc_info=None if isinstance(error, FarmError) else error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -95,16 +95,17 @@ class DeviceTable(TableAccess):
         """
         await self._database.put(device, values_of(record))
 
-    async def save_together(self, records: Sequence[DeviceRecord]) -> None:
-        """Insert or replace phones that may have exchanged their names, all or none.
+    async def replace(self, serials: Collection[str], records: Sequence[DeviceRecord]) -> None:
+        """Remove what is stored of these serials and store these phones, all or none: they may exchange their names.
 
         Raises:
             FarmError: another phone has one of the names.
         """
 
         def exchange(connection: Connection) -> None:
-            connection.execute(delete(device).where(device.c.serial.in_([record.serial for record in records])))
-            connection.execute(insert(device), [values_of(record) for record in records])
+            connection.execute(delete(device).where(device.c.serial.in_(serials)))
+            if records:
+                connection.execute(insert(device), [values_of(record) for record in records])
 
         await self._database.write(exchange)
 

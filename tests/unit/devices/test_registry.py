@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +14,10 @@ from farm.devices.identity.naming_rules import AdoptRule
 from farm.devices.registry import DeviceRegistry, with_labels
 from farm.model.health import Health
 from farm.model.identity import DeviceIdentity, Gpu, Soc
+from farm.store import database
 from farm.store.devices import DeviceRecord
+from farm.store.writer import StoreWriteError
+from tests.support.waiting import until
 
 PIXEL = DeviceIdentity(
     hardware_serial="HW1", vendor="Google", model="Pixel 7", soc=Soc("GS201"), gpu=Gpu("mali", "Mali-G710")
@@ -25,17 +30,21 @@ class Book:
     def __init__(self, *records: DeviceRecord) -> None:
         self.kept = {record.serial: record for record in records}
         self.full = False
+        self.refused = 0
 
     def all(self) -> tuple[DeviceRecord, ...]:
         return tuple(self.kept.values())
 
     async def save(self, record: DeviceRecord) -> None:
-        if self.full:
-            raise HostError("disk full")
-        self.kept[record.serial] = record
+        await self.replace((record.serial,), (record,))
 
-    async def forget(self, serial: str) -> None:
-        self.kept.pop(serial, None)
+    async def replace(self, serials: Sequence[str], records: Sequence[DeviceRecord]) -> None:
+        if self.full:
+            self.refused += 1
+            raise StoreWriteError("disk full")
+        for serial in serials:
+            self.kept.pop(serial, None)
+        self.kept |= {record.serial: record for record in records}
 
 
 def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
@@ -107,7 +116,7 @@ async def test_what_is_believed_is_kept_and_replaces() -> None:
     assert set(book.kept) == {"new"}
 
 
-async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_save_changes_nothing() -> None:
     book = Book(DeviceRecord("s", "left"))
     registry = DeviceRegistry(book, ())
     book.full = True
@@ -116,9 +125,36 @@ async def test_a_refused_save_changes_nothing(caplog: pytest.LogCaptureFixture) 
     kept = registry.get("s")
     assert kept is not None
     assert kept.name == "left"
-    registry.save_soon(DeviceRecord("s", "right"))
+
+
+async def test_an_adoption_on_a_full_disk_is_stored_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "RETRY_S", 0.001)
+    book = Book()
+    registry = DeviceRegistry(book, (AdoptRule("vendor=google"),))
+    book.full = True
+    adopted = registry.identified("R5CT", PIXEL, ())
+    registry.remember_health("R5CT", Health(uptime_s=1.0), datetime(2026, 11, 2, 12, tzinfo=UTC))
+    await until(lambda: book.refused > 2)
+    assert adopted is not None
+    assert book.kept == {}
+    book.full = False
     await registry.close()
-    assert "could not be kept" in caplog.text
+    assert book.kept["R5CT"].adopted
+    assert book.kept["R5CT"].health == Health(uptime_s=1.0)
+
+
+async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.01)
+    book = Book()
+    book.full = True
+    registry = DeviceRegistry(book, ())
+    for number in range(3):  # one task and at most two writes for a device
+        registry.save_soon(DeviceRecord("s", "left", f"HW{number}"))
+    assert len(asyncio.all_tasks()) == 2
+    await registry.close()
+    assert "not stored before the end: s" in caplog.text
 
 
 async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:

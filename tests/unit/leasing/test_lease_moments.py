@@ -8,7 +8,6 @@ import pytest
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.leasing import request_queue
-from farm.leasing import write_queue as book_module
 from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
@@ -22,7 +21,7 @@ from tests.support.waiting import until
 @pytest.fixture
 def quick_retry(monkeypatch):
     monkeypatch.setattr(database, "RETRY_S", 0.01)
-    monkeypatch.setattr(book_module, "FLUSH_LIMIT_S", 0.05)
+    monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.05)
 
 
 async def test_a_lease_is_delivered_once_it_is_kept_and_not_before():
