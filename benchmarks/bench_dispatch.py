@@ -242,7 +242,7 @@ def allocator_s(samples: int) -> Iterator[float]:
     """What a request costs that is granted at once beside that queue, when all of it has come to starve: seconds."""
     policy = AllocatorPolicy()
     allocator, now_s = Allocator(policy), 1000.0
-    allocator.shares_changed(UserConfig(), {user: UserConfig(devices=1) for user in (BOB, CLEO)}, now_s)
+    allocator.quotas_changed(UserConfig(), {user: UserConfig(devices=1) for user in (BOB, CLEO)}, now_s)
     for phone in (IDLE, BOBS, CLEOS):
         allocator.device_changed(_phone(phone), now_s)
     for user, phone in ((BOB, BOBS), (CLEO, CLEOS)):

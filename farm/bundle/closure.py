@@ -12,8 +12,8 @@ from typing import TypeVar
 from farm.bundle.model import (
     LARGE_PAGE_BYTES,
     OPENCL_MARK,
-    PROGRAM,
     RANDOM_FILL_MARK,
+    SERVER_PROGRAM,
     Abi,
     BundleFinding,
     ElfError,
@@ -95,26 +95,30 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
 
 def _program_refusals(files: Sequence[FolderFile], description: FolderDescription) -> list[BundleFinding]:
     """What is wrong with tvm_rpc itself, the first thing to know."""
-    program = next((file for file in files if file.name == PROGRAM), None)
+    program = next((file for file in files if file.name == SERVER_PROGRAM), None)
     if program is None:
         return [
             refusal(
-                PROGRAM,
-                f"there is no {PROGRAM} in it",
+                SERVER_PROGRAM,
+                f"there is no {SERVER_PROGRAM} in it",
                 "build TVM with USE_CPP_RPC=ON and copy <tvm>/build/tvm_rpc (docs/bundles.md)",
             )
         ]
     if program.kind is FileKind.SCRIPT and (description.abi is None or description.platform is None):
         return [
             refusal(
-                PROGRAM,
-                f"{PROGRAM} is a script, whose ABI cannot be read",
+                SERVER_PROGRAM,
+                f"{SERVER_PROGRAM} is a script, whose ABI cannot be read",
                 'state it: a file bundle.toml beside it with abi = "x86_64" and platform = "linux-glibc"',
             )
         ]
     if program.kind is FileKind.LIBRARY:
         return [
-            refusal(PROGRAM, f"{PROGRAM} is a shared library, not a program", "copy the executable <tvm>/build/tvm_rpc")
+            refusal(
+                SERVER_PROGRAM,
+                f"{SERVER_PROGRAM} is a shared library, not a program",
+                "copy the executable <tvm>/build/tvm_rpc",
+            )
         ]
     return []
 
@@ -134,9 +138,11 @@ def _verdicts(files: Sequence[FolderFile], findings: list[BundleFinding]) -> dic
             except ForeignElfError as error:
                 problem = error
         elif (
-            problem is None and file.kind is FileKind.DATA and (file.name == PROGRAM or _looks_like_library(file.name))
+            problem is None
+            and file.kind is FileKind.DATA
+            and (file.name == SERVER_PROGRAM or _looks_like_library(file.name))
         ):
-            what = "program" if file.name == PROGRAM else "library"
+            what = "program" if file.name == SERVER_PROGRAM else "library"
             findings.append(
                 refusal(
                     file.name,
@@ -153,13 +159,17 @@ def _common(
     verdicts: Mapping[str, tuple[Abi, Platform | None]], description: FolderDescription, findings: list[BundleFinding]
 ) -> tuple[Abi | None, Platform | None]:
     """The one ABI and platform of all files; those that differ become findings."""
-    program_abi, program_platform = verdicts.get(PROGRAM, (None, None))
+    program_abi, program_platform = verdicts.get(SERVER_PROGRAM, (None, None))
     abi = description.abi or program_abi or _most([abi for abi, _ in verdicts.values()])
     platform = (
         description.platform or program_platform or _most([platform for _, platform in verdicts.values() if platform])
     )
     for name, (own_abi, own_platform) in verdicts.items():
-        basis = "bundle.toml says" if name == PROGRAM or PROGRAM not in verdicts else f"{PROGRAM} is for"
+        basis = (
+            "bundle.toml says"
+            if name == SERVER_PROGRAM or SERVER_PROGRAM not in verdicts
+            else f"{SERVER_PROGRAM} is for"
+        )
         if own_abi is not abi:
             findings.append(
                 refusal(
@@ -179,7 +189,7 @@ def _common(
     if platform is None and not findings:
         findings.append(
             refusal(
-                PROGRAM,
+                SERVER_PROGRAM,
                 "no file shows whether the bundle is for Android or glibc Linux",
                 'state it: a file bundle.toml with platform = "android"',
             )
@@ -274,7 +284,7 @@ def _platform(info: ElfInfo, where: str) -> Platform | None:
 def where_to_find(name: str, abi: Abi | None, platform: Platform) -> str:
     """What to do about the missing library `name`: where it is found, or how to build without it."""
     if name.startswith("libtvm"):
-        return f"copy it from <tvm>/build/lib of the build that {PROGRAM} came from"
+        return f"copy it from <tvm>/build/lib of the build that {SERVER_PROGRAM} came from"
     if platform is Platform.ANDROID:
         if name == "libc++_shared.so":
             triple = _NDK_TRIPLE[abi] if abi else "<triple>"
@@ -293,7 +303,7 @@ def warnings_of(
 ) -> list[BundleFinding]:
     """What will not work, or not on every phone, though no needed library is missing."""
     tvm_libraries = sorted(file.name for file in files if file.elf and file.name.startswith("libtvm"))
-    native = any(file.name == PROGRAM and file.kind is FileKind.PROGRAM for file in files)
+    native = any(file.name == SERVER_PROGRAM and file.kind is FileKind.PROGRAM for file in files)
     found: list[BundleFinding] = []
     if native and RANDOM_FILL_MARK not in marks:
         found.append(
@@ -323,7 +333,7 @@ def _android_warnings(files: Sequence[FolderFile], abi: Abi, tvm_libraries: list
     found = [
         warning(
             file.name,
-            f"{file.name} is linked against {name}, which not every phone has: {PROGRAM} does not start there",
+            f"{file.name} is linked against {name}, which not every phone has: {SERVER_PROGRAM} does not start there",
             "build with USE_OPENCL=ON, which looks for OpenCL only when it is used"
             if "OpenCL" in name
             else "check that all your phones have it",
@@ -369,7 +379,7 @@ def _unused(files: Sequence[FolderFile], tvm_libraries: list[str]) -> list[Bundl
                 warning(
                     name,
                     f"{name} is in the folder but nothing loads it: no file is linked to it",
-                    f"link {PROGRAM} against it (TVM's own is, since 0.25), or remove it",
+                    f"link {SERVER_PROGRAM} against it (TVM's own is, since 0.25), or remove it",
                 )
             )
     return found
@@ -378,7 +388,7 @@ def _unused(files: Sequence[FolderFile], tvm_libraries: list[str]) -> list[Bundl
 def _reached(files: Sequence[FolderFile]) -> set[str]:
     """File names that the dynamic linker loads when it starts the program."""
     by_name = {file.name: file for file in files}
-    todo, seen = [PROGRAM], {PROGRAM}
+    todo, seen = [SERVER_PROGRAM], {SERVER_PROGRAM}
     while todo:
         file = by_name.get(todo.pop())
         for name in file.elf.needed if file and file.elf else ():
@@ -389,4 +399,4 @@ def _reached(files: Sequence[FolderFile]) -> set[str]:
 
 
 def _named_by_program(files: Sequence[FolderFile], library: str) -> bool:
-    return any(library.encode() in file.marks for file in files if file.name == PROGRAM)
+    return any(library.encode() in file.marks for file in files if file.name == SERVER_PROGRAM)

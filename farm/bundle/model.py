@@ -20,7 +20,7 @@ from farm.common.files import short_hash
 if TYPE_CHECKING:
     from farm.model.identity import DeviceIdentity
 
-PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
+SERVER_PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
 
 # Strings whose presence in a library's bytes proves a feature, whatever the library is called. Before TVM 0.25 (2026)
 # all of TVM's runtime was one libtvm_runtime.so; since then its parts are files of their own.
@@ -134,7 +134,7 @@ class FolderFile:
             return FileKind.SCRIPT
         if self.elf is None:
             return FileKind.DATA
-        static = self.elf.type == "EXEC" or (self.name == PROGRAM and not self.elf.needed)
+        static = self.elf.type == "EXEC" or (self.name == SERVER_PROGRAM and not self.elf.needed)
         return FileKind.PROGRAM if self.elf.interpreter or static else FileKind.LIBRARY
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 
 from farm.common.errors import Code, FarmError, NotAllowedError
 from farm.control.callers import Caller
-from farm.store.access import AuditRecord, AuditTable
+from farm.store.accounts import AuditRecord, AuditTable
 
 OK = "ok"
 WRONG_TOKEN, WRONG_KEY = "wrong_token", "wrong_key"

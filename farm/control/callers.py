@@ -29,7 +29,7 @@ from zmq.utils import z85
 from farm.common.errors import Code, FarmError, UserError
 from farm.common.peers import user_name
 from farm.common.tasks import SharedCall
-from farm.store.access import AccountRecord, AccountTable
+from farm.store.accounts import AccountRecord, AccountTable
 
 FARM_GROUP = "farm"
 ROLE_CACHE_S = 60.0  # name services can be slow (LDAP); a changed group counts after a minute

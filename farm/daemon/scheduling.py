@@ -32,7 +32,6 @@ from farm.kinds.lease.executor import LeaseExecutor
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
-from farm.leasing.reports import decayed_use
 from farm.leasing.reservations import ReservationBook
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.gate import GateLimits
@@ -145,7 +144,7 @@ async def open_scheduling(
             leases=leasing,
             devices=phones.fleet,
         ),
-        limits=leasing.limits_of,
+        quota_of=leasing.quota_of,
     )
     await _take_up(stack, persistence, phones, leasing, tvm_server, dispatcher)
     personal = executors["lease"]
@@ -187,7 +186,7 @@ async def _open_leasing(
     )
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
-    leasing.load_usage(await store.in_thread(decayed_use, store.leases.usage, datetime.now(UTC), half_life_s))
+    leasing.load_usage(await store.in_thread(store.leases.decayed_use, datetime.now(UTC), half_life_s))
     return leasing
 
 

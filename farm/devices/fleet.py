@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState, usable
 from farm.adb.watch import DeviceWatcher
-from farm.common.errors import NoSuchDeviceError, UserError
+from farm.common.errors import NoSuchDeviceError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.common.tasks import log_failure
-from farm.devices.admin import BundleOverride, DeviceAdmin, find_agent
+from farm.devices.admin import BundleOverride, DeviceAdmin, find_agent, require_adopted
 from farm.devices.agent import Agent
 from farm.devices.agent_work import AgentContext, Checker
 from farm.devices.battery_control import BatteryController, BatteryReport
@@ -199,17 +199,14 @@ class Fleet:
         """
         return self.device_views.view(self.find(name).serial)
 
-    def adopted(self, name: str) -> DeviceView:
+    def adopted_view(self, name: str) -> DeviceView:
         """One adopted device by name or serial: on others nothing but read-only commands may run.
 
         Raises:
             NoSuchDeviceError: there is none.
             UserError: it is not adopted.
         """
-        view = self.view(name)
-        if not view.adopted:
-            raise UserError(f"{view.name} is not adopted", hint=f"farm device adopt {view.name}")
-        return view
+        return self.device_views.view(require_adopted(self.find(name)).serial)
 
     async def battery(self, name: str) -> BatteryReport:
         """What is known of one device's battery.

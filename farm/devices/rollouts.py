@@ -299,7 +299,7 @@ class Rollouts:
                     agent.on_event(m.BundleAccepted(after.current))
             for agent in agents:
                 if agent.serial in exchange:
-                    agent.on_event(m.PlainEvent.CHECK_DUE)
+                    agent.on_event(m.PlainEvent.PROVISIONING_DUE)
             self._waiting |= waiting
         self._fleet.device_views.keep_from_leases(
             {serial: f"kept for the rollout of bundle {self._name(new)}" for serial, new in self._waiting.items()}

@@ -31,7 +31,7 @@ from farm.jobs.queue.retry import broken_off, crashes
 from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
-from farm.leasing.model import PhoneLostError, seen
+from farm.leasing.model import PhoneLostError, view_when
 from farm.model.device import DeviceView, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job
 from farm.model.requests import Lease, NoSuchLeaseError
@@ -182,7 +182,7 @@ class AttemptRun:
 
     async def _lost_while_recovering(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
         """Why the lease of a phone that failed was taken; None when it is ready again, or not yet after a while."""
-        with seen(self._devices, self.lease.device, lambda life: life is Life.READY) as ready:
+        with view_when(self._devices, self.lease.device, lambda life: life is Life.READY) as ready:
             await asyncio.wait(
                 (taken, ready, self._stop), timeout=RECOVERY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
             )
@@ -192,7 +192,7 @@ class AttemptRun:
         """Why the lease was taken: a phone that adb lists as offline may be one whose cable was pulled just now."""
         if not isinstance(taken, PhoneLostError):
             return taken
-        with seen(self._devices, self.lease.device, lambda life: life is not Life.OFFLINE) as now:
+        with view_when(self._devices, self.lease.device, lambda life: life is not Life.OFFLINE) as now:
             await asyncio.wait((now, self._stop), timeout=UNLISTED_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         return PhoneLostError.of(now.result()) if now.done() and now.result().life is Life.GONE else taken
 
@@ -296,7 +296,7 @@ class AttemptContextFactory:
         self._keep_log(attempt, text, level, source)
 
     async def _save_facts(self, attempt: Attempt, facts: Mapping[str, Any]) -> None:
-        await self._jobs.facts(attempt.id, attempt.fence, facts)
+        await self._jobs.save_facts(attempt.id, attempt.fence, facts)
 
 
 async def salvage(job: Job, executor: Executor | None, jobs: JobTable, contexts: AttemptContextFactory) -> None:

@@ -25,7 +25,6 @@ from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
 from farm.jobs.executor import Executor
 from farm.jobs.job_store import JobWriter, arrays_begun, recover
 from farm.jobs.planning import (
-    Limits,
     Submission,
     another_phone,
     check_quota,
@@ -45,6 +44,7 @@ from farm.jobs.queue import model as m
 from farm.jobs.queue.model import NoSuchJobError, Phase
 from farm.jobs.queue.queue import JobQueue
 from farm.jobs.specs import JobSpec
+from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
@@ -71,10 +71,10 @@ class Dispatcher:
         devices: Fleet,
         executors: Mapping[str, Executor],
         contexts: AttemptContextFactory,
-        limits: Limits,
+        quota_of: Callable[[str], UserConfig],
         clock: Callable[[], m.ClockReading] = lambda: m.ClockReading(time.monotonic(), datetime.now(UTC)),
     ) -> None:
-        """`executors`: by kind of job. `contexts`: makes what they are given. `limits`: what each user may have."""
+        """`executors`: by kind of job. `contexts`: makes what they are given. `quota_of`: a user's quota."""
         self._store = store
         self._events = events
         self._leases = leases
@@ -82,7 +82,7 @@ class Dispatcher:
         self._executors = executors
         self._contexts = contexts
         self._kinds = contexts.kinds
-        self._limits = limits
+        self._quota_of = quota_of
         self._clock = clock
         self._queue = JobQueue()
         self._writer = JobWriter(store, events)
@@ -205,7 +205,7 @@ class Dispatcher:
         views, ids = self._devices.views(), fresh_ids(spec.kind)
         planned = plan(spec, user, views, self._clock().at, ids, must_match=must_match)
         mine = self._queue.count_of(user) + self._submitting[user] + besides
-        check_quota(self._limits(user), user, spec.priority, mine, len(planned.jobs))
+        check_quota(self._quota_of(user), user, spec.priority, mine, len(planned.jobs))
         return planned
 
     async def _ended(self, names: Collection[str]) -> Mapping[str, JobState | None]:

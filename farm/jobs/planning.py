@@ -6,7 +6,7 @@ Nothing is written here, and nothing but the store's jobs is read.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -27,7 +27,6 @@ from farm.store.jobs import JobTable
 _parsed = lru_cache(maxsize=1024)(Selector.parse)  # 100,000 jobs are asked for at the start, with few selectors
 SHOWN_PHONES = 3  # in a warning
 JOB_ID_BYTES = 6  # of chance in an id: 48 bits keep a million jobs apart
-Limits = Callable[[str], UserConfig]  # what a user may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,21 +246,21 @@ def check_store(problem: str) -> None:
         )
 
 
-def check_quota(limits: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
+def check_quota(quota: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
     """Refuse what goes beyond a user's limits.
 
     Raises:
         NotAllowedError: the priority is too high.
         UserError: there would be too many jobs.
     """
-    if priority > limits.priority:
+    if priority > quota.priority:
         raise NotAllowedError(
-            f"{user} may ask with priority {limits.priority} at most, not {priority}",
+            f"{user} may ask with priority {quota.priority} at most, not {priority}",
             hint=f"an operator sets it: [user.{user}] priority",
         )
-    if has + adds > limits.jobs:
+    if has + adds > quota.jobs:
         raise UserError(
-            f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {limits.jobs}",
+            f"{user} has {has} jobs that have not ended; {adds} more would be over the limit of {quota.jobs}",
             Code.QUOTA_EXCEEDED,
             hint=f"wait or cancel some: farm job list --user {user}; an operator sets the limit: [user.{user}] jobs",
         )

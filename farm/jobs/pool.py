@@ -21,7 +21,7 @@ from farm.model.job import Job
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
 
 OTHERS_WAIT = "given back: others wait for it"
-UNLIKE = "it is not identical to the other phones of its job any more"
+NO_LONGER_IDENTICAL = "it is not identical to the other phones of its job any more"
 SPARE = "given back: its job has no more use for it"
 
 
@@ -271,7 +271,7 @@ class Pool:
         actions = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
         again = actions.only != self._actions.only
         self._actions = actions
-        for leases, why in ((actions.drop, UNLIKE), (actions.spare, SPARE)):
+        for leases, why in ((actions.drop, NO_LONGER_IDENTICAL), (actions.spare, SPARE)):
             for lease_id in leases:
                 self._given_back[self._held.pop(lease_id).device] = why
                 self._leases.release(lease_id, why)

@@ -110,9 +110,9 @@ class Leasing:
         """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
         self.policy = policy
         self.active.use_policy(policy)
-        self.requests.use_shares(policy)
+        self.requests.use_quotas(policy)
 
-    def limits_of(self, user: str) -> UserConfig:
+    def quota_of(self, user: str) -> UserConfig:
         """What this user may have."""
         return self.policy.of(user)
 

@@ -84,7 +84,7 @@ class Explanation:
 
 
 @contextlib.contextmanager
-def seen(devices: Fleet, name: str, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
+def view_when(devices: Fleet, name: str, fits: Callable[[Life], bool]) -> Iterator[asyncio.Future[DeviceView]]:
     """A future that is done as soon as the life of the phone `name` is one that fits."""
     found: asyncio.Future[DeviceView] = asyncio.get_running_loop().create_future()
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from enum import StrEnum
 
 from farm.common.selector import Selector
 from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.explain import UNLIKE
+from farm.leasing.allocator.explain import NOT_IDENTICAL
 from farm.leasing.model import Explanation, WaitingRequest
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
@@ -19,10 +18,6 @@ from farm.store.leases import UsageRow
 SEARCHED = 1000  # foremost requests that an explanation looks at one by one: 3 ms
 WAITING_SHOWN = 10  # of the requests that an explanation is about; a team's queue may have 100,000
 REASONS_IN_SHORT = 2  # of a sentence about a job
-HALF_LIVES = 6  # what is older weighs less than 2 %
-SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
-
-UsageOf = Callable[[datetime, datetime], Iterable[UsageRow]]
 
 
 def asked_for(request: LeaseRequest) -> str:
@@ -112,8 +107,8 @@ def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_
         if each is None:
             sentences[request_id] = ""
             continue
-        pooled = each.request.only is not None  # such a job holds phones already, and waits for others
-        alike = each.request if pooled else replace(each.request, job="")
+        holds_others = each.request.only is not None  # its job has phones already, and waits for more
+        alike = each.request if holds_others else replace(each.request, job="")
         if alike not in reasons:
             reasons[alike] = shortly(allocator, alike, now_s)
         sentences[request_id] = reasons[alike]
@@ -122,7 +117,7 @@ def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_
 
 def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
-    own = _of_its_pool(allocator, request)
+    own = _held_by_job(allocator, request)
     reasons = [
         f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s) if each.device not in own
     ]
@@ -132,7 +127,7 @@ def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
         avoided = sorted(allocator.matching(request.selector, request.device))
         if not avoided:
             return f"no phone matches {asked_for(request)}"
-        why = "it failed this job, or another job of its array has it" if request.only is None else UNLIKE
+        why = "it failed this job, or another job of its array has it" if request.only is None else NOT_IDENTICAL
         reasons = [f"{name}: {why}" for name in avoided]
     if limits := allocator.limits(request):
         return "; ".join(limits)
@@ -140,7 +135,7 @@ def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     return "; ".join(reasons[:REASONS_IN_SHORT]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _of_its_pool(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:
+def _held_by_job(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:
     """The devices that the job of this request has already, when it is one that has several at once."""
     if request.only is None:
         return frozenset()
@@ -167,18 +162,6 @@ class UsageSum:
     cleaned_s: float  # device-seconds of cleaning and checking after them
     leases: int
     jobs: int
-
-
-def decayed_use(usage: UsageOf, now: datetime, half_life_s: float) -> dict[str, float]:
-    """Device-seconds by user up to `now`, of which a half-life ago counts half: what the allocator starts with."""
-    used: defaultdict[str, float] = defaultdict(float)
-    slice_s = half_life_s / SLICES
-    for number in range(HALF_LIVES * SLICES):
-        until = now - timedelta(seconds=number * slice_s)
-        weight = 0.5 ** ((number + 0.5) / SLICES)
-        for row in usage(until - timedelta(seconds=slice_s), until):
-            used[row.user] += weight * (row.held_s + row.cleaned_s)
-    return dict(used)
 
 
 def summed(rows: Iterable[UsageRow], jobs: Mapping[str, int], by: UsageGrouping) -> tuple[UsageSum, ...]:

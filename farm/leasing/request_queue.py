@@ -104,11 +104,11 @@ class RequestQueue:
         self._closed = False
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_at_s = 0.0  # when it fires
-        self.use_shares(policy)
+        self.use_quotas(policy)
 
-    def use_shares(self, policy: LeasePolicy) -> None:
+    def use_quotas(self, policy: LeasePolicy) -> None:
         """What users may have from now on; current leases stay."""
-        self.decide(self.allocator.shares_changed, policy.quota, policy.users)
+        self.decide(self.allocator.quotas_changed, policy.quota, policy.users)
 
     def close(self, reason: str) -> None:
         """Grant nothing any more, and undo undelivered grants; requests stay unanswered."""
@@ -190,7 +190,7 @@ class RequestQueue:
         grants = happened(*facts, self._clock())
         self.decisions.observe(time.perf_counter() - begun_s)
         for cleaning in self.allocator.cleanings():
-            write = partial(self._table.cleaned, cleaning.lease, cleaning.seconds)
+            write = partial(self._table.add_cleaning, cleaning.lease, cleaning.seconds)
             self._writes.add(cleaning.device, LeaseWrite(write, None))
         for grant in grants:
             self._begin(grant)

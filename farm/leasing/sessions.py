@@ -16,7 +16,7 @@ from farm.common.errors import FarmError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
 from farm.leasing.allocator.explain import unleasable_reason
-from farm.leasing.model import seen
+from farm.leasing.model import view_when
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease
 from farm.model.sessions import (
@@ -201,7 +201,7 @@ class LeaseSessions:
         return active
 
     async def _until_ready(self, device: str, timeout_s: float, view: Callable[[str], DeviceView | None]) -> None:
-        with seen(self._devices, device, lambda life: life is Life.READY) as ready:
+        with view_when(self._devices, device, lambda life: life is Life.READY) as ready:
             try:
                 async with asyncio.timeout(timeout_s):
                     await ready

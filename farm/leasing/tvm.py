@@ -55,7 +55,7 @@ class TvmLeases:
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
             raise NoSuchMatchKeyError("no current lease has this match key")
         log.debug("%s (%s) wants %s", user, peer, key)
-        priority = min(priority, self._leasing.limits_of(user).priority)
+        priority = min(priority, self._leasing.quota_of(user).priority)
         lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
         lease = await self._leasing.acquire(
             LeaseRequest(Selector.parse(key), user, LeaseSource.TVM, priority, lease_class, key=key)

@@ -259,7 +259,7 @@ class JobTable(TableAccess):
         change = update(job).where(job.c.ended_at.is_(None), job.c.deadline.is_not(None)).values(deadline=late)
         await self._database.execute(change)
 
-    async def facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
+    async def save_facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
         """Store what a restarted daemon needs to adopt the attempt; False: it does not run under that fence."""
         return await self._database.change(_running(attempt_id, fence).values(facts=facts))
 

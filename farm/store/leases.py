@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -31,6 +32,9 @@ from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import UtcTime, utc_time
 from farm.store.database import TableAccess, selector_number, values_of
 from farm.store.schema import lease, reservation, selector
+
+HALF_LIVES = 6  # what is older weighs less than 2 %
+SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +133,17 @@ class LeaseTable(TableAccess):
         )
         return tuple(UsageRow(**row) for row in self._database.rows(wanted))
 
+    def decayed_use(self, now: datetime, half_life_s: float) -> dict[str, float]:
+        """Device-seconds by user up to `now`, of which a half-life ago counts half: what the allocator starts with."""
+        used: defaultdict[str, float] = defaultdict(float)
+        slice_s = half_life_s / SLICES
+        for number in range(HALF_LIVES * SLICES):
+            until = now - timedelta(seconds=number * slice_s)
+            weight = 0.5 ** ((number + 0.5) / SLICES)
+            for row in self.usage(until - timedelta(seconds=slice_s), until):
+                used[row.user] += weight * (row.held_s + row.cleaned_s)
+        return dict(used)
+
     def jobs(self, since: datetime, until: datetime, by: str) -> dict[str, int]:
         """How many jobs had a phone within `since` .. `until`, by `by`: user, device or source."""
         column = lease.c[by]
@@ -162,7 +177,7 @@ class LeaseTable(TableAccess):
         values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": held_s}
         return await self._database.change(END, events, values, last=True)
 
-    async def cleaned(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
+    async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         """How long the device was cleaned and checked after the lease; False: there is none of that id."""
         return await self._database.change(
             update(lease).where(lease.c.id == lease_id).values(cleaned_s=seconds), events

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Double, Table, Text, delete, exists, func, or_, select, type_coerce
 
 from farm.common.errors import FarmError
-from farm.store.access import AuditTable
+from farm.store.accounts import AuditTable
 from farm.store.database import Database, size_of
 from farm.store.schema import attempt, event, job, lease, measurement, recovery, reservation, submission
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from farm.store.access import AccountTable, AuditTable
+from farm.store.accounts import AccountTable, AuditTable
 from farm.store.artifacts import ArtifactReferences, PoisonTable, RecordSets
 from farm.store.database import Database
 from farm.store.devices import AliasTable, BatteryTable, DeviceTable, RecoveryTable, RolloutTable

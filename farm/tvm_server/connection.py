@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds of one client, or of all together."""
 
     connections: int = 4096  # open at once; more wait in the kernel's queue
@@ -82,7 +82,7 @@ class ClientConnection(ABC):
         self,
         sock: socket.socket,
         peer: Peer,
-        limits: Limits,
+        limits: ConnectionLimits,
         held: Limiter[ClientConnection],
         closed: Callable[[], None],
     ) -> None:

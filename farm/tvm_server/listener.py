@@ -21,7 +21,7 @@ from farm.common.errors import Code, HostError
 from farm.common.limiter import Limiter
 from farm.common.peers import UserNames, address_of, owner_of
 from farm.model.sessions import Peer
-from farm.tvm_server.connection import Limits, quick_ack, set_options
+from farm.tvm_server.connection import ConnectionLimits, quick_ack, set_options
 from farm.tvm_server.wire import SESSION_MAGIC, TRACKER_MAGIC
 
 ADDRESS_HINT = "[tvm] host must be an address of this host (`ip -br address`); 0.0.0.0 is all of them"
@@ -256,7 +256,12 @@ class Listener:
     """One listening port, and its connections until they are known."""
 
     def __init__(
-        self, limits: Limits, *, tracker: Takes, session: Takes, on_problem: Callable[[str], None] = lambda _: None
+        self,
+        limits: ConnectionLimits,
+        *,
+        tracker: Takes,
+        session: Takes,
+        on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`tracker` and `session` get what begins like one; they call back when it has ended.
 

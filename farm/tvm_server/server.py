@@ -13,7 +13,7 @@ from typing import Any
 from farm.common.errors import Code, UserError
 from farm.config import ExternalConfig
 from farm.model.sessions import OrphanedSession
-from farm.tvm_server.connection import Limits
+from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.external_rules import Admission, Network
 from farm.tvm_server.gate.gate import Gate, GateLimits, Route
 from farm.tvm_server.listener import Listener
@@ -28,7 +28,7 @@ class TvmServerPolicy:
 
     advertise: Mapping[str, str] = field(default_factory=dict)  # client's CIDR -> "address" or "address:port"
     external: ExternalConfig = field(default_factory=ExternalConfig)
-    limits: Limits = field(default_factory=Limits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     gate: GateLimits = field(default_factory=GateLimits)
 
 

@@ -21,7 +21,7 @@ from farm.common.peers import address_of
 from farm.config import ExternalConfig
 from farm.model.sessions import FleetSummary, Peer
 from farm.tvm_server import wire
-from farm.tvm_server.connection import MESSAGES_PER_TURN, ClientConnection, Limits
+from farm.tvm_server.connection import MESSAGES_PER_TURN, ClientConnection, ConnectionLimits
 from farm.tvm_server.external_rules import Admission, Offer, OfferRegistry, Registration, RegistrationRefused
 from farm.tvm_server.wire import TrackerCode
 
@@ -68,7 +68,7 @@ class Tracker:
         *,
         advertised: Callable[[str, str, int], tuple[str, int]],
         policy: ExternalConfig,
-        limits: Limits,
+        limits: ConnectionLimits,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.backend = backend

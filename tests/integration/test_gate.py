@@ -14,7 +14,7 @@ from farm.leasing.model import LeasePolicy
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.tvm_server import wire
-from farm.tvm_server.connection import Limits
+from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.relay import GOODBYE
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
@@ -33,7 +33,7 @@ class Lab:
         self.devices = FakeDevices()
         self.events = EventLog()
         self.lease_policy = lease or LeasePolicy()
-        self.policy = TvmServerPolicy(limits=Limits(handshake_s=5.0), gate=GateLimits(**gate))
+        self.policy = TvmServerPolicy(limits=ConnectionLimits(handshake_s=5.0), gate=GateLimits(**gate))
         self.sockets = []
 
     async def __aenter__(self):

@@ -8,7 +8,7 @@ import pytest
 
 from farm.model.sessions import Peer
 from farm.tvm_server import listener, wire
-from farm.tvm_server.connection import Limits
+from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate import forwarding
 from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.listener import FEWEST_OF_USER
@@ -120,7 +120,7 @@ async def test_of_one_user_no_more_wait_than_its_share(monkeypatch, caplog):
 
 
 async def test_who_takes_too_many_connections_is_a_problem_of_the_daemon(monkeypatch):
-    monkeypatch.setattr(gate_process, "Limits", lambda: Limits(connections=4 * FEWEST_OF_USER))
+    monkeypatch.setattr(gate_process, "ConnectionLimits", lambda: ConnectionLimits(connections=4 * FEWEST_OF_USER))
     async with Lab() as lab:
         clients = [await RawTracker.connect(lab.gate.port, greet=False) for _ in range(FEWEST_OF_USER)]
         await until(lambda: lab.gate._listener.open == FEWEST_OF_USER)

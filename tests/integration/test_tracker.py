@@ -12,7 +12,7 @@ from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
-from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, Limits
+from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, ConnectionLimits
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from farm.tvm_server.tracker import TrackerConnection
 from farm.tvm_server.wire import TrackerCode
@@ -156,7 +156,7 @@ async def test_higher_priority_is_served_first():
 
 
 async def test_nonsense_is_answered_and_at_last_cut_off():
-    async with Lab(limits=Limits(invalid_messages=5)) as lab:
+    async with Lab(limits=ConnectionLimits(invalid_messages=5)) as lab:
         client = await lab.client()
         await client.send(wire.encode_json([4, "a b", "", 1]))
         code, reason = await client.answer()
@@ -186,7 +186,7 @@ async def test_nonsense_is_answered_and_at_last_cut_off():
     ],
 )
 async def test_garbage_closes_only_its_own_connection(stream):
-    async with Lab(limits=Limits(handshake_s=0.5)) as lab:
+    async with Lab(limits=ConnectionLimits(handshake_s=0.5)) as lab:
         client = await lab.client(greet=False)
         await client.send(stream)
         await until_closed(client)
@@ -194,7 +194,7 @@ async def test_garbage_closes_only_its_own_connection(stream):
 
 
 async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_is_not():
-    async with Lab(limits=Limits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
+    async with Lab(limits=ConnectionLimits(handshake_s=0.5, message_s=0.5, idle_s=0.5)) as lab:
         silent = await lab.client(greet=False)
         halfway = await lab.client()
         await halfway.send(encode_message(TrackerCode.PING)[:-1])
@@ -212,7 +212,7 @@ async def test_silence_before_inside_and_after_a_message_is_limited_but_waiting_
 
 
 async def test_the_number_of_waiting_requests_is_limited():
-    async with Lab(limits=Limits(waiting=3, waiting_per_connection=2)) as lab:
+    async with Lab(limits=ConnectionLimits(waiting=3, waiting_per_connection=2)) as lab:
         first, second = await lab.client(), await lab.client()
         for _ in range(3):
             await first.send(encode_message(wire.TrackerRequest("pixel", "", 1)))
@@ -226,7 +226,7 @@ async def test_the_number_of_waiting_requests_is_limited():
 
 
 async def test_a_client_that_never_reads_is_cut_off():
-    async with Lab(limits=Limits(message_s=0.1)) as lab:
+    async with Lab(limits=ConnectionLimits(message_s=0.1)) as lab:
         for number in range(200):
             lab.devices.add(f"phone-{number}", "android")
         client, other = await lab.client(), await lab.client()
@@ -320,7 +320,7 @@ async def test_one_summary_is_made_for_everybody_who_asks_in_one_turn_of_the_loo
 
 async def test_unfinished_messages_of_all_clients_have_a_common_limit():
     length, limit = 40_000, 100_000
-    async with Lab(limits=Limits(held_bytes=limit)) as lab:
+    async with Lab(limits=ConnectionLimits(held_bytes=limit)) as lab:
         clients = [await lab.client() for _ in range(6)]
         for client in clients:
             await client.send(struct.pack("<i", length) + b" " * (length - 10))
@@ -336,7 +336,7 @@ async def test_unfinished_messages_of_all_clients_have_a_common_limit():
 
 
 async def test_more_connections_than_allowed_wait_their_turn():
-    async with Lab(limits=Limits(connections=3)) as lab:
+    async with Lab(limits=ConnectionLimits(connections=3)) as lab:
         clients = [await lab.client() for _ in range(3)]
         late = await lab.client(greet=False)
         await late.send(wire.encode_magic())
@@ -402,7 +402,7 @@ async def test_custom_addresses_and_shared_keys_can_be_allowed():
 
 
 async def test_a_silent_server_is_not_handed_out_until_it_speaks():
-    async with Lab(limits=Limits(silent_s=0.05)) as lab:
+    async with Lab(limits=ConnectionLimits(silent_s=0.05)) as lab:
         server, client = await lab.client(), await lab.client()
         assert await server.ask(wire.Put("board", 9090, "board:1", None)) == 0
         await until(lambda: (lab.queue("board") or {}).get("free", 0) == 0)
@@ -413,7 +413,7 @@ async def test_a_silent_server_is_not_handed_out_until_it_speaks():
 
 
 async def test_a_server_whose_offers_are_refused_for_ever_is_cut_off():
-    async with Lab(limits=Limits(invalid_messages=3), external=ExternalConfig(allow=("10.0.0.0/8",))) as lab:
+    async with Lab(limits=ConnectionLimits(invalid_messages=3), external=ExternalConfig(allow=("10.0.0.0/8",))) as lab:
         server = await lab.client()
         for _ in range(3):
             assert await server.ask(wire.Put("board", 9090, "board:1", None)) == -1

@@ -7,7 +7,7 @@ import time
 
 from farm.model.sessions import Peer
 from farm.tvm_server import listener, wire
-from farm.tvm_server.connection import Limits
+from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.listener import FEWEST_OF_USER, SHED_AFTER_S
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import farm_door
@@ -108,7 +108,7 @@ async def test_all_users_together_are_served_in_turn(monkeypatch):
         served.append((sock, closed))
 
     door = listener.Listener(
-        Limits(connections=2 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
+        ConnectionLimits(connections=2 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
     )
     door.start("127.0.0.1", 0)
     clients = [socket.create_connection(("127.0.0.1", door.port), timeout=20) for _ in range(2 * FEWEST_OF_USER + 1)]
@@ -141,7 +141,7 @@ async def test_a_user_with_a_full_share_is_refused_with_one_message_until_one_en
         return client
 
     door = listener.Listener(
-        Limits(connections=4 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
+        ConnectionLimits(connections=4 * FEWEST_OF_USER), tracker=serve, session=serve, on_problem=problems.append
     )
     door.start("127.0.0.1", 0)
     clients = []
@@ -168,7 +168,7 @@ async def test_a_flood_of_refused_connections_is_a_line_and_then_a_count(monkeyp
     monkeypatch.setattr(listener, "peer_of", lambda _: (Peer("10.0.0.7", 1, "10.0.0.7"), None))
     served = []
     door = listener.Listener(
-        Limits(connections=4 * FEWEST_OF_USER), session=lambda *_: None,
+        ConnectionLimits(connections=4 * FEWEST_OF_USER), session=lambda *_: None,
         tracker=lambda sock, _peer, _first, closed: served.append((sock, closed)),
     )  # fmt: skip
     door.start("127.0.0.1", 0)

@@ -40,7 +40,7 @@ class MemoryKeeper:
         await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
         return self._change(lease_id, events, ended_at=ended_at, reason=reason, held_s=held_s)
 
-    async def cleaned(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
+    async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         await self._commit(self.rows[lease_id].device)
         self._keep(replace(self.rows[lease_id], cleaned_s=seconds), events)
         return True

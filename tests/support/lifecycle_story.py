@@ -34,7 +34,7 @@ class Story:
 
     def until_due_check(self) -> None:
         """It was ready for long enough; its golden kernels run."""
-        self.on_event(m.PlainEvent.CHECK_DUE)
+        self.on_event(m.PlainEvent.PROVISIONING_DUE)
         self.on_event(m.Provisioned(self.number, self.state.bundle))
         self.on_event(m.ServerStarted(self.number))
         assert self.state.life is Life.CHECKING

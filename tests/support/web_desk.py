@@ -18,7 +18,7 @@ from farm.control.callers import Accounts, Caller, Role
 from farm.control.router import Answer
 from farm.control.verbs.fleet import device_details, device_row
 from farm.model.device import DeviceView, Life
-from farm.store.access import AccountRecord
+from farm.store.accounts import AccountRecord
 from farm.web.app import create_app
 from tests.support.reads import ReadsHere
 

@@ -26,7 +26,7 @@ from farm.common.errors import FarmError
 from farm.devices.agent import Agent
 from farm.devices.quiesce import QuiesceController
 from farm.devices.quiesce_policy import Level
-from farm.devices.server.provision import probe_command
+from farm.devices.server.provision import installed_command
 from farm.devices.server.rpc_server import RpcServer
 from farm.kinds.lease import holding
 
@@ -124,7 +124,7 @@ def lines_of_a_push(path: str) -> list[str]:
 def test_names_in_a_bundle(phone: RealShell, value: str) -> None:
     files = (BundleFile(value, "0" * 64, 1, 0o755), BundleFile("tvm_rpc", "0" * 64, 1, 0o755))
     bundle = Bundle("one", "0" * 64, "arm64-v8a", files, Path("/absent"), "default", (), "0.27", False)
-    phone.run(probe_command(bundle, None))
+    phone.run(installed_command(bundle, None))
     assert phone.unharmed()
 
 

@@ -13,7 +13,7 @@ from farm.control.callers import Accounts, Role
 from farm.control.listeners import CurveListener
 from farm.control.server import ControlCall
 from farm.control.verbs import Count, VerbGroup, json_of, verb
-from farm.store.access import PAGE, AuditTable
+from farm.store.accounts import PAGE, AuditTable
 
 Name = Annotated[str, Field(max_length=64)]
 

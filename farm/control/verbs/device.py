@@ -311,7 +311,7 @@ class ToolVerbs(VerbGroup):
             UserError: it is not adopted.
             NotAllowedError: another user holds it, and the caller is no operator.
         """
-        view, caller = self._fleet.adopted(name), call.caller
+        view, caller = self._fleet.adopted_view(name), call.caller
         holder = self._leasing.active.holder(view.name)
         if holder is not None and holder.lease.request.user != caller.user and caller.role < Role.OPERATOR:
             holder_name = holder.lease.request.user or holder.peer

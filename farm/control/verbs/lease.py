@@ -265,7 +265,7 @@ class TunnelVerbs(VerbGroup):
     async def add(self, device: str, listen: str, dial: str, reverse: bool = False) -> Mapping[str, Any]:
         """Set up a tunnel between adb socket specs (`tcp:9000`); farm repeats it after replugs and reboots."""
         kind = TunnelKind.REVERSE if reverse else TunnelKind.FORWARD
-        view = self._fleet.adopted(device)
+        view = self._fleet.adopted_view(device)
         await self._keeper.add(Tunnel(kind, view.serial, listen, dial))
         return {"device": view.name, "listen": listen, "dial": dial, "kind": kind.value}
 

@@ -14,10 +14,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from farm.bundle.model import SERVER_PROGRAM
 from farm.common.selector import of_model
 from farm.model.health import ClusterReading, DeviceFault, Finding, FindingKind, Health, ProcessReading, ThrottleStatus
 
-SERVER_NAME = "tvm_rpc"
 _BY_TIME = "btime-"  # how device_scripts/probe.sh names a boot where boot_id cannot be read
 _HALF_FULL_MV = 3700  # a lithium cell at rest at 3.7 V is about half full
 _NO_BATTERY, _SET_BY_HAND = "present: false", "UPDATES STOPPED"  # raw texts of farm.devices.health.probe.battery
@@ -160,15 +160,15 @@ def _processes(now: Health, before: Health | None, situation: Situation) -> Iter
             f"{_named(left[0])} of a session goes on computing though the phone is not leased",
             fault=DeviceFault.STUCK,
         )
-    gone = not any(each.name == SERVER_NAME and each.state != "Z" for each in now.server)
-    gone_before = before is not None and not any(each.name == SERVER_NAME for each in before.server)
+    gone = not any(each.name == SERVER_PROGRAM and each.state != "Z" for each in now.server)
+    gone_before = before is not None and not any(each.name == SERVER_PROGRAM for each in before.server)
     if situation.ready and gone and gone_before and "processes" not in before.missing:  # type: ignore[union-attr]
         yield Finding(FindingKind.SERVER_GONE, "no tvm_rpc runs on it", fault=DeviceFault.SERVER)
 
 
 def _sessions(now: Health) -> list[ProcessReading]:
     """Processes that the RPC server forked for sessions."""
-    servers = {each.pid for each in now.server if each.name == SERVER_NAME}
+    servers = {each.pid for each in now.server if each.name == SERVER_PROGRAM}
     return [each for each in now.server if each.ppid in servers]
 
 

@@ -68,4 +68,4 @@ class PeriodicChecks:
             and (late_s := overdue_s(agent.state, self._every_s, now_s)) is not None
         ]
         if due:
-            max(due)[2].on_event(m.PlainEvent.CHECK_DUE)
+            max(due)[2].on_event(m.PlainEvent.PROVISIONING_DUE)

@@ -160,7 +160,7 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
             return link_down(state, event, now, context)
         case ActionOrdered() | QuarantineOrdered():
             return operator_ordered(state, event, now)
-        case PlainEvent.CHECK_DUE:
+        case PlainEvent.PROVISIONING_DUE:
             if state.life is not Life.READY or context.holder or state.bundle_override:
                 return state, ()
             # Sessions may have changed its files since they were last compared.

@@ -51,7 +51,7 @@ class PlainEvent(StrEnum):
 
     UNLISTED = "unlisted"  # adb no longer lists the device
     ADOPTED = "adopted"  # an operator or a rule took the device into the farm
-    CHECK_DUE = "check due"  # it passed its last check long ago; nothing else speaks against it
+    PROVISIONING_DUE = "provisioning due"  # it passed its last check long ago, or gets another bundle
     BUNDLES_CHANGED = "bundles changed"  # the library has other bundles than before
     RELEASED = "released"  # an operator says that a quarantined device is fine again
     PHONE_BLAMED = "phone blamed"  # neither the adb server nor the hub broke the session: the phone did

@@ -37,14 +37,14 @@ from farm.devices.server.phone_paths import (
 )
 from farm.devices.server.rpc_server import RunningServer, ServerStatus, StuckProcessError, parse_status, script_error
 
-PROBE_TIMEOUT_S = 15.0
+READ_TIMEOUT_S = 15.0
 INSTALL_TIMEOUT_S = 30.0
 SCRIPT_MODE = 0o755
 _BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class InstalledState:
     """What is on a phone already."""
 
     scripts_current: bool  # this version's marker, names, sizes and modes
@@ -65,7 +65,7 @@ async def provision(
     deep: bool = False,
     push_slot: AbstractAsyncContextManager[object] | None = None,
     progress: Callable[[PushProgress], None] | None = None,
-) -> Probe:
+) -> InstalledState:
     """Make the device scripts and `bundle` whole on the phone; returns what was there before, the server as it is now.
 
     Args:
@@ -83,7 +83,7 @@ async def provision(
         HostError: the host's copy of the bundle is not there any more, or not as it was.
         AdbError: phone or link failed; nothing half-installed is left.
     """
-    found = await probe(client, serial, bundle, server)
+    found = await read_installed(client, serial, bundle, server)
     whole, current = found.bundle_whole and not deep, found.scripts_current and not deep
     if whole and current:
         return found
@@ -112,14 +112,16 @@ async def repair_scripts(client: AdbClient, serial: str) -> int:
     return pushed
 
 
-async def probe(client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None) -> Probe:
+async def read_installed(
+    client: AdbClient, serial: str, bundle: Bundle, server: RunningServer | None
+) -> InstalledState:
     """Look at scripts, bundle and server in one round trip; writes nothing."""
-    result = await client.shell(serial, probe_command(bundle, server), timeout_s=PROBE_TIMEOUT_S)
-    return parse_probe(result.stdout, bundle)
+    result = await client.shell(serial, installed_command(bundle, server), timeout_s=READ_TIMEOUT_S)
+    return parse_installed(result.stdout, bundle)
 
 
-def probe_command(bundle: Bundle, server: RunningServer | None) -> str:
-    """The shell text of `probe`."""
+def installed_command(bundle: Bundle, server: RunningServer | None) -> str:
+    """The shell text of `read_installed`."""
     names = " ".join(quote(file.name) for file in bundle.files)
     secret = server.secret_sha256 if server else "none"
     folder = bundle_folder(bundle.hash)
@@ -142,8 +144,8 @@ exit 0
 """
 
 
-def parse_probe(output: bytes, bundle: Bundle) -> Probe:
-    """Interpret what `probe_command` printed; total."""
+def parse_installed(output: bytes, bundle: Bundle) -> InstalledState:
+    """Interpret what `installed_command` printed; total."""
     sections = split_sections(output)
     notes = sections.get("note", "").split()
     found_scripts = set(sections.get("scripts", "").splitlines())
@@ -155,7 +157,7 @@ def parse_probe(output: bytes, bundle: Bundle) -> Probe:
         for name in sections.get("bundles", "").split()
         if _BUNDLE_NAME.fullmatch(name) and name != bundle.hash and name != f"{INCOMING}{bundle.hash}"
     )
-    return Probe(
+    return InstalledState(
         scripts_current=current <= found_scripts,
         bundle_whole=sections.get("marker", "").strip() == bundle.hash and wanted <= found,
         others=others,

@@ -30,7 +30,7 @@ from farm.control.verbs import VerbGroup, verb
 from farm.jobs.executor import AttemptContext, Executor
 from farm.kinds.execution import ExecutorParts
 from farm.kinds.lease.spec import LeaseSpec
-from farm.leasing.model import seen
+from farm.leasing.model import view_when
 from farm.leasing.sessions import digest
 from farm.model.device import Life
 from farm.model.requests import Lease, NoSuchLeaseError
@@ -310,7 +310,7 @@ class LeaseExecutor(Executor):
 
     async def _remake_tunnels(self, current: _Current) -> None:
         """Reverses are the adb server's: when it ended too they are made again, as soon as the phone is there."""
-        with seen(self._phones, current.lease.device, lambda life: life is Life.READY) as ready:
+        with view_when(self._phones, current.lease.device, lambda life: life is Life.READY) as ready:
             await ready  # the lease's own end, or its loss, ends this
         for problem in await current.adb.remake_reverses():
             current.context.log(problem, "warning")

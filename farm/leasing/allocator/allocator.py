@@ -210,9 +210,9 @@ class Allocator:
         state.free_slot(slot)
         return self._decide(everything=slots_full)
 
-    def shares_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
+    def quotas_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
         """What users may have and how much they count; `default` is for those who are not in `by_user`."""
-        self._at(now_s).ledger.set_shares(default, by_user)
+        self._at(now_s).ledger.set_quotas(default, by_user)
         return self._decide(everything=True)
 
     def usage_loaded(self, by_user: Mapping[str, float], now_s: float) -> tuple[Grant, ...]:

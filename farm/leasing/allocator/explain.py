@@ -14,12 +14,12 @@ from farm.leasing.allocator.reservations import Reservation
 from farm.leasing.allocator.state import AllocatorState, KeptCool
 from farm.leasing.allocator.waiting import Group, QueuedRequest, RequestTerms
 from farm.leasing.allocator.yields import goes_before
-from farm.model.device import DeviceView, Heat, Service
+from farm.model.device import DeviceView, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
 NAMED_USERS = 3  # in one reason
 YIELDED_S = 15.0  # of a tune lease that was asked: its candidate ends within 10 s by default, and the phone is cleaned
-UNLIKE = "it is not identical to the other phones of its job"
+NOT_IDENTICAL = "it is not identical to the other phones of its job"
 
 
 class Cause(StrEnum):
@@ -117,15 +117,15 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
 def unleasable_reason(view: DeviceView, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
     """Why an adopted device cannot be handed out to the class, one sentence for a person; empty when it can."""
     facts = []
-    if view.life.value != "ready":
+    if view.life is not Life.READY:
         why = "; ".join(filter(None, (view.reason, view.released)))
         facts.append(view.life.value + (f" ({why})" if why else ""))
-    if view.service.value != "in":
+    if view.service is not Service.IN:
         facts.append(view.service.value)
     closed = view.closed.get(lease_class)
     if closed is not None:
         facts.append(str(closed))
-    elif view.heat.value != "ok":
+    elif view.heat is not Heat.OK:
         temperature = "" if view.temperature_c is None else f" at {view.temperature_c:.0f} °C"
         facts.append(f"{view.heat.value}{temperature}")
     return "; ".join(facts)
@@ -199,7 +199,7 @@ def limits(state: AllocatorState, request: LeaseRequest) -> tuple[str, ...]:
         facts.append(f"nothing is handed out: {state.paused}")
     ledger = state.ledger
     if not ledger.may_hold_more(request.user):
-        held, limit = ledger.held(request.user), ledger.share(request.user).devices
+        held, limit = ledger.held(request.user), ledger.quota(request.user).devices
         facts.append(f"{request.user} holds {held} device{'s' * (held != 1)} of at most {limit}")
     if request.worker and state.slots_full:
         facts.append(f"all {state.policy.workers} worker slots are taken")
@@ -271,7 +271,7 @@ def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
         return f"only {request.device} is wanted"
     mismatch = request.selector.explain(view.labels, view.aliases)
     if not mismatch and request.only is not None and view.name not in request.only:
-        return UNLIKE
+        return NOT_IDENTICAL
     return mismatch or "avoided: it failed this job, or a sibling has it"
 
 

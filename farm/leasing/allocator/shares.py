@@ -22,7 +22,7 @@ MAX_EXPONENT = 64  # half-lives after which the scale starts anew: sums keep all
 class _Account:
     """Use on the growing scale is `level + running * g(now) / rate`."""
 
-    share: UserConfig
+    quota: UserConfig
     level: float = 0.0
     held: int = 0
     cleaned: int = 0  # devices that are cleaned and checked after their leases
@@ -46,17 +46,17 @@ class UsageLedger:
         self._held_counts_s = held_counts_s
         self._half_life_s = half_life_s
         self._origin_s: float | None = None
-        self._default = UserConfig()
-        self._shares: Mapping[str, UserConfig] = {}
+        self._default_quota = UserConfig()
+        self._quotas: Mapping[str, UserConfig] = {}
         self._accounts: dict[str, _Account] = {}
         self._sweep_at = SWEEP_MARGIN
 
-    def set_shares(self, default: UserConfig, by_user: Mapping[str, UserConfig]) -> None:
+    def set_quotas(self, default: UserConfig, by_user: Mapping[str, UserConfig]) -> None:
         """From now on users count and may have as much as said here."""
-        self._default = default
-        self._shares = dict(by_user)
+        self._default_quota = default
+        self._quotas = dict(by_user)
         for user, account in self._accounts.items():
-            account.share = self.share(user)
+            account.quota = self.quota(user)
 
     def load(self, by_user: Mapping[str, float], now_s: float) -> None:
         """Set what users have used so far: decayed device-seconds. Leases running now count from now on as ever."""
@@ -94,9 +94,9 @@ class UsageLedger:
         account.level += scale * 2.0 ** ((ended_s - now_s) / self._half_life_s) / self._rate
         account.cleaned -= 1
 
-    def share(self, user: str) -> UserConfig:
+    def quota(self, user: str) -> UserConfig:
         """What the user may have."""
-        return self._shares.get(user, self._default)
+        return self._quotas.get(user, self._default_quota)
 
     def held(self, user: str) -> int:
         """How many devices the user has."""
@@ -105,7 +105,7 @@ class UsageLedger:
 
     def may_hold_more(self, user: str, *, without: int = 0) -> bool:
         """Whether the user's quota has room for one more device, were they to give back `without` of them."""
-        limit = self.share(user).devices
+        limit = self.quota(user).devices
         return limit <= 0 or self.held(user) - without < limit
 
     def usage_s(self, user: str, now_s: float) -> float:
@@ -120,7 +120,7 @@ class UsageLedger:
         running, held_counts = scale / self._rate, scale * self._held_counts_s
         known = self._accounts
         return {
-            user: (account.level + account.running * running + account.held * held_counts) / account.share.weight
+            user: (account.level + account.running * running + account.held * held_counts) / account.quota.weight
             if (account := known.get(user)) is not None
             else 0.0
             for user in users
@@ -129,12 +129,12 @@ class UsageLedger:
     def weighted_use_of(self, user: str, now_s: float, *, without: int = 0) -> float:
         """As `weighted_use` for one user, were they to give back `without` devices now."""
         (use,) = self.weighted_use({user: None}, now_s).values()
-        return use - without * self._held_counts_s * self._scale(now_s) / self.share(user).weight
+        return use - without * self._held_counts_s * self._scale(now_s) / self.quota(user).weight
 
     def _account(self, user: str) -> _Account:
         account = self._accounts.get(user)
         if account is None:
-            account = self._accounts[user] = _Account(self.share(user))
+            account = self._accounts[user] = _Account(self.quota(user))
         return account
 
     def _scale(self, now_s: float) -> float:

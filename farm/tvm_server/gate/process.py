@@ -15,7 +15,7 @@ from farm import __version__
 from farm.common.errors import HostError
 from farm.common.peers import peer_process
 from farm.common.systemd import Notifier, Watchdog
-from farm.tvm_server.connection import Limits
+from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.forwarding import FdHandoff, RemoteRoute
 from farm.tvm_server.gate.gate import Gate, GateLimits
@@ -50,7 +50,7 @@ class GateProcess:
         self._gate = Gate(self._route, GateLimits())
         self._handoff = FdHandoff(wait_s, self._route.next_number)
         self._listener = Listener(
-            Limits(), tracker=self._handoff.serve, session=self._gate.serve, on_problem=self._send_problem
+            ConnectionLimits(), tracker=self._handoff.serve, session=self._gate.serve, on_problem=self._send_problem
         )
         self._control = Acceptor(self._accepted)
         self._links: set[_DaemonLink] = set()

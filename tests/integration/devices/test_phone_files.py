@@ -127,7 +127,7 @@ async def test_what_a_session_changed_of_farms_own_files_is_found_by_the_next_ch
         before = await r.shell(view.serial, f"sha256sum {library}")
         await r.shell(view.serial, f"printf x >>{library}")
         mark = r.mark()
-        r.fleet.find(view.name).on_event(m.PlainEvent.CHECK_DUE)
+        r.fleet.find(view.name).on_event(m.PlainEvent.PROVISIONING_DUE)
         await r.until(Life.READY)
         assert await r.shell(view.serial, f"sha256sum {library}") == before
         assert [event.data for event in r.events.since(mark) if event.kind == "device.repaired"] == [{"files": 1}]

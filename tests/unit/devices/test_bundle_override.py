@@ -120,7 +120,7 @@ NEW_ON_IT = RecoveryContext(fallback=OLD, on_trial=True)
 def getting_new(upto: Life) -> Lifecycle:
     """A phone with a proven bundle that gets a candidate, as far as `upto`."""
     life = Lifecycle(replace(READY, proven=OLD))
-    life.handle(m.PlainEvent.CHECK_DUE, 100.0)
+    life.handle(m.PlainEvent.PROVISIONING_DUE, 100.0)
     answers = (m.Provisioned, NEW), (m.ServerStarted,), (m.CheckPassed,)
     for answer, *values in answers:
         if life.state.life is upto:

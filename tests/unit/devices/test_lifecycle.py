@@ -270,9 +270,9 @@ def test_deciding_changes_nothing_it_was_given() -> None:
 
 def test_a_check_that_is_due_takes_an_idle_phone_and_compares_its_files() -> None:
     story = Story().until_ready()
-    assert story.on_event(m.PlainEvent.CHECK_DUE) == (m.Provision(story.number, deep=True),)
+    assert story.on_event(m.PlainEvent.PROVISIONING_DUE) == (m.Provision(story.number, deep=True),)
     assert story.state.life is Life.PROVISIONING
-    assert story.on_event(m.PlainEvent.CHECK_DUE) == ()
+    assert story.on_event(m.PlainEvent.PROVISIONING_DUE) == ()
     assert story.on_event(m.Provisioned(story.number, "b", adoptable=True)) == (m.StartServer(story.number),)
     assert story.on_event(m.ServerStarted(story.number))[1:] == (m.RunCheck(story.number),)
     story.on_event(m.CheckPassed(story.number))

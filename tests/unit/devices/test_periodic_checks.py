@@ -31,7 +31,7 @@ def sanity(*agents: Any, held: str = "", every_h: float = 6.0) -> PeriodicChecks
 def test_the_phone_whose_check_is_longest_ago_is_checked_one_at_a_look() -> None:
     late, later, fresh = agent("late", 3 * HOUR_S), agent("later", 1 * HOUR_S), agent("fresh", 9 * HOUR_S)
     sanity(late, later, fresh).check_next()
-    assert (late.told, later.told, fresh.told) == ([], [m.PlainEvent.CHECK_DUE], [])
+    assert (late.told, later.told, fresh.told) == ([], [m.PlainEvent.PROVISIONING_DUE], [])
 
 
 def test_a_phone_that_somebody_has_is_never_checked() -> None:
@@ -55,4 +55,4 @@ def test_never_means_never_until_the_configuration_is_read_again() -> None:
     assert phone.told == []
     checks.use(6.0)
     checks.check_next()
-    assert phone.told == [m.PlainEvent.CHECK_DUE]
+    assert phone.told == [m.PlainEvent.PROVISIONING_DUE]

@@ -1,4 +1,4 @@
-"""What the device scripts and probes say, as values; and the small decisions beside them."""
+"""What the device scripts say, as values; and the small decisions beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.common.phone_text import SECTION
 from farm.devices.agent import back_off_s
 from farm.devices.lifecycle.messages import LinkState, listed
 from farm.devices.server.phone_paths import ROOT, scripts, scripts_hash
-from farm.devices.server.provision import parse_probe, probe_command
+from farm.devices.server.provision import installed_command, parse_installed
 from farm.devices.server.rpc_server import RunningServer, describe_death, parse_status
 
 HASH = "ab" * 32
@@ -24,7 +24,7 @@ SCRIPTS = [scripts_hash(), *(f"{file.size} 755 {file.name}" for file in scripts(
 STATUS = "boot_now=b\nversion=1\nid=i\nboot=b\nbundle=h\npid=7\nport=5001\nstarted=1\nsessions=2\nadoptable=yes\n"
 
 
-def probe_text(**changes: str) -> bytes:
+def installed_text(**changes: str) -> bytes:
     sections = {
         "scripts": "".join(f"{line}\n" for line in SCRIPTS),
         "bundles": f".\n..\n{HASH}\n.incoming-{HASH}\n{'cd' * 32}\n.incoming-{'ef' * 32}\nnotes\n$(reboot)\n",
@@ -36,11 +36,11 @@ def probe_text(**changes: str) -> bytes:
 
 
 def test_a_whole_phone() -> None:
-    probe = parse_probe(probe_text(), BUNDLE)
-    assert probe.scripts_current
-    assert probe.bundle_whole
-    assert probe.others == ("cd" * 32, f".incoming-{'ef' * 32}")
-    assert (probe.server.adoptable, probe.server.port, probe.server.sessions) == (True, 5001, 2)
+    installed = parse_installed(installed_text(), BUNDLE)
+    assert installed.scripts_current
+    assert installed.bundle_whole
+    assert installed.others == ("cd" * 32, f".incoming-{'ef' * 32}")
+    assert (installed.server.adoptable, installed.server.port, installed.server.sessions) == (True, 5001, 2)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_a_whole_phone() -> None:
     ],
 )
 def test_a_bundle_that_is_not_whole(changes: dict[str, str]) -> None:
-    assert not parse_probe(probe_text(**changes), BUNDLE).bundle_whole
+    assert not parse_installed(installed_text(**changes), BUNDLE).bundle_whole
 
 
 @pytest.mark.parametrize("missing", range(len(SCRIPTS)))
 def test_scripts_that_are_not_all_there(missing: int) -> None:
     told = "\n".join(SCRIPTS[:missing] + SCRIPTS[missing + 1 :])
-    assert not parse_probe(probe_text(scripts=f"{told}\n"), BUNDLE).scripts_current
+    assert not parse_installed(installed_text(scripts=f"{told}\n"), BUNDLE).scripts_current
 
 
 def test_an_empty_phone() -> None:
-    probe = parse_probe(b"", BUNDLE)
-    assert (probe.scripts_current, probe.bundle_whole, probe.others, probe.server.adoptable) == (
+    installed = parse_installed(b"", BUNDLE)
+    assert (installed.scripts_current, installed.bundle_whole, installed.others, installed.server.adoptable) == (
         False,
         False,
         (),
@@ -74,9 +74,9 @@ def test_an_empty_phone() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_output_breaks_the_probe_or_makes_a_server_adoptable(noise: bytes) -> None:
-    probe = parse_probe(noise + probe_text(server="") + noise, BUNDLE)
-    assert not probe.server.adoptable
+def test_no_output_breaks_the_parser_or_makes_a_server_adoptable(noise: bytes) -> None:
+    installed = parse_installed(noise + installed_text(server="") + noise, BUNDLE)
+    assert not installed.server.adoptable
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_a_server_without_a_port_is_not_adoptable(text: str) -> None:
     assert status.why
 
 
-def test_the_probe_asks_about_this_server_and_only_about_files_of_the_bundle() -> None:
+def test_the_command_asks_about_this_server_and_only_about_files_of_the_bundle() -> None:
     server = RunningServer(5000, HASH, "secret")
-    command = probe_command(BUNDLE, server)
+    command = installed_command(BUNDLE, server)
     assert f"status {HASH} {server.secret_sha256}" in command
     assert "secret" not in command.replace(server.secret_sha256, "")
     assert f"cd {ROOT}/bundles/{HASH}" in command

@@ -181,7 +181,7 @@ async def test_wrong_numbers_of_before_a_restart_count(desk: Callable[[], Desk])
     first = desk()
 
     def wrong(of: Desk) -> None:
-        of.on_event(m.PlainEvent.CHECK_DUE)
+        of.on_event(m.PlainEvent.PROVISIONING_DUE)
         of.on_event(m.Provisioned(of.life.state.generation, "b"))
         of.on_event(m.ServerStarted(of.life.state.generation))
         of.on_event(m.WorkFailed(of.life.state.generation, "wrong numbers", fault=DeviceFault.WRONG))

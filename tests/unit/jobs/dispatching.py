@@ -18,7 +18,7 @@ PATIENCE_S = 10
 class Farm:
     """One daemon's share of jobs; `again` is the next daemon over the same store."""
 
-    def __init__(self, path, *names, limits=None, **options):
+    def __init__(self, path, *names, quota=None, **options):
         self.path = path
         self.store = Store.open(path)
         self.events = EventLog(self.store.epoch)
@@ -42,7 +42,7 @@ class Farm:
                 leases=self.leases,
                 devices=self.devices,
             ),
-            limits=lambda _: limits or UserConfig(),
+            quota_of=lambda _: quota or UserConfig(),
             **options,
         )
 

@@ -83,7 +83,7 @@ async def test_no_phone_could_match(farm):
 
 
 async def test_the_same_key_again_adds_nothing_whatever_the_quota(tmp_path):
-    async with running(tmp_path / "farm.db", "p1", limits=UserConfig(jobs=1)) as farm:
+    async with running(tmp_path / "farm.db", "p1", quota=UserConfig(jobs=1)) as farm:
         first = await farm.submit(key="k")
         assert (await farm.submit(key="k")).ids == first.ids
         assert (await farm.submit(key="k", user="bob")).ids != first.ids
@@ -100,7 +100,7 @@ async def test_the_same_key_twice_at_once_adds_nothing_twice(farm):
 
 
 async def test_quotas_of_a_user(tmp_path):
-    async with running(tmp_path / "farm.db", "p1", limits=UserConfig(jobs=2, priority=3)) as farm:
+    async with running(tmp_path / "farm.db", "p1", quota=UserConfig(jobs=2, priority=3)) as farm:
         with pytest.raises(NotAllowedError, match="priority 3 at most"):
             await farm.submit(priority=4)
         with raises_code(Code.QUOTA_EXCEEDED):

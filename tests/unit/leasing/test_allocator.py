@@ -201,7 +201,7 @@ def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
 
 def test_nobody_holds_more_than_their_quota():
     lab = Lab("a", "b", "c")
-    lab.tell(Allocator.shares_changed, UserConfig(), {"alice": UserConfig(devices=1)})
+    lab.tell(Allocator.quotas_changed, UserConfig(), {"alice": UserConfig(devices=1)})
     device = lab.want("r1")
     assert not lab.want("r2")
     assert lab.want("s", user="bob")
@@ -213,10 +213,10 @@ def test_nobody_holds_more_than_their_quota():
 
 def test_a_quota_that_is_raised_serves_those_who_wait():
     lab = Lab("a", "b")
-    lab.tell(Allocator.shares_changed, UserConfig(devices=1), {})
+    lab.tell(Allocator.quotas_changed, UserConfig(devices=1), {})
     lab.want("r1")
     lab.want("r2")
-    assert [grant.request_id for grant in lab.tell(Allocator.shares_changed, UserConfig(devices=2), {})] == ["r2"]
+    assert [grant.request_id for grant in lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})] == ["r2"]
 
 
 def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
@@ -232,7 +232,7 @@ def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
 
 def test_a_restored_lease_counts_before_its_phone_is_known():
     lab = Lab("b", workers=1)
-    lab.tell(Allocator.shares_changed, UserConfig(devices=2), {})
+    lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})
     lab.tell(Allocator.lease_restored, "a", "old", wish(worker=True))
     assert not lab.tell(Allocator.device_changed, phone("a"))
     assert not lab.want("worker", user="bob", worker=True)

@@ -175,7 +175,7 @@ def test_phones_that_are_closed_for_other_reasons_are_not_kept():
 
 def test_a_user_who_may_have_no_more_claims_nothing():
     lab = lab_of(warm("a"), "b")
-    lab.tell(Allocator.shares_changed, UserConfig(devices=1), {})
+    lab.tell(Allocator.quotas_changed, UserConfig(devices=1), {})
     lab.want("mine", user="bob", device="b", personal=True)
     lab.want("bench", user="bob", lease_class=BENCH)
     lab.later(2 * STARVED_S)

@@ -20,7 +20,7 @@ from tests.support.allocator_model import largest_matching
 def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     weights = {"ann": 1.0, "bob": 2.0, "cleo": 3.0}
     lab = Lab(*(f"phone-{number}" for number in range(12)), usage_half_life_s=3600.0, starved_s=1e9)
-    lab.tell(Allocator.shares_changed, UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()})
+    lab.tell(Allocator.quotas_changed, UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()})
     used: Counter[str] = Counter()
     randomly = random.Random(5)
     ends = {}  # device -> when, and whose
@@ -50,7 +50,7 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
 
 def test_the_phones_of_one_moment_go_to_several_users():
     lab = Lab(*(f"phone-{number}" for number in range(6)))
-    lab.tell_each((Allocator.paused, "starting"), (Allocator.shares_changed, UserConfig(), {"bob": UserConfig(2.0)}))
+    lab.tell_each((Allocator.paused, "starting"), (Allocator.quotas_changed, UserConfig(), {"bob": UserConfig(2.0)}))
     for number in range(10):
         lab.want(f"ann-{number}", user="ann")
     for number in range(10):
@@ -153,7 +153,7 @@ def test_the_order_of_independent_events_does_not_change_who_gets_what(order, la
         (Allocator.request_added, "adreno", wish("adreno", 2, user="bob")),
         (Allocator.request_added, "reserved", wish("mali", 1, user="bob")),
         (Allocator.request_added, "not for her", wish("mali", 4, user="cleo")),
-        (Allocator.shares_changed, UserConfig(devices=2), {}),
+        (Allocator.quotas_changed, UserConfig(devices=2), {}),
         (Allocator.reservations_changed, (window,)),
     ]
     lab = Lab()

@@ -67,7 +67,7 @@ class Everything(Beside):
     @rule(weight=st.sampled_from((1.0, 2.0, 5.0)), devices=st.integers(0, 3), user=users)
     def shares_change(self, weight, devices, user):
         self.model.shares[user] = UserConfig(weight, devices)
-        self.step(Allocator.shares_changed, self.model.default, self.model.shares)
+        self.step(Allocator.quotas_changed, self.model.default, self.model.shares)
 
     @rule(
         names=st.lists(
@@ -169,7 +169,7 @@ class Warm(Beside):
     @rule(devices=st.integers(0, 2), user=users)
     def shares_change(self, devices, user):
         self.model.shares[user] = UserConfig(1.0, devices)
-        self.step(Allocator.shares_changed, self.model.default, self.model.shares)
+        self.step(Allocator.quotas_changed, self.model.default, self.model.shares)
 
 
 TestEverything = Everything.TestCase

@@ -49,7 +49,7 @@ def test_what_was_loaded_decays_beside_what_runs():
 
 def test_turns_are_by_weight_and_count_what_is_held():
     ledger = UsageLedger(HALF_LIFE_S, 30.0)
-    ledger.set_shares(UserConfig(1.0), {"heavy": UserConfig(2.0)})
+    ledger.set_quotas(UserConfig(1.0), {"heavy": UserConfig(2.0)})
     ledger.load({"heavy": 100.0, "light": 100.0, "other": 10.0}, 0.0)
     ledger.take("other", 0.0)
     turns = ledger.weighted_use(dict.fromkeys(("heavy", "light", "other", "new")), 0.0)
@@ -72,7 +72,7 @@ def test_the_scale_starts_anew_without_anybody_noticing():
 
 def test_quotas():
     ledger = UsageLedger(HALF_LIFE_S, 0.0)
-    ledger.set_shares(UserConfig(devices=1), {"free": UserConfig()})
+    ledger.set_quotas(UserConfig(devices=1), {"free": UserConfig()})
     assert ledger.may_hold_more("ann")
     ledger.take("ann", 0.0)
     assert not ledger.may_hold_more("ann")
@@ -110,7 +110,7 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
 
 def test_what_is_cleaned_is_in_no_quota():
     lab = Lab("a", "b")
-    lab.tell(Allocator.shares_changed, UserConfig(1.0, 1), {})
+    lab.tell(Allocator.quotas_changed, UserConfig(1.0, 1), {})
     lab.want("one", device="a")
     begin_cleaning(lab, "a")
     lab.end("a")

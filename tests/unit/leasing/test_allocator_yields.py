@@ -150,14 +150,14 @@ def test_a_phone_whose_holder_has_no_slot_to_give_does_not_help_who_needs_one():
 
 def test_a_quota_that_is_reached_is_no_reason_to_ask():
     lab = Lab("a", "b")
-    lab.tell_each((Allocator.shares_changed, UserConfig(devices=1), {}), (Allocator.usage_loaded, {"tuner": 5000.0}))
+    lab.tell_each((Allocator.quotas_changed, UserConfig(devices=1), {}), (Allocator.usage_loaded, {"tuner": 5000.0}))
     tune(lab, device="a")
     lab.want("has", user="bob", device="b")
     lab.later(SLICE_S)
     lab.want("more", user="bob", device="a")
     lab.later(5 * SLICE_S)
     assert not lab.yields
-    lab.tell(Allocator.shares_changed, UserConfig(devices=2), {})
+    lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})
     lab.later(2 * SLICE_S)
     assert lab.asked() == ["a"]
 

@@ -11,11 +11,11 @@ from farm.common.selector import Selector
 from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
 from farm.leasing.model import LeasePolicy
-from farm.leasing.reports import UsageGrouping, decayed_use, summed
+from farm.leasing.reports import UsageGrouping, summed
 from farm.leasing.reservations import ClockWatch, ReservationBook
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
-from farm.store.leases import UsageRow
+from farm.store.leases import LeaseTable, UsageRow
 from farm.store.maintenance import check
 from farm.store.schema import reservation, selector
 from farm.store.store import Store
@@ -216,18 +216,21 @@ def row(user, held_s, device="a", source=LeaseSource.TVM, cleaned_s=0.0):
     return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s, cleaned_s)
 
 
-def test_old_use_counts_less():
+def test_old_use_counts_less(tmp_path, monkeypatch):
     now = datetime(2026, 5, 1, tzinfo=UTC)
     used = {"fresh": (0.1, 100.0), "older": (6.5, 100.0), "ancient": (24 * 30, 1e9)}  # hours ago, seconds
 
-    def usage(since, until):
+    def usage(_, since, until):
         return [
             row(user, seconds)
             for user, (hours, seconds) in used.items()
             if since <= now - timedelta(hours=hours) < until
         ]
 
-    decayed = decayed_use(usage, now, half_life_s=6 * 3600.0)
+    monkeypatch.setattr(LeaseTable, "usage", usage)
+    store = Store.open(tmp_path / "farm.db")
+    decayed = store.leases.decayed_use(now, half_life_s=6 * 3600.0)
+    store.close()
     assert set(decayed) == {"fresh", "older"}
     assert 80 < decayed["fresh"] <= 100
     assert 40 < decayed["older"] < 60
@@ -290,6 +293,6 @@ async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(tmp_pat
     assert (used.held_s, used.cleaned_s) == (60.0, 3.0 + AllocatorPolicy().cleaning_counts_s)
     (earlier,) = again.leases.usage(begun, begun + timedelta(seconds=32))  # the second lease goes on
     assert (earlier.held_s, earlier.cleaned_s) == (10.0 + 19.0, 3.0)
-    decayed = decayed_use(again.leases.usage, clocks.at, half_life_s=1e9)
+    decayed = again.leases.decayed_use(clocks.at, half_life_s=1e9)
     assert decayed["alice"] == pytest.approx(183.0, rel=0.2)
     again.close()

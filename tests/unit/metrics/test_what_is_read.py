@@ -76,7 +76,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             for name in "ab":
                 lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})
         case "quota":
-            lab.leasing.requests.decide(lab.leasing.requests.allocator.shares_changed, UserConfig(devices=1), {})
+            lab.leasing.requests.decide(lab.leasing.requests.allocator.quotas_changed, UserConfig(devices=1), {})
             lab.devices.become("b", Life.OFFLINE)
             lab.ask(BENCH)  # has "a"
             await settle()

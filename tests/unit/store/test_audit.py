@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from farm.store import access, retention
-from farm.store.access import AuditRecord, AuditTable
+from farm.store import accounts, retention
+from farm.store.accounts import AuditRecord, AuditTable
 from farm.store.retention import Retention
 from farm.store.writer import StoreWriteError
 from tests.unit.store.values import NOW
@@ -41,8 +41,8 @@ async def test_it_is_kept_as_long_as_it_is_told(store):
 
 
 async def test_whoever_writes_much_pushes_the_oldest_out(store, monkeypatch):
-    monkeypatch.setattr(access, "MOST_ROWS", 30)
-    monkeypatch.setattr(access, "BATCH", 7)
+    monkeypatch.setattr(accounts, "MOST_ROWS", 30)
+    monkeypatch.setattr(accounts, "BATCH", 7)
     monkeypatch.setattr(retention, "FIRST_AFTER_S", 0.0)
     looks, looking = [], asyncio.Event()
     prune = AuditTable.prune

@@ -66,7 +66,7 @@ async def test_an_attempt_from_start_to_end(store):
     running = store.jobs.get("j1")
     assert (running.state, running.attempts) == (JobState.RUNNING, 1)
     assert store.jobs.running() == store.jobs.attempts("j1") == (begun,)
-    assert await store.jobs.facts(begun.id, begun.fence, {"key": "abc"}) is True
+    assert await store.jobs.save_facts(begun.id, begun.fence, {"key": "abc"}) is True
     end = over(begun)
     assert await store.jobs.finish(end, ended(running), result={"ok": True}) is True
     assert store.jobs.running() == ()
@@ -112,7 +112,7 @@ async def test_a_stale_report_writes_nothing(store, what):
     else:
         stale, left = over(replace(begun, fence=99)), running
     assert await store.jobs.finish(stale, ended(running), result={"late": True}) is False
-    assert await store.jobs.facts(stale.id, stale.fence, {"late": True}) is False
+    assert await store.jobs.save_facts(stale.id, stale.fence, {"late": True}) is False
     assert store.jobs.get("j1") == left
     assert store.jobs.result("j1") is None
     assert store.jobs.attempts("j1")[0].facts == {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from farm.bundle.model import SERVER_PROGRAM
 from farm.common.phone_text import WORD, plain
 from farm.devices.health.probe.readings import celsius, clock_hz, files, first_of, integer, leading_integer
 from farm.model.health import ClusterReading, Dropped, GpuReading, ProcessReading, SensorGroup, Temperature
@@ -171,7 +172,6 @@ def _cores(text: str) -> tuple[int, ...]:
 
 MOST_BUSIEST = 10
 MOST_OF_SERVER = 64  # a session is a process, and a phone has one at a time
-SERVER_NAME = "tvm_rpc"
 _NOTED = re.compile(r"^(self|server|supervisor)=([0-9]{1,9})[ \t]*$", re.MULTILINE | re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,12}", re.ASCII)
 _SHARE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,3})?", re.ASCII)
@@ -186,7 +186,7 @@ def parse_processes(text: str) -> tuple[tuple[ProcessReading, ...], tuple[Proces
     ours = {
         pid
         for pid, row in rows.items()
-        if row.name == SERVER_NAME or pid in (server, supervisor) or row.pgid == server > 1 or row.ppid == server > 1
+        if row.name == SERVER_PROGRAM or pid in (server, supervisor) or row.pgid == server > 1 or row.ppid == server > 1
     }
     group = tuple(row for pid, row in sorted(rows.items()) if pid in ours)[:MOST_OF_SERVER]
     others = [row for row in rows.values() if own not in (row.pid, row.ppid) and not row.name.startswith("[")]
