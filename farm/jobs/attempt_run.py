@@ -1,6 +1,6 @@
 """One attempt from its first step to its outcome: what its executor gets, its work, and what may end it sooner.
 
-A report counts only while its lease lasts: what comes after the lease was taken away is void. Nothing is written here.
+A report counts only while its lease lasts: what comes after the lease was revoked is void. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
-Keep = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
+KeepLog = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
 
 
 class AttemptRun:
-    """One attempt under its lease. `to_its_end` runs it; `stop` may be called meanwhile."""
+    """One attempt under its lease. `run` once; `stop` may be called meanwhile."""
 
-    def __init__(self, job: Job, attempt: Attempt, lease: Lease, leases: Leasing, devices: Fleet) -> None:
+    def __init__(self, job: Job, attempt: Attempt, lease: Lease, contexts: AttemptContextFactory) -> None:
         self.job = job
         self.attempt = attempt
         self.lease = lease
-        self._leases = leases
-        self._devices = devices
-        self.pool = Pool(job, lease, leases, devices) if attempt.pooled else None
+        self._contexts = contexts
+        self._leases = contexts.leases
+        self._devices = contexts.devices
+        self.pool = Pool(job, lease, contexts.leases, contexts.devices) if attempt.pooled else None
         self._step = "starting"
         self._stop: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -77,22 +78,20 @@ class AttemptRun:
         """Why it works with fewer phones than it should have; "" when it does not."""
         return self.pool.waits() if self.pool is not None else ""
 
-    def leave(self, kinds: Kinds) -> None:
+    def stop_with_daemon(self) -> None:
         """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""
-        kind = kinds.get(self.job.kind)
-        goes_on = kind is not None and kind.personal
-        if goes_on:
+        if self._personal():
             self.stop(AttemptState.RUNNING)
         else:
-            self.stop(*broken_off(kinds, self.job, HostError(code=Code.DAEMON_STOPPED)))
+            self.stop(*broken_off(self._contexts.kinds, self.job, HostError(code=Code.DAEMON_STOPPED)))
 
-    async def to_its_end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
-        """Do the work; returns what can be kept of how it ended, whatever happens.
+    async def run(self, executor: Executor | None) -> Outcome:
+        """Do the work; returns an outcome that can be stored, whatever happens.
 
         `executor` is the one of the job's kind, None when there is none.
         """
         try:
-            return _keepable(await self._end(executor, contexts))
+            return _storable(await self._work(executor))
         except Exception as error:
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
@@ -100,34 +99,39 @@ class AttemptRun:
             if self.pool is not None:  # before the end is written: no phone may be granted to a job that is over
                 self.pool.settle()
 
-    async def _end(self, executor: Executor | None, contexts: AttemptContextFactory) -> Outcome:
+    async def _work(self, executor: Executor | None) -> Outcome:
         try:
-            context = contexts.create(self.job, self.attempt, self.lease)
+            context = self._contexts.create(self.job, self.attempt, self.lease)
             if self.pool is not None:
                 self.pool.begin(partial(_pool_changed, context))
-                taken: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
+                revoked: asyncio.Future[FarmError] = asyncio.get_running_loop().create_future()  # no one phone's loss
             else:
-                taken = self._when_revoked()
-            context = replace(context, progress=self._noting(context.progress), pool=self.pool, over=self._over)
+                revoked = self._when_revoked()
+            context = replace(
+                context,
+                progress=self._remembering_step(context.progress),
+                pool=self.pool,
+                stopped_for_good=self._stopped_for_good,
+            )
             if executor is None:
                 raise HostError(f"there is no way to run a {self.job.kind} job here", Code.NO_SUCH_KIND)
-            work = asyncio.ensure_future(_begin(executor, context))
+            work = asyncio.ensure_future(_start(executor, context))
         except FarmError as error:
             return _failed(error)
         limit_s = None if context.spec.personal else self.job.timeout_s
         patience_s = None if limit_s is None else limit_s + GRACE_S
         try:
-            await asyncio.wait((work, taken, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-            if taken.done():
-                return await self._lost(taken.result(), work, contexts)
+            await asyncio.wait((work, revoked, self._stop), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if revoked.done():
+                return await self._outcome_of_loss(revoked.result(), work)
             if work.done():
-                return await self._reported(work, taken, contexts)
+                return await self._outcome_of_work(work, revoked)
             if self._stop.done():
                 return self._stop.result()
             message = f"no result after {patience_s:g} s, of which {limit_s:g} s may be work; it was at: {self._step}"
             return _failed(AttemptTimeoutError(message, hint="a longer --timeout, or a smaller job"))
         finally:
-            await _ended(work, self.attempt.id)
+            await _stop_work(work, self.attempt.id)
 
     def _when_revoked(self) -> asyncio.Future[FarmError]:
         try:
@@ -135,11 +139,15 @@ class AttemptRun:
         except NoSuchLeaseError as error:  # between the attempt's commit and this moment; the job is not to blame
             raise PhoneLostError(f"the lease of {self.lease.device} was over before the work began") from error
 
-    def _over(self) -> bool:
+    def _personal(self) -> bool:
+        kind = self._contexts.kinds.get(self.job.kind)
+        return kind is not None and kind.personal
+
+    def _stopped_for_good(self) -> bool:
         """Whether it was stopped for good: not by a daemon that comes back, nor for others."""
         return self._stop.done() and self._stop.result().state in (AttemptState.CANCELLED, AttemptState.FAILED)
 
-    def _noting(self, publish: Progress) -> Progress:
+    def _remembering_step(self, publish: Progress) -> Progress:
         """Remembers the step, for the one who asks why it takes so long."""
 
         def progress(step: str, **facts: Any) -> None:
@@ -148,21 +156,16 @@ class AttemptRun:
 
         return progress
 
-    async def _lost(
-        self, taken: FarmError, work: asyncio.Future[Mapping[str, Any]], contexts: AttemptContextFactory
-    ) -> Outcome:
-        """The lease was taken away; no try of the job's own where its phone went with the adb server or a hub."""
-        error = _because(await self._as_it_was(taken), work)
-        kind = contexts.kinds.get(self.job.kind)
-        if (
-            error.code != Code.HOST_LINK_LOST or kind is None or kind.personal
-        ):  # a person's lease is over with its phone
+    async def _outcome_of_loss(self, revoked: FarmError, work: asyncio.Future[Mapping[str, Any]]) -> Outcome:
+        """The lease was revoked; no try of the job's own where its phone went with the adb server or a hub."""
+        error = _with_evidence(await self._final_loss(revoked), work)
+        if error.code != Code.HOST_LINK_LOST or self._personal():  # a person's lease is over with its phone
             return _failed(error)
-        state, told = broken_off(contexts.kinds, self.job, error)
-        return Outcome(state, told, crashes=1 + contexts.crashes(self.job))
+        state, wire = broken_off(self._contexts.kinds, self.job, error)
+        return Outcome(state, wire, crashes=1 + self._contexts.crashes(self.job))
 
-    async def _reported(
-        self, work: asyncio.Future[Mapping[str, Any]], taken: asyncio.Future[FarmError], contexts: AttemptContextFactory
+    async def _outcome_of_work(
+        self, work: asyncio.Future[Mapping[str, Any]], revoked: asyncio.Future[FarmError]
     ) -> Outcome:
         try:
             return Outcome(AttemptState.DONE, result=work.result())
@@ -170,8 +173,8 @@ class AttemptRun:
             return Outcome(AttemptState.YIELDED)
         except PhoneError as error:
             # A pulled cable breaks the session first and is noticed a moment later: name the real cause.
-            lost = None if self.pool is not None else await self._lost_while_recovering(taken)
-            return _failed(error) if lost is None else await self._lost(lost, work, contexts)
+            lost = None if self.pool is not None else await self._loss_while_recovering(revoked)
+            return _failed(error) if lost is None else await self._outcome_of_loss(lost, work)
         except FailedWithResultError as error:
             return Outcome(AttemptState.FAILED, error_to_wire(error), result=error.result)
         except FarmError as error:
@@ -180,21 +183,21 @@ class AttemptRun:
             log.exception("attempt %s failed inside farm", self.attempt.id)
             return _failed(error)
 
-    async def _lost_while_recovering(self, taken: asyncio.Future[FarmError]) -> FarmError | None:
-        """Why the lease of a phone that failed was taken; None when it is ready again, or not yet after a while."""
+    async def _loss_while_recovering(self, revoked: asyncio.Future[FarmError]) -> FarmError | None:
+        """Why the lease of a phone that failed was revoked; None when it is ready again, or not yet after a while."""
         with view_when(self._devices, self.lease.device, lambda life: life is Life.READY) as ready:
             await asyncio.wait(
-                (taken, ready, self._stop), timeout=RECOVERY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+                (revoked, ready, self._stop), timeout=RECOVERY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
             )
-        return taken.result() if taken.done() else None
+        return revoked.result() if revoked.done() else None
 
-    async def _as_it_was(self, taken: FarmError) -> FarmError:
-        """Why the lease was taken: a phone that adb lists as offline may be one whose cable was pulled just now."""
-        if not isinstance(taken, PhoneLostError):
-            return taken
+    async def _final_loss(self, revoked: FarmError) -> FarmError:
+        """Why the lease was revoked: a phone that adb lists as offline may be one whose cable was pulled just now."""
+        if not isinstance(revoked, PhoneLostError):
+            return revoked
         with view_when(self._devices, self.lease.device, lambda life: life is not Life.OFFLINE) as now:
             await asyncio.wait((now, self._stop), timeout=UNLISTED_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
-        return PhoneLostError.of(now.result()) if now.done() and now.result().life is Life.GONE else taken
+        return PhoneLostError.of(now.result()) if now.done() and now.result().life is Life.GONE else revoked
 
 
 def _pool_changed(context: AttemptContext, step: str, facts: Mapping[str, Any]) -> None:
@@ -202,30 +205,30 @@ def _pool_changed(context: AttemptContext, step: str, facts: Mapping[str, Any]) 
     context.log(step)
 
 
-def _begin(executor: Executor, context: AttemptContext) -> Coroutine[Any, Any, Mapping[str, Any]]:
+def _start(executor: Executor, context: AttemptContext) -> Coroutine[Any, Any, Mapping[str, Any]]:
     """A new attempt, or one that the daemon before this one began."""
     return executor.resume(context) if context.attempt.facts else executor.run(context)
 
 
-def _because(taken: FarmError, work: asyncio.Future[Any]) -> FarmError:
-    """Why a lease was taken away; what the work failed with by then is its evidence."""
+def _with_evidence(revoked: FarmError, work: asyncio.Future[Any]) -> FarmError:
+    """Why a lease was revoked; what the work failed with by then is its evidence."""
     if work.done() and not work.cancelled() and (failed := work.exception()) is not None:
-        taken.evidence = taken.evidence or str(failed)
-    return taken
+        revoked.evidence = revoked.evidence or str(failed)
+    return revoked
 
 
-def _keepable(end: Outcome) -> Outcome:
-    """The end, or a failure in its place when its result is no JSON or too large."""
-    if end.result is None:
-        return end
+def _storable(outcome: Outcome) -> Outcome:
+    """The outcome, or a failure in its place when its result is no JSON or too large."""
+    if outcome.result is None:
+        return outcome
     try:
-        size = len(json.dumps(dict(end.result), allow_nan=False))
+        size = len(json.dumps(dict(outcome.result), allow_nan=False))
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"it has {size:,} bytes as JSON; at most {MAX_RESULT_BYTES:,} are kept")
     except (TypeError, ValueError, RecursionError) as error:
         refused = FarmError(f"the result cannot be kept: {error}", Code.RESULT_NOT_KEPT, hint="this is a bug in farm")
-        return Outcome(AttemptState.FAILED, end.error or error_to_wire(refused))
-    return end
+        return Outcome(AttemptState.FAILED, outcome.error or error_to_wire(refused))
+    return outcome
 
 
 def _failed(error: BaseException) -> Outcome:
@@ -236,7 +239,7 @@ def _failed(error: BaseException) -> Outcome:
     return Outcome(AttemptState.FAILED, error_to_wire(error))
 
 
-async def _ended(work: asyncio.Future[Any], attempt: str) -> None:
+async def _stop_work(work: asyncio.Future[Any], attempt: str) -> None:
     """Make sure that the executor's work is over, whatever it was."""
     if work.done():
         return
@@ -252,14 +255,14 @@ class AttemptContextFactory:
     """Builds `AttemptContext` for attempts."""
 
     def __init__(
-        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, keep_log: Keep, leases: Leasing, devices: Fleet
+        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, keep_log: KeepLog, leases: Leasing, devices: Fleet
     ) -> None:
         self.kinds = kinds
         self._jobs = jobs
         self._events = events
         self._keep_log = keep_log
-        self._leases = leases
-        self._devices = devices
+        self.leases = leases
+        self.devices = devices
 
     def create(self, job: Job, attempt: Attempt, lease: Lease) -> AttemptContext:
         """The context for the executor of that attempt.
@@ -276,7 +279,7 @@ class AttemptContextFactory:
             progress=partial(self._progress, attempt),
             log=partial(self._log, attempt),
             save_facts=partial(self._save_facts, attempt),
-            yield_wanted=partial(self._leases.yield_wanted, lease.id),
+            yield_wanted=partial(self.leases.yield_wanted, lease.id),
         )
 
     def crashes(self, job: Job) -> int:
@@ -286,7 +289,7 @@ class AttemptContextFactory:
     def _view(self, device: str) -> DeviceView:
         # After a restart a person's lease goes on before its phone is listed again.
         unseen = DeviceView(device, "", Life.GONE)
-        return next((view for view in self._devices.views() if view.name == device), unseen)
+        return next((view for view in self.devices.views() if view.name == device), unseen)
 
     def _progress(self, attempt: Attempt, step: str, /, **facts: Any) -> None:
         facts |= {"step": step, "device": attempt.device, "attempt": attempt.number}

@@ -110,7 +110,7 @@ class Dispatcher:
             self._queue.array_began(array, began)
         for job, attempt, lease in survivors:  # before their jobs are added: one may be late, and is stopped at once
             self._leases.restore(lease)
-            run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
+            run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
         ended = await self._store.read(ended_before_start, self._store.jobs, live)
         for job in live:
@@ -131,7 +131,7 @@ class Dispatcher:
             self._leases.withdraw(request)
         self._asked.clear()
         for run in self._runs.values():
-            run.leave(self._kinds)
+            run.stop_with_daemon()
         for late in await self._tasks.end(STOP_LIMIT_S):
             log.error("%s had not ended: the next start finds it interrupted", late)
 
@@ -179,7 +179,7 @@ class Dispatcher:
             self._submitting[user] -= len(planned.jobs)
         if ids != planned.ids:
             return await self._earlier(ids)
-        ended = await self._ended(spec.after)
+        ended = await self._states_of_ended(spec.after)
         if not self._stopping:
             for job in planned.jobs:
                 self._perform(self._queue.job_added(job, ended, self._clock()))
@@ -208,7 +208,7 @@ class Dispatcher:
         check_quota(self._quota_of(user), user, spec.priority, mine, len(planned.jobs))
         return planned
 
-    async def _ended(self, names: Collection[str]) -> Mapping[str, JobState | None]:
+    async def _states_of_ended(self, names: Collection[str]) -> Mapping[str, JobState | None]:
         """`ended_before`, read again if a job has ended meanwhile: the queue has forgotten it by now."""
         while names:
             ends = self._ends
@@ -342,34 +342,33 @@ class Dispatcher:
             self._perform(self._queue.attempt_not_started(job.id, LOST_START_PAUSE_S, self._clock()))
             self._wake(job.id)
             return
-        run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._leases, self._devices)
+        run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
         self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
         if self._stopping:
-            run.leave(self._kinds)
+            run.stop_with_daemon()
         await self._work(run)
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
-        how = await run.to_its_end(self._executors.get(run.job.kind), self._contexts)
+        outcome = await run.run(self._executors.get(run.job.kind))
         del self._runs[run.job.id]
-        if how.state is AttemptState.RUNNING:
+        if outcome.state is AttemptState.RUNNING:
             return
         try:
-            became = await self._end(run, how)
+            became = await self._commit(run, outcome)
         finally:
-            run.release(f"its attempt is {how.state}")
+            run.release(f"its attempt is {outcome.state}")
         self._saved(became)
 
-    async def _end(self, run: AttemptRun, how: m.Outcome) -> Job:
+    async def _commit(self, run: AttemptRun, outcome: m.Outcome) -> Job:
         job, device = run.job, run.lease.device
         avoid = self._queue.avoided(job.id) | {device}
-        elsewhere = another_phone(job, self._devices.views(), avoid)
-        outcome = replace(how, device=device, elsewhere=elsewhere)
+        outcome = replace(outcome, device=device, another_phone=another_phone(job, self._devices.views(), avoid))
         now = self._clock()
         becomes = self._queue.attempt_ended(job.id, outcome, now)
-        ended = replace(run.attempt, state=how.state, ended_at=now.at, error=how.error)
-        return await self._writer.finish(ended, becomes, now.at, how.result)
+        ended = replace(run.attempt, state=outcome.state, ended_at=now.at, error=outcome.error)
+        return await self._writer.finish(ended, becomes, now.at, outcome.result)
 
     # --- time and phones ------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class AttemptContext:
     log: Log
     save_facts: Callable[[Mapping[str, Any]], Awaitable[None]]  # what `resume` needs; kept when this returns
     yield_wanted: Callable[[], bool]  # whether others wait for this phone: raise YieldedError when it suits
-    over: Callable[[], bool] = lambda: False  # when cancelled: the job ends with it, and is not tried again
+    stopped_for_good: Callable[[], bool] = lambda: False  # when cancelled: the job ends with this attempt
     pool: Pool | None = None  # of an attempt whose kind is pooled: `lease` and `view` are its first phone's
 
 

@@ -49,10 +49,7 @@ class JobWriter:
         Raises:
             StoreWriteError: they cannot be kept.
         """
-        submitted = [
-            ("job.submitted", job.id, {"kind": job.kind, "user": job.user, "array": job.array, "state": job.state})
-            for job in jobs
-        ]
+        submitted = [("job.submitted", job.id, _job_facts(job)) for job in jobs]
         with self._events.drafted(*submitted) as drafts:
             ids = await self._store.jobs.add(jobs, key=key, events=drafts)
             if ids != tuple(job.id for job in jobs):
@@ -76,7 +73,7 @@ class JobWriter:
         """Commit an attempt's end, its result and what its job becomes; returns what it became."""
 
         async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
-            facts = {**_attempt_facts(ended), "state": ended.state, "error": ended.error}
+            facts = {**_attempt_facts(ended), "kind": becomes.kind, "state": ended.state, "error": ended.error}
             changes = ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
             with self._events.drafted(*changes) as drafts:
                 return await self._store.jobs.finish(ended, becomes, result=result, events=drafts)
@@ -125,10 +122,14 @@ class JobWriter:
 def job_event(job: Job, before: JobState) -> EventDraft:
     """The event for the step of a job from the state `before` to its own."""
     kind = "resumed" if before is JobState.HELD and job.state not in FINAL else job.state.value
-    data: dict[str, object] = {"state": job.state, "user": job.user, "array": job.array}
+    data = _job_facts(job)
     if job.error is not None and job.state is not JobState.DONE:
         data["error"] = dict(job.error)
     return f"job.{kind}", job.id, data
+
+
+def _job_facts(job: Job) -> dict[str, object]:
+    return {"kind": job.kind, "user": job.user, "array": job.array, "state": job.state}
 
 
 def _attempt_facts(attempt: Attempt) -> dict[str, object]:

@@ -161,10 +161,10 @@ class Ledger:
                 self.revoked += 1
 
     def _job(self, event: Event, data: Mapping[str, Any]) -> None:
-        kind, job = event.subject.rpartition("-")[0], event.subject
+        job = event.subject
         match event.kind:
             case "job.submitted":
-                self.submitted[kind] += 1
+                self.submitted[data["kind"]] += 1
                 self._trials[job] = 0
                 self._builds[job] = {}
             case "job.progress":
@@ -175,9 +175,9 @@ class Ledger:
                     self._count_builds(job, tuning.get("builds", {}))
             case "attempt.ended":
                 fault = (data["error"] or {}).get("fault", "")
-                self.attempts[kind, str(data["state"]), fault] += 1
+                self.attempts[data["kind"], str(data["state"]), fault] += 1
             case ended if ended in _ENDED:
-                self.jobs[kind, _ENDED[ended]] += 1
+                self.jobs[data["kind"], _ENDED[ended]] += 1
                 self._trials.pop(job, None)
                 self._builds.pop(job, None)
 

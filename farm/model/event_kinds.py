@@ -27,6 +27,8 @@ class EventKind:
 _BUNDLE = ("hash", "abi", "platform")
 _LEASE = ("device", "user", "key", "fence")
 _SESSION = ("device", "user", "session", "fence")
+_JOB = ("kind", "user", "array", "state")
+_ATTEMPT = ("job", "device", "fence", "lease")
 _JOB_MEANING = {
     JobState.HELD: "its owner holds it",
     JobState.BLOCKED: "it waits for the jobs of `after`",
@@ -38,9 +40,7 @@ _JOB_MEANING = {
 }
 
 _LIFE = tuple(EventKind(f"device.{life.value}", MEANING[life], "device", ("serial", "reason", "hint")) for life in Life)
-_JOBS = tuple(
-    EventKind(f"job.{state.value}", _JOB_MEANING[state], "job", ("state", "user", "array")) for state in JobState
-)
+_JOBS = tuple(EventKind(f"job.{state.value}", _JOB_MEANING[state], "job", _JOB) for state in JobState)
 _OTHERS = (
     EventKind(
         "device.pushing", "progress of a push of the runtime", "device", ("sent_bytes", "total_bytes"), kept=False
@@ -103,12 +103,12 @@ _OTHERS = (
         "lease",
         (*_SESSION, "outcome", "bytes_up", "bytes_down", "seconds", "detail"),
     ),
-    EventKind("job.submitted", "a job was added", "job", ("kind", "user", "array", "state")),
-    EventKind("job.resumed", "a held job goes on", "job", ("state", "user", "array")),
+    EventKind("job.submitted", "a job was added", "job", _JOB),
+    EventKind("job.resumed", "a held job goes on", "job", _JOB),
     EventKind("job.waits", "the last phone it could have had now is away or withheld", "job", ("reason",), kept=False),
     EventKind("job.progress", "a step of an attempt", "job", (), kept=False),
-    EventKind("attempt.started", "an attempt begins", "attempt", ("job", "device", "fence", "lease")),
-    EventKind("attempt.ended", "an attempt is over", "attempt", ("job", "device", "fence", "lease", "state", "error")),
+    EventKind("attempt.started", "an attempt begins", "attempt", _ATTEMPT),
+    EventKind("attempt.ended", "an attempt is over", "attempt", (*_ATTEMPT, "kind", "state", "error")),
     EventKind(
         "reservation.added",
         "phones are reserved for a user",

@@ -40,7 +40,7 @@ class Outcome:
     state: AttemptState  # `running`: it goes on under the next daemon, and the queue is not told
     error: Error | None = None  # of a failed one
     device: str = ""  # the phone it had
-    elsewhere: bool = True  # whether another phone could do it
+    another_phone: bool = True  # whether another one could do it
     result: Mapping[str, object] | None = None  # kept with the end; the queue does not read it
     crashes: int = 0  # of an interrupted one: how many of the job's attempts the daemon has died under by now
 

@@ -72,7 +72,7 @@ def _after_failure(job: Job, outcome: Outcome, now: ClockReading) -> Job:
         return replace(job, state=JobState.FAILED, ended_at=now.at)
     if fault == Fault.PHONE:
         # With no other phone left the ones that failed get another chance, all of them.
-        avoid = job.avoid | {outcome.device} if outcome.elsewhere and not job.device else frozenset()
+        avoid = job.avoid | {outcome.device} if outcome.another_phone and not job.device else frozenset()
         return _again(replace(job, avoid=avoid))
     return replace(_again(job), not_before=now.at + timedelta(seconds=BACK_OFF.delay_s(tries)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 BAR_CELLS = 20
 SEARCH = ("trials", "early_stop", "cost_model", "seed", "candidate_timeout_s")  # fields that a search here reads
 STANDING_S = 10.0  # between two lines about the search where they stay
-_NUMBER = re.compile(r"[0-9.]+")
 
 
 @spec_options(TuneSpec, leave_out=("records",))
@@ -127,7 +125,7 @@ class Live:
         self._write = write or sys.stderr.write
         self._clock = clock
         self._open = False
-        self._last_line: tuple[object, str] = None, ""  # trials, and why there are too few phones
+        self._last_line: tuple[object, bool] = None, False  # trials, and whether there are too few phones
         self._last_line_s = -STANDING_S
         self._tasks: dict[str, Any] = {}  # rows by name, as printed
         self._tasks_s = -STANDING_S
@@ -171,7 +169,7 @@ class Live:
             print_note(line)
 
     def _is_news(self, standing: Mapping[str, Any]) -> bool:
-        trials, waits = standing.get("trials"), _NUMBER.sub("", str(standing.get("waits", "")))
+        trials, waits = standing.get("trials"), bool(standing.get("waits"))
         done = trials == standing.get("wanted") and trials != self._last_line[0]
         due = trials != self._last_line[0] and self._clock() - self._last_line_s >= STANDING_S
         if not (done or due or waits != self._last_line[1]):

@@ -158,7 +158,7 @@ def ends_job(context: AttemptContext, error: BaseException) -> bool:
     if isinstance(error, YieldedError):
         return False
     if not isinstance(error, FarmError):  # cancelled
-        return context.over()
+        return context.stopped_for_good()
     tries = context.job.attempts + 1 - context.job.uncounted
     return error.fault is Fault.USER or tries >= context.job.max_attempts
 

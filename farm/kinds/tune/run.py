@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -305,9 +304,6 @@ def _drop_unused(cache: Path, mine: Path) -> None:
     drop_unused((each for each in tuning.glob("*/*") if each != mine), newest_inside_s, LOCK)
 
 
-_SECONDS = re.compile(r"[0-9.]+")  # in why a phone is waited for
-
-
 class Reporter(Protocol):
     """Takes a tuning's progress: the daemon, or a terminal."""
 
@@ -341,7 +337,7 @@ class News:
         if not news_due(self.published_s, now_s):
             return
         status = self.runner.status()
-        news = search.done, status.phones, _SECONDS.sub("", status.waits)
+        news = search.done, status.phones, bool(status.waits)
         if news != self.published:
             self.published_s, self.published = now_s, news
             self.publish(search)

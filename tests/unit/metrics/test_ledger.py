@@ -140,10 +140,10 @@ def test_jobs_attempts_and_trials(told: Told) -> None:
     told.log.publish("job.submitted", "tune-0a", kind="tune")
     for trials in (8, 8, 20):
         told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": trials})
-    told.log.publish("attempt.ended", "tune-0a.1", state="failed", error={"fault": "phone"})
+    told.log.publish("attempt.ended", "tune-0a.1", kind="tune", state="failed", error={"fault": "phone"})
     told.log.publish("job.progress", "tune-0a", step="compile")
     told.log.publish("job.progress", "tune-0a", step="search", tuning={"trials": 24})
-    told.log.publish("job.done", "tune-0a", state="done")
+    told.log.publish("job.done", "tune-0a", kind="tune", state="done")
     assert told.ledger.trials == 24
     assert told.ledger.attempts == {("tune", "failed", "phone"): 1}
     assert told.ledger.jobs == {("tune", "done"): 1}
@@ -195,7 +195,7 @@ def test_adb_hangs_until_it_is_lost_or_back(told: Told) -> None:
 
 def test_builds_count_by_where_and_each_attempt_begins_anew(told: Told) -> None:
     told.log.publish("job.progress", "tune-0a", tuning={"trials": 1, "builds": {"local": 5, "remote": 7}})  # before us
-    told.log.publish("job.submitted", "tune-0b")
+    told.log.publish("job.submitted", "tune-0b", kind="tune")
     for local, remote in ((2, 0), (2, 3), (0, 1)):  # the last one: another attempt
         told.log.publish("job.progress", "tune-0b", tuning={"trials": 1, "builds": {"local": local, "remote": remote}})
     assert told.ledger.builds == {"local": 2, "remote": 4}

@@ -188,12 +188,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.perform(self.queue.attempt_started(job, self.now))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), elsewhere=st.booleans())
-    def end_attempt(self, data, outcome, elsewhere):
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES), another_phone=st.booleans())
+    def end_attempt(self, data, outcome, another_phone):
         job = data.draw(st.sampled_from(sorted(self.running)))
         phone = self.running.pop(job)
         told = self.stopping.pop(job, None)
-        outcome = Outcome(told or outcome.state, UNWANTED if told else outcome.error, phone, elsewhere)
+        outcome = Outcome(told or outcome.state, UNWANTED if told else outcome.error, phone, another_phone)
         self.attempt_ended(job, outcome)
 
     @precondition(lambda self: self.writing)

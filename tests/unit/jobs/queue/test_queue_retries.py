@@ -30,7 +30,7 @@ def test_the_only_phone_gets_another_chance():
     desk = Desk()
     desk.add(a_job())
     desk.run(device="p1")
-    desk.end(outcome=failure(Fault.PHONE, "p1", elsewhere=False))
+    desk.end(outcome=failure(Fault.PHONE, "p1", another_phone=False))
     assert desk.asked == {"a": frozenset()}
 
 

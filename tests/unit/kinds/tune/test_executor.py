@@ -319,4 +319,4 @@ def test_some_of_the_time_is_for_the_end(timeout_s, expected_s):
 )
 def test_records_are_kept_when_no_attempt_goes_on_from_them(error, attempts, over, ends):
     job = SimpleNamespace(attempts=attempts, uncounted=0, max_attempts=3)
-    assert ends_job(SimpleNamespace(job=job, over=lambda: over), error) is ends
+    assert ends_job(SimpleNamespace(job=job, stopped_for_good=lambda: over), error) is ends
