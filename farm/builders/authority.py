@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,6 +26,7 @@ from pydantic import TypeAdapter
 
 from farm.builders.token_policy import KEPT_S, TokenRecord, check_name, unknown_token_error
 from farm.common.errors import UserError
+from farm.common.files import write_durably
 
 AUTHORITY_LIFE = timedelta(days=3650)
 BUILDER_LIFE = timedelta(days=730)
@@ -32,6 +34,7 @@ SECRET_BYTES = 24
 HOST = "farm"  # the name of the host's own certificate
 
 _PEM = serialization.Encoding.PEM
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Authority:
 
     Raises:
         OSError: the folder cannot be used.
-        ValueError: a file in it is damaged.
+        ValueError: a file in it is damaged; the message names it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,10 +75,10 @@ class Authority:
         folder.mkdir(mode=0o700, exist_ok=True)
         if not self.path("ca.pem").exists():
             self._make()
-        self._key = serialization.load_pem_private_key(self.path("ca.key").read_bytes(), None)
-        self._certificate = x509.load_pem_x509_certificate(self.path("ca.pem").read_bytes())
-        members = self.path("members.json")
-        self.members = _KEPT.validate_json(members.read_bytes()) if members.exists() else Members()
+        self._key = self._read("ca.key", partial(serialization.load_pem_private_key, password=None))
+        self._certificate = self._read("ca.pem", x509.load_pem_x509_certificate)
+        kept = self.path("members.json").exists()
+        self.members = self._read("members.json", _KEPT.validate_json) if kept else Members()
         self._write_crl()
 
     def path(self, name: str) -> Path:
@@ -147,20 +150,30 @@ class Authority:
         self._keep(self.members)
 
     def _keep(self, members: Members) -> None:
-        part = self.path("members.json.part")
-        _write(part, json.dumps(asdict(members)).encode())
-        part.replace(self.path("members.json"))
+        self._write("members.json", json.dumps(asdict(members)).encode())
         self.members = members
+
+    def _write(self, name: str, data: bytes) -> None:
+        write_durably(self.path(name), data, 0o600)
+
+    def _read(self, name: str, parse: Callable[[bytes], T]) -> T:
+        try:
+            return parse(self.path(name).read_bytes())
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path(name)} is damaged; put it back from a backup, or move {self.folder} away: "
+                "then every builder needs a new token"
+            ) from error
 
     def _make(self) -> None:
         key, host = _new_key(), _new_key()
         name = _name("farm's builders")
         own = _signed("farm's builders", key.public_key(), key, name, AUTHORITY_LIFE, authority=True)
-        _write(self.path("ca.key"), key_pem(key))
-        _write(self.path("host.key"), key_pem(host))
+        self._write("ca.key", key_pem(key))
+        self._write("host.key", key_pem(host))
         signed = _signed(HOST, host.public_key(), key, own.subject, AUTHORITY_LIFE)
-        _write(self.path("host.pem"), signed.public_bytes(_PEM))
-        _write(self.path("ca.pem"), own.public_bytes(_PEM))  # last: it says that the others are there
+        self._write("host.pem", signed.public_bytes(_PEM))
+        self._write("ca.pem", own.public_bytes(_PEM))  # last: it says that the others are there
 
     def _write_crl(self) -> None:
         now = _now()
@@ -168,7 +181,7 @@ class Authority:
         for serial in self.members.revoked:
             row = x509.RevokedCertificateBuilder(serial, now).build()
             builder = builder.add_revoked_certificate(row)
-        _write(self.path("crl.pem"), builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))  # type: ignore[arg-type]
+        self._write("crl.pem", builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))  # type: ignore[arg-type]
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
@@ -216,10 +229,3 @@ def _digest(secret: str) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """A file for its owner only."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import socket
 import ssl
 import time
@@ -25,6 +24,7 @@ from farm import __version__
 from farm.builders.authority import Authority, new_key_pair
 from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, HostError, NotAllowedError, ProtocolError, UserError
+from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
 
 LIMIT_S = 10.0
@@ -73,10 +73,14 @@ def join(token: BuilderToken, name: str, folder: Path) -> Membership:
     found = Membership(name, f"tls://{token.host}:{answer['port']}", answer["farm"])
     authority, certificate = answer["authority"].encode(), answer["certificate"].encode()
     facts = json.dumps(asdict(found)).encode()
-    for file, data in ((KEY, key), (CERTIFICATE, certificate), (AUTHORITY, authority), (FACTS, facts)):
-        descriptor = os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as written:
-            written.write(data)
+    try:
+        for file, data in ((KEY, key), (CERTIFICATE, certificate), (AUTHORITY, authority), (FACTS, facts)):
+            write_durably(folder / file, data, 0o600)
+    except OSError as error:
+        raise HostError(
+            f"the certificate cannot be kept in {folder}: {error.strerror}, and the token is used up",
+            hint=f"make room there; at the farm: farm builder remove {name}, then farm builder token",
+        ) from error
     return found
 
 

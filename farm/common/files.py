@@ -83,13 +83,14 @@ def publish(part: Path, final: Path) -> None:
 
 
 @contextmanager
-def written(path: Path, content: bytes) -> Iterator[None]:
+def written(path: Path, content: bytes, mode: int = 0o666) -> Iterator[None]:
     """Write `content` beside `path` for good, and rename it to `path` after the block, which a full disk never runs.
 
     Readers see the old file or the new one, never a part; an error leaves the old one.
     """
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
+        part.touch(mode, exist_ok=False)
         part.write_bytes(content)
         sync(part)
         yield
@@ -98,6 +99,12 @@ def written(path: Path, content: bytes) -> Iterator[None]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file by one with `content`, at once and for good. Raises OSError, and the old one is as it was."""
+    with written(path, content, mode):
+        pass
 
 
 def remove_leftover(path: Path) -> None:

@@ -26,6 +26,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from farm.common.errors import Code, FarmError, HostError
+from farm.common.files import write_durably
 from farm.common.peers import peer_process
 from farm.common.tasks import log_failure
 from farm.config.consistency import address_of
@@ -272,11 +273,7 @@ def server_keys(path: Path) -> tuple[str, str]:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             made = zmq.curve_keypair()[1]
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(made + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            write_durably(path, made + b"\n", 0o600)
             logger.info("made the daemon's key %s", path)
         if path.stat().st_mode & 0o077:
             raise ControlSocketError(

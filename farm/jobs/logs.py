@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -225,12 +225,13 @@ def _encoded(line: LogLine) -> bytes:
 
 
 def _parsed(raw: bytes) -> LogLine | None:
-    """None for half a line, as a daemon that was killed leaves it."""
+    """None for half a line, as a daemon that was killed leaves it, and for what farm did not write."""
     try:
-        fields: Mapping[str, Any] = json.loads(raw)
-        return LogLine(fields["at"], fields["level"], fields["source"], fields["text"])
-    except (ValueError, KeyError, TypeError):
+        line = LogLine(**json.loads(raw))
+        datetime.fromisoformat(line.at)
+    except (ValueError, TypeError, RecursionError):
         return None
+    return line if all(isinstance(each, str) for each in asdict(line).values()) else None
 
 
 def _write(file: int, data: bytes | bytearray) -> None:

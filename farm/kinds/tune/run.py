@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from farm.common.durations import many
 from farm.common.errors import Code, FarmError, ModelError, PhoneError, UserError
+from farm.common.files import write_durably
 from farm.compiler.build import Build, BuildRequest, build
 from farm.compiler.compile import Recipe, default_schedules, lowered
 from farm.compiler.files import drop_unused, newest_inside_s
@@ -152,7 +153,7 @@ def searched(
         found=lambda nominal_s: write_nominal(ready.folder, kernel.key, nominal_s),
     )
     with host_errors_reported(ready.folder), TuningDatabase(ready.folder, ready.target, plan.prior) as database:
-        (ready.folder / MODEL).write_text(json.dumps({"model": ready.model.key, "target": plan.target}))
+        write_durably(ready.folder / MODEL, json.dumps({"model": ready.model.key, "target": plan.target}).encode())
         database.add_tasks(ready.tasks)
         for line in (*database.damage, *database.left_out):
             reporter.log(f"records: {line}", "warning")

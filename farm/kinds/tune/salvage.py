@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.common.durations import many
+from farm.common.errors import HostError
 from farm.compiler.record_files import packed, read_records
 from farm.compiler.records import RECORDS, RecordSet, merge
 from farm.compiler.targets import ForeignRecordsError, records_for
@@ -30,11 +31,11 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     own = read_records(folder).set
     if not own.records:
         return {"trials": 0}
-    about = json.loads((folder / MODEL).read_text())
+    about = _model_of(folder)
     prior = read_records(daemon.artifact(task.prior)).set if task.prior else RecordSet()
     found = merge([own, _about(own, prior, about["target"])])
     version = daemon.keep_records(
-        model=str(about["model"]),
+        model=about["model"],
         name=task.name,
         target=about["target"],
         artifact=daemon.put_artifact(packed(found)),
@@ -43,6 +44,19 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     )
     daemon.log(f"kept {many(len(found.records), 'record')} as version {version} of {task.name}")
     return {"trials": len(own.records), "version": version}
+
+
+def _model_of(folder: Path) -> Mapping[str, Any]:
+    """{model, target} of a search's trials."""
+    try:
+        about = json.loads((folder / MODEL).read_text())
+        return {"model": str(about["model"]), "target": about["target"]}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise HostError(
+            f"{folder / MODEL} is damaged, so nobody knows which model the records beside it are of",
+            hint=f"tune the model again; farm records merge reads {folder}",
+            evidence=repr(error),
+        ) from error
 
 
 def _folder(cache: Path, job: str) -> Path | None:

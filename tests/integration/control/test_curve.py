@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import stat
 from contextlib import asynccontextmanager
 
@@ -292,6 +294,18 @@ async def test_a_taken_port_is_reported_and_the_other_interface_is_closed(lab, t
     with pytest.raises(ControlSocketError, match="cannot listen on"):
         await server.start()
     assert not (folder / "control.sock").exists()
+
+
+def test_a_disk_that_is_full_leaves_no_key_that_is_none(tmp_path, monkeypatch):
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(ControlSocketError, match="No space left"):
+            server_keys(tmp_path / "server.key")
+    assert not list(tmp_path.iterdir())
+    assert server_keys(tmp_path / "server.key")
 
 
 async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface(lab, monkeypatch, caplog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -59,3 +61,28 @@ def test_a_removed_builder_stands_on_the_list_of_those_taken_back(authority: Aut
 def test_nobody_else_reads_the_keys(authority: Authority) -> None:
     for path in (authority.folder, *authority.folder.iterdir()):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.pem", "members.json"])
+def test_a_damaged_file_is_named_with_what_to_do(authority: Authority, name: str) -> None:
+    authority.save()
+    authority.path(name).write_bytes(authority.path(name).read_bytes()[:20])
+    with pytest.raises(ValueError) as caught:
+        Authority(authority.folder)
+    assert str(caught.value).startswith(f"{authority.path(name)} is damaged; ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_each_file_as_it_was(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority.new_token(0.0)
+    before = {path.name: path.read_bytes() for path in authority.folder.iterdir()}
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        authority.new_token(0.0)
+    with pytest.raises(OSError, match="No space left"):
+        Authority(authority.folder)
+    assert {path.name: path.read_bytes() for path in authority.folder.iterdir()} == before

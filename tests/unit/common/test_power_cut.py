@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.common.files import publish, written
+from farm.common.files import publish, write_durably
 from farm.compiler.files import replaced
 from farm.control.artifacts import ArtifactFolder
 from farm.store.files import copy_database
@@ -35,8 +35,7 @@ def test_published_files_and_folders_stay(tmp_path: Path, lost: Lost) -> None:
     (tmp_path / "part" / "inner").mkdir(parents=True)
     (tmp_path / "part" / "inner" / "library.so").write_bytes(b"elf")
     publish(tmp_path / "part", tmp_path / "cached")
-    with written(tmp_path / "name", b"hash"):
-        pass
+    write_durably(tmp_path / "name", b"hash")
     with replaced(tmp_path / "reference.npz") as partial:
         partial.write_bytes(b"arrays")
     assert (tmp_path / "cached" / "inner" / "library.so").read_bytes() == b"elf"

@@ -1,6 +1,7 @@
 """Logs of attempts: read by position, bounded, whole again after a daemon that died in the middle of a line."""
 
 import asyncio
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -63,6 +64,22 @@ def test_a_restart_loses_nothing_and_half_a_line_is_skipped(logs, tmp_path):
     assert texts(again.read("bench-1", 2)) == ["before"]
     again.keep(ATTEMPT, "after")
     assert texts(again.read("bench-1", 2)) == ["before", "after"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"at": "yesterday"}, {"at": 7}, {"at": "2026-08-02T12:00:00+00:00", "text": 7}, {"more": ""}, [],
+    ],
+)  # fmt: skip
+def test_a_line_that_farm_did_not_write_is_left_out(logs, tmp_path, line):
+    """A time that is none was an internal error in every reader of the log."""
+    logs.keep(ATTEMPT, "before")
+    known = {"at": "2026-08-02T12:00:00+00:00", "level": "info", "source": "farm", "text": "changed"}
+    with (tmp_path / "logs" / "bench-1" / "2.jsonl").open("a") as file:
+        file.write(json.dumps(known | line if line else line) + "\n")
+    logs.keep(ATTEMPT, "after")
+    assert texts(logs.read("bench-1", 2)) == texts(logs.read_back("bench-1", 2)) == ["before", "after"]
 
 
 def test_a_full_log_says_so_once_and_farm_still_gets_a_word_in(logs, monkeypatch):

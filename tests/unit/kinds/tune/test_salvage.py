@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from farm.common.errors import HostError
 from farm.compiler.record_files import packed, read_records, write_records
 from farm.compiler.records import RECORDS
 from farm.kinds.tune.run import MODEL, TUNING
@@ -74,3 +76,11 @@ def test_where_nothing_was_measured_nothing_is_kept(tmp_path: Path) -> None:
     assert (folder / RECORDS).exists()
     assert salvaged(tmp_path, daemon) == {"trials": 0}
     assert daemon.kept == []
+
+
+@pytest.mark.parametrize("text", ["", '{"model": "new"', "[" * 100_000, "[]", '{"model": "new"}'])
+def test_a_torn_note_of_the_model_is_named(tmp_path: Path, text: str) -> None:
+    folder = attempt(tmp_path, "default", "new", 100.0, 1)
+    (folder / MODEL).write_text(text)
+    with pytest.raises(HostError, match=re.escape(f"{folder / MODEL} is damaged")):
+        salvaged(tmp_path, Daemon())
