@@ -15,9 +15,9 @@ from itertools import count
 
 from benchmarks.harness import Context, Figure, percentile, under
 from farm.common.selector import Selector
-from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.allocator.reservations import Reservation
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.allocator.reservations import Reservation
 from farm.model.device import Closed, DeviceView, Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 

@@ -27,15 +27,15 @@ from farm.common.events import EPOCH_SHIFT
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector
 from farm.control.client import ControlClient
-from farm.jobs.planning import plan
-from farm.jobs.specs import spec_from_wire
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.config import UserConfig
+from farm.head.planning import plan
 from farm.kinds import KINDS
-from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life
 from farm.model.job import Job
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.specs import spec_from_wire
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.store.store import Store
 from farm.zoo import small_cnn as build

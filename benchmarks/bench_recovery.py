@@ -19,7 +19,7 @@ from benchmarks.harness import Context, Figure, under, until
 from benchmarks.rpc_client import RpcClient
 from benchmarks.whole_farm import PROFILES, Happened, Journal, about
 from farm.common.errors import HostError
-from farm.leasing.model import LeasePolicy
+from farm.head.model import LeasePolicy
 from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 from farm.tvm_server import wire
 from farm.tvm_server.gate.gate import GateLimits

@@ -37,12 +37,12 @@ from farm.control.server import ControlServer
 from farm.control.verbs.device import ReadingsVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
 from farm.devices.health.series import COARSE_S, FleetReadings, columns_of
-from farm.jobs.planning import plan
-from farm.jobs.specs import spec_from_wire
+from farm.head.planning import plan
 from farm.kinds import KINDS
 from farm.metrics.exposition import rendered
 from farm.model.device import DeviceView
 from farm.model.job import Job
+from farm.model.specs import spec_from_wire
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from farm.store.devices import DeviceRecord
 from farm.store.store import Store

@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from farm.devices.lifecycle.recovery import LADDER  # noqa: E402
 from farm.devices.lifecycle.state import LINK_DOWN, TRANSITIONS  # noqa: E402
-from farm.jobs.queue.model import PHASES  # noqa: E402
-from farm.jobs.queue.model import TRANSITIONS as JOB_TRANSITIONS  # noqa: E402
+from farm.head.queue.model import PHASES  # noqa: E402
+from farm.head.queue.model import TRANSITIONS as JOB_TRANSITIONS  # noqa: E402
 from farm.model.device import Heat, Service  # noqa: E402
 from farm.model.job import FINAL, JobState  # noqa: E402
 

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from farm.devices.thermal import thermal_rules
 
 if TYPE_CHECKING:
-    from farm.jobs.specs import JobSpec, SpecField
+    from farm.model.specs import JobSpec, SpecField
 
 ROOT = Path(__file__).parents[2]
 # Tables whose values are None where the class says nothing: what holds then.
@@ -104,7 +104,7 @@ def cli() -> str:
 
 def specs() -> str:
     """The page of specs: the fields of all jobs, of those with a model, and of each kind what it has beside them."""
-    from farm.jobs.specs import JobSpec, ModelSpec
+    from farm.model.specs import JobSpec, ModelSpec
     from farm.kinds import KINDS
 
     columns = ("field", "value", "default", "what")
@@ -122,7 +122,7 @@ def specs() -> str:
 
 
 def _field_rows(cls: type[JobSpec]) -> list[tuple[str, ...]]:
-    from farm.jobs.specs import fields_of
+    from farm.model.specs import fields_of
 
     rows = []
     for each in fields_of(cls).values():

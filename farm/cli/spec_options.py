@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from farm.cli import complete, work
 from farm.common.durations import format_duration
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
-from farm.jobs.specs import JobSpec, SpecField, fields_of
+from farm.model.specs import JobSpec, SpecField, fields_of
 
 # How people write the values of some fields: the option's type, what stands behind it in the help, and its reader.
 FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {

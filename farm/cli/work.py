@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from farm.client import Client, Event, JobInfo, Submitted
     from farm.client.model import Outcome
     from farm.client.streams import Reasons
-    from farm.jobs.specs import JobSpec
+    from farm.model.specs import JobSpec
 
 IDLE_S = 2.0  # without events, people want to know why it waits
 WAITING = ("held", "blocked", "queued", "running")

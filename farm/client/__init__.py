@@ -1,6 +1,6 @@
 """The farm from Python: `from farm import Client` (or `AsyncClient`). docs/clients.md has the examples.
 
-Results (`farm.client.model`) and specs (`farm.jobs.specs`) need numpy and pydantic; they are imported when a
+Results (`farm.client.model`) and specs (`farm.model.specs`) need numpy and pydantic; they are imported when a
 client first uses them.
 """
 

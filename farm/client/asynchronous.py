@@ -38,7 +38,6 @@ from farm.kinds import KINDS
 
 if TYPE_CHECKING:
     from farm.client.model import BenchOptions, CompareOptions, JobOptions, Outcome, RunOptions, TuneOptions
-    from farm.jobs.specs import JobSpec
     from farm.kinds.bench.outcome import BenchOutcome
     from farm.kinds.bench.spec import BenchSpec
     from farm.kinds.compare.outcome import CompareOutcome
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from farm.kinds.shell.outcome import ShellOutcome
     from farm.kinds.tune.outcome import TuneOutcome
     from farm.kinds.tune.spec import TuneSpec
+    from farm.model.specs import JobSpec
 
 PAGE_JOBS = 200  # rows asked for at once; a row is about 500 bytes of the 1 MiB that an answer may have
 

@@ -33,8 +33,8 @@ from farm.common.files import checked_file, is_sha256
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector, nearest
 from farm.compiler.record_files import read_records
-from farm.jobs.specs import JobSpec, MissingOptionError, ModelSpec, fields_of
 from farm.kinds import KINDS
+from farm.model.specs import JobSpec, MissingOptionError, ModelSpec, fields_of
 
 if TYPE_CHECKING:
     from farm.client.asynchronous import AsyncClient

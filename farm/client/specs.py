@@ -22,7 +22,7 @@ import numpy.typing as npt
 from farm.client.files import upload
 from farm.common.errors import UserError
 from farm.common.files import checked_file, hash_file
-from farm.jobs.specs import JobSpec, ModelSpec, SpecField, fields_of
+from farm.model.specs import JobSpec, ModelSpec, SpecField, fields_of
 
 if TYPE_CHECKING:
     from farm.client.connection import DaemonConnection, OnNotice

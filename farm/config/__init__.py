@@ -34,8 +34,8 @@ from farm.devices.lifecycle.recovery import RecoveryConfig
 from farm.devices.power.power_rules import PowerConfig, UsbConfig
 from farm.devices.quiesce_policy import QuiesceConfig
 from farm.devices.thermal.thermal_rules import HeatConfig
+from farm.head.config import GatesConfig, LeaseConfig, UserConfig
 from farm.jobs.config import JobsConfig, ToolchainConfig
-from farm.leasing.config import GatesConfig, LeaseConfig, UserConfig
 
 ENV_PREFIX = "FARM_"
 # Variables with our prefix that are not configuration keys: where the file and the daemon are.

@@ -26,8 +26,8 @@ from farm.daemon.problems import Problems
 from farm.daemon.reload import BY_SIGNAL, Reloader
 from farm.daemon.scheduling import open_gate, open_scheduling
 from farm.daemon.workers import start_workers
+from farm.head.reservations import ClockWatch
 from farm.jobs.checker import FarmChecker
-from farm.leasing.reservations import ClockWatch
 from farm.metrics.collector import measure_loop_delay
 from farm.store.files import StateFolderLock, check_paths
 

@@ -23,16 +23,16 @@ from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.daemon.persistence import Persistence
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.model import LeasePolicy
+from farm.head.reservations import ReservationBook
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
 from farm.kinds.execution import ExecutorParts, PhoneWork, QuiesceParts
 from farm.kinds.lease.executor import LeaseExecutor
-from farm.leasing.allocator.model import AllocatorPolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
-from farm.leasing.reservations import ReservationBook
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.remote_server import GateTvmServer

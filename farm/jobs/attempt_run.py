@@ -17,6 +17,9 @@ from farm.common.errors import Code, FarmError, HostError, PhoneError, error_to_
 from farm.common.events import EventLog
 from farm.common.limits import MAX_RESULT_BYTES
 from farm.devices.fleet import Fleet
+from farm.head.planning import request_of
+from farm.head.queue.model import Error, Outcome
+from farm.head.queue.retry import broken_off, crashes
 from farm.jobs.attempt import AttemptTimeoutError, YieldedError
 from farm.jobs.executor import (
     AttemptContext,
@@ -24,17 +27,14 @@ from farm.jobs.executor import (
     FailedWithResultError,
     Progress,
 )
-from farm.jobs.planning import request_of
 from farm.jobs.pool import Pool
-from farm.jobs.queue.model import Error, Outcome
-from farm.jobs.queue.retry import broken_off, crashes
-from farm.jobs.specs import Kinds, spec_from_wire
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
 from farm.leasing.model import PhoneLostError, view_when
 from farm.model.device import DeviceView, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job
 from farm.model.requests import Lease, NoSuchLeaseError
+from farm.model.specs import Kinds, spec_from_wire
 from farm.store.jobs import JobTable
 
 UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for some milliseconds

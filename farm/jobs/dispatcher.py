@@ -1,4 +1,4 @@
-"""Durable jobs: performs what farm/jobs/queue decides over the store, leasing and the executors.
+"""Durable jobs: performs what farm/head/queue decides over the store, leasing and the executors.
 
 Everything is committed before it is acted upon, so `kill -9` at any moment loses no job and doubles no result. All of
 it runs on one event loop; each attempt is one task.
@@ -21,10 +21,8 @@ from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, stopp
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.devices.fleet import Fleet
-from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
-from farm.jobs.executor import Executor
-from farm.jobs.job_store import JobWriter, arrays_begun, recover
-from farm.jobs.planning import (
+from farm.head.config import UserConfig
+from farm.head.planning import (
     Submission,
     another_phone,
     check_quota,
@@ -39,16 +37,18 @@ from farm.jobs.planning import (
     request_of,
     resolve_after,
 )
+from farm.head.queue import model as m
+from farm.head.queue.model import NoSuchJobError, Phase
+from farm.head.queue.queue import JobQueue
+from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
+from farm.jobs.executor import Executor
+from farm.jobs.job_store import JobWriter, arrays_begun, recover
 from farm.jobs.pool import preferring
-from farm.jobs.queue import model as m
-from farm.jobs.queue.model import NoSuchJobError, Phase
-from farm.jobs.queue.queue import JobQueue
-from farm.jobs.specs import JobSpec
-from farm.leasing.config import UserConfig
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
+from farm.model.specs import JobSpec
 from farm.store.database import run_to_completion
 from farm.store.store import Store
 

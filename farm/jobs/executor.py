@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from farm.common.errors import UserError
 from farm.jobs.pool import Pool
-from farm.jobs.specs import JobSpec
 from farm.model.device import DeviceView
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease
+from farm.model.specs import JobSpec
 
 
 class FailedWithResultError(UserError):

@@ -18,13 +18,13 @@ from typing import Any
 
 from farm.common.errors import Code, HostError, UserError, error_to_wire
 from farm.common.events import EventDraft, EventLog
-from farm.jobs.planning import request_of
-from farm.jobs.queue.model import ClockReading, Outcome
-from farm.jobs.queue.retry import after_attempt, broken_off, crashes, failed_instead
-from farm.jobs.specs import Kinds
-from farm.leasing.write_queue import released_event
+from farm.head.planning import request_of
+from farm.head.queue.model import ClockReading, Outcome
+from farm.head.queue.retry import after_attempt, broken_off, crashes, failed_instead
+from farm.head.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
+from farm.model.specs import Kinds
 from farm.store.database import WriteRetrier
 from farm.store.leases import LeaseRecord
 from farm.store.store import Store

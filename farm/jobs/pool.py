@@ -14,7 +14,7 @@ from typing import Any, Literal
 from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import PoolingTraits, alike
-from farm.leasing.allocator.explain import unleasable_reason
+from farm.head.allocator.explain import unleasable_reason
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
 from farm.model.job import Job

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from farm.client.model import Outcome
     from farm.jobs.executor import Executor
-    from farm.jobs.specs import JobSpec
     from farm.kinds.execution import ExecutorParts
+    from farm.model.specs import JobSpec
 
 
 @dataclass(frozen=True, slots=True)

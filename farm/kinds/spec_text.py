@@ -7,8 +7,8 @@ from typing import Any
 
 from farm.common.durations import format_duration
 from farm.common.files import short_hash
-from farm.jobs.specs import fields_of
 from farm.kinds import KINDS
+from farm.model.specs import fields_of
 
 # Shown on lines of their own, not among the options.
 _SHOWN_APART = frozenset({"kind", "on", "name", "model", "command", "seconds", "note", "priority", "after", "hold"})

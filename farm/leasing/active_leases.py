@@ -14,10 +14,11 @@ from functools import partial
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
-from farm.leasing.model import Holder, LeasePolicy, PhoneLostError
-from farm.leasing.request_queue import RequestQueue
+from farm.head.model import LeasePolicy
+from farm.head.request_queue import RequestQueue
+from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
+from farm.leasing.model import Holder, PhoneLostError
 from farm.leasing.sessions import ActiveLease, LeaseSessions, without_session
-from farm.leasing.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.model.device import RETURNING, DeviceView, Heat, Life
 from farm.model.requests import Lease, NoSuchLeaseError
 from farm.store.leases import LeaseTable

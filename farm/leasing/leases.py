@@ -16,14 +16,14 @@ from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector, did_you_mean
 from farm.devices.fleet import Fleet
+from farm.head.allocator.reservations import Reservation
+from farm.head.config import UserConfig
+from farm.head.model import Explanation, LeasePolicy
+from farm.head.reports import SEARCHED, explain, explain_waiting, why
+from farm.head.request_queue import RequestQueue
+from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
-from farm.leasing.allocator.reservations import Reservation
-from farm.leasing.config import UserConfig
-from farm.leasing.model import Explanation, LeasePolicy
-from farm.leasing.reports import SEARCHED, explain, explain_waiting, why
-from farm.leasing.request_queue import RequestQueue
 from farm.leasing.tvm import TvmLeases
-from farm.leasing.write_queue import LeaseWriteQueue
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import STOPPING

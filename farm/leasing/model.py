@@ -1,19 +1,17 @@
-"""What leasing shows others: policy, errors and rows of status; and waiting until a phone is in some state."""
+"""What leasing shows others: errors and rows of status; and waiting until a phone is in some state."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.devices.fleet import Fleet
-from farm.leasing.allocator.model import AllocatorPolicy, DeviceReason
-from farm.leasing.config import UserConfig
 from farm.model.device import DeviceView, Life
-from farm.model.requests import Lease, LeaseClass, LeaseRequest
+from farm.model.requests import Lease
 
 
 class PhoneLostError(PhoneError):
@@ -26,33 +24,6 @@ class PhoneLostError(PhoneError):
         """As its phone is now; the host's fault where its adb server or a hub failed."""
         message = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
         return HostError(message, Code.HOST_LINK_LOST) if view.elsewhere else cls(message)
-
-
-@dataclass(frozen=True, slots=True)
-class LeasePolicy:
-    """How long leasing waits, and what users may have."""
-
-    unused_s: float = 5.0  # a TVM grant that is never used
-    # a job's phone that recovers: cleaning and checking take a second, a reboot ends the lease
-    recovery_s: float = 60.0
-    allocator: AllocatorPolicy = field(default_factory=AllocatorPolicy)
-    quota: UserConfig = field(default_factory=UserConfig)  # of users who are not in `users`
-    users: Mapping[str, UserConfig] = field(default_factory=dict)
-    tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # of requests for a stock TVM key
-
-    def of(self, user: str) -> UserConfig:
-        """What this user may have."""
-        return self.users.get(user, self.quota)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingRequest:
-    """A request that waits, for status and explain."""
-
-    id: str
-    request: LeaseRequest
-    waited_s: float
-    why: str = ""  # one sentence, in an explanation that is not about this very request
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +40,6 @@ class Holder:
     def holder_name(self) -> str:
         """What people call the holder: the user, else where they come from."""
         return self.lease.request.user or self.peer or self.lease.request.source.value
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a request for `subject` waits, or would. `estimate_s`: how long yet, were the order to stay."""
-
-    subject: str
-    waiting: tuple[WaitingRequest, ...]  # the foremost of those concerned
-    devices: tuple[DeviceReason, ...]
-    estimate_s: float | None = None
-    waiting_more: int = 0  # concerned too, further behind
-    limits: tuple[str, ...] = ()  # why it gets no device at all, whatever each of them does
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from math import inf
 from farm.common.errors import FarmError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
-from farm.leasing.allocator.explain import unleasable_reason
+from farm.head.allocator.explain import unleasable_reason
 from farm.leasing.model import view_when
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from farm.common.selector import Selector, normalise
-from farm.leasing.reports import summarise
+from farm.head.reports import summarise
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord

@@ -50,7 +50,7 @@ class Job:
     id: str
     kind: str
     user: str
-    spec: Mapping[str, Any]  # as submitted (farm.jobs.specs); the queue never looks inside
+    spec: Mapping[str, Any]  # as submitted (farm.model.specs); the queue never looks inside
     selector: str  # canonical text (str(Selector))
     submitted_at: datetime
     state: JobState = JobState.QUEUED

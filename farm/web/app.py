@@ -21,7 +21,7 @@ from farm.common.events import EventLog
 from farm.config import WebConfig
 from farm.control.audit import FORGED, OK, WRONG_TOKEN
 from farm.control.callers import Accounts, Caller
-from farm.jobs.queue.model import NoSuchJobError
+from farm.head.queue.model import NoSuchJobError
 from farm.model.requests import NoSuchLeaseError
 from farm.web import devices, jobs, leases, measured
 from farm.web.guard import UNSAFE_METHODS, Guard

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm.compiler.build import Build
-from farm.jobs.specs import ModelTask
 from farm.measure.assess import Assessment
 from farm.measure.interval import SampleSummary, summarise
+from farm.model.specs import ModelTask
 from farm.worker.timing import MS, TakenSamples
 
 VIRTUAL = "a virtual phone: its speed is this host's, and other work here slows it"

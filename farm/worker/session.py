@@ -25,8 +25,8 @@ from farm.compiler.reference import flatten
 from farm.compiler.targets import unpack_records
 from farm.compiler.tvm_errors import end_of, first_line
 from farm.jobs.attempt import SessionOffer
-from farm.jobs.specs import ModelTask
 from farm.model.identity import target_key
+from farm.model.specs import ModelTask
 from farm.worker.channel import DaemonChannel
 
 # What is said when an allocation fails: C++ on the CPU, OpenCL's and Vulkan's status names on the GPU. Where Android's

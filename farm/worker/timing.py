@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from farm.common.errors import Code, PhoneError, UserError
-from farm.jobs.specs import BundleUse
 from farm.measure.assess import FIRST_SAMPLES, Assessment, assess, more_samples
 from farm.measure.comparison import FIRST_PAIRS, MIN_EFFECT, Comparison, compare, more_pairs
 from farm.measure.series import LONGEST_S, SHORTEST_S, SampleSeries, series
+from farm.model.specs import BundleUse
 from farm.worker.session import on_phone
 
 MS = 1000.0

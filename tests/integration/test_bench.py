@@ -27,7 +27,6 @@ from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.checker import FarmChecker
 from farm.jobs.executor import AttemptContext
 from farm.jobs.logs import AttemptLogs
-from farm.jobs.specs import spec_from_wire
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.zygote import Toolchain
 from farm.kinds import KINDS
@@ -36,6 +35,7 @@ from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity, Soc
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.model.specs import spec_from_wire
 from farm.zoo import small_cnn as build
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE

@@ -9,8 +9,8 @@ import pytest
 
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.tvm_server import wire

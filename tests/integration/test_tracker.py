@@ -8,8 +8,8 @@ import pytest
 from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.config import ExternalConfig
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, ConnectionLimits

@@ -12,9 +12,9 @@ import pytest
 from farm.common import peers
 from farm.common.events import EventLog
 from farm.common.peers import owner_of
-from farm.leasing.config import UserConfig
+from farm.head.config import UserConfig
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.tvm_server import wire
 from farm.tvm_server.listener import peer_of
 from farm.tvm_server.server import LocalTvmServer

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from farm.common.selector import Selector
-from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.model import AllocatorPolicy, Grant, Holding
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import AllocatorPolicy, Grant, Holding
 from farm.model.device import DeviceView, Life
 from farm.model.requests import LeaseRequest, LeaseSource
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farm.common.selector import Selector
-from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.allocator.waiting import WHOLE_REQUEST, RequestTerms
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.allocator.waiting import WHOLE_REQUEST, RequestTerms
 from farm.model.device import Closed, Life, UsbPlace
 from farm.model.requests import LeaseClass
 from tests.support.allocator import Asks, phone

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.allocator.reservations import Reservation
-from farm.leasing.allocator.state import RETURNING
-from farm.leasing.config import UserConfig
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.allocator.reservations import Reservation
+from farm.head.allocator.state import RETURNING
+from farm.head.config import UserConfig
 from farm.model.device import DeviceView, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 

@@ -6,8 +6,8 @@ import asyncio
 
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
 from tests.support.tvm import FakeDevices

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from farm.adb.client import AdbClient
 from farm.common.events import EventLog
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.store.store import Store
 from farm.tvm_server.gate.remote_server import GateTvmServer
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy

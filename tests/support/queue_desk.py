@@ -1,8 +1,8 @@
-"""Jobs, moments and somebody at the desk, for tests of farm.jobs.queue.queue."""
+"""Jobs, moments and somebody at the desk, for tests of farm.head.queue.queue."""
 
 from datetime import UTC, datetime, timedelta
 
-from farm.jobs.queue.model import (
+from farm.head.queue.model import (
     AskForPhone,
     ClockReading,
     Outcome,
@@ -11,7 +11,7 @@ from farm.jobs.queue.model import (
     StopAttempt,
     Withdraw,
 )
-from farm.jobs.queue.queue import JobQueue
+from farm.head.queue.queue import JobQueue
 from farm.model.job import AttemptState, Job
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

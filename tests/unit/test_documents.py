@@ -16,11 +16,11 @@ import pytest
 
 from farm.common.errors import ExitCode, UserError
 from farm.config import load
-from farm.jobs.specs import JobSpec, ModelSpec, fields_of
 from farm.kinds import KINDS as SPECS
 from farm.model.device import Life
 from farm.model.event_kinds import KINDS
 from farm.model.job import JobState
+from farm.model.specs import JobSpec, ModelSpec, fields_of
 from farm.store.event_history import TRANSIENT
 from tests.support.pages import BLOCK, ROOT, blocks, links, pages, slugs
 from tests.support.verbs import every_verb

@@ -24,10 +24,10 @@ from farm.control.verbs.explain_device import as_lines, as_values
 from farm.devices.fleet import Fleet
 from farm.devices.registry import Aliases
 from farm.devices.tunnels import TunnelKeeper
+from farm.head.model import Explanation
+from farm.head.reports import UsageGrouping, asked_for, summed
+from farm.head.reservations import ReservationBook
 from farm.leasing.leases import Leasing
-from farm.leasing.model import Explanation
-from farm.leasing.reports import UsageGrouping, asked_for, summed
-from farm.leasing.reservations import ReservationBook
 from farm.model.device import DeviceView, Life
 from farm.store.leases import LeaseTable, ReservationRecord
 

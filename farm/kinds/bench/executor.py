@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.jobs.executor import AttemptContext, Executor
-from farm.jobs.specs import ModelTask
 from farm.kinds.bench.spec import BenchSpec
 from farm.kinds.execution import (
     ExecutorParts,
@@ -17,6 +16,7 @@ from farm.kinds.execution import (
     measured,
     quiet_lease,
 )
+from farm.model.specs import ModelTask
 
 
 @dataclass(frozen=True, slots=True)

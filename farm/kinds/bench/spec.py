@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, Strict
 
 from farm.common.limits import MAX_NUMBER, MAX_REPEAT
-from farm.jobs.specs import ArtifactOf, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
 from farm.model.requests import LeaseClass
+from farm.model.specs import ArtifactOf, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
 
 HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
 

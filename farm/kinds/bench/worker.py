@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.jobs.specs import ModelTask, task_from_wire
 from farm.kinds.bench.spec import BenchSpec
 from farm.measure.assess import Assessment, assess, best, measure_again
 from farm.measure.conditions import Conditions
+from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.certificate import VIRTUAL, MeasuringRun, about_build, measured, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.profile import profile

@@ -12,10 +12,10 @@ from farm.bundle.model import Bundle, platform_of
 from farm.common.errors import Code, UserError
 from farm.jobs.attempt import no_such_verb_error, text_field
 from farm.jobs.executor import AttemptContext, Executor
-from farm.jobs.specs import BundleUse
 from farm.kinds.compare.spec import CompareSpec, CompareTask
 from farm.kinds.execution import ExecutorParts, MeasuringHost, is_virtual, measured, quiet_lease
 from farm.model.identity import DeviceIdentity
+from farm.model.specs import BundleUse
 
 WORKER = "farm.kinds.compare.worker"
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from farm.common.errors import Code, UserError
-from farm.jobs.specs import (
+from farm.model.requests import LeaseClass
+from farm.model.specs import (
     ArtifactOf,
     BundleUse,
     Flag,
@@ -23,7 +24,6 @@ from farm.jobs.specs import (
     Sha256,
     TargetText,
 )
-from farm.model.requests import LeaseClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ import tvm
 from farm.common.errors import FarmError
 from farm.compiler.build import Build
 from farm.compiler.reference_kernel import load_kernel, reference_kernel
-from farm.jobs.specs import BundleUse, ModelTask, task_from_wire
 from farm.kinds.compare.spec import CompareTask
 from farm.measure.comparison import compare
 from farm.measure.conditions import Conditions
 from farm.measure.interval import summarise
+from farm.model.specs import BundleUse, ModelTask, task_from_wire
 from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import differences

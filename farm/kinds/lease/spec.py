@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from farm.common.limits import MAX_LEASE_S
-from farm.jobs.specs import Attempts, Flag, Help, JobSpec, Seconds
 from farm.model.requests import LeaseClass
+from farm.model.specs import Attempts, Flag, Help, JobSpec, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

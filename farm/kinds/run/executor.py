@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.jobs.executor import AttemptContext, Executor
-from farm.jobs.specs import ModelTask
 from farm.kinds.execution import ExecutorParts, LeaseHost
 from farm.kinds.run.spec import RunSpec
+from farm.model.specs import ModelTask
 
 WORKER = "farm.kinds.run.worker"
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_TOP_K
-from farm.jobs.specs import ArtifactOf, Help, ModelSpec, Sha256, Whole
+from farm.model.specs import ArtifactOf, Help, ModelSpec, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.jobs.specs import ModelTask, task_from_wire
 from farm.kinds.run.spec import RunSpec
+from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 from farm.worker.session import first_run, prepare, session_to_phone

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from farm.jobs.specs import Attempts, Help, JobSpec
+from farm.model.specs import Attempts, Help, JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

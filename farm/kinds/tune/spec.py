@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
-from farm.jobs.specs import ArtifactOf, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
 from farm.model.requests import LeaseClass
+from farm.model.specs import ArtifactOf, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from farm.compiler.build import SMALL_BYTES, make_package
 from farm.compiler.record_files import BadRecordsError, packed, read_records
 from farm.compiler.records import RecordSet
 from farm.jobs.attempt import YieldedError
-from farm.jobs.specs import task_from_wire
 from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, prepared, searched, summary
 from farm.kinds.tune.spec import TuneTask
+from farm.model.specs import task_from_wire
 from farm.tuning.build_process import BuildServerProcess, forked_server
 from farm.tuning.search import SearchOptions
 from farm.worker.channel import DaemonChannel

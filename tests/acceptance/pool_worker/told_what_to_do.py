@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from farm.common.errors import FarmError
-from farm.jobs.specs import task_from_wire
 from farm.kinds.tune.spec import TuneTask
+from farm.model.specs import task_from_wire
 from farm.worker.session import opened
 
 POLL_S = 0.05

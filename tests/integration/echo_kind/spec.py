@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from farm.jobs.specs import Help, JobSpec, Whole
+from farm.model.specs import Help, JobSpec, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import pytest
 
 from farm.client import AsyncClient
 from farm.client.model import BenchOptions, CompareOptions, JobOptions, RunOptions, TuneOptions
-from farm.jobs.specs import fields_of
+from farm.head.reports import UsageGrouping
 from farm.kinds import KINDS
-from farm.leasing.reports import UsageGrouping
+from farm.model.specs import fields_of
 
 BY_THEMSELVES = {"on", "model", "model_b", "command"}  # arguments of the methods
 

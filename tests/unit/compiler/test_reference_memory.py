@@ -37,7 +37,7 @@ def test_no_memory_on_the_host_ends_the_job_with_one_sentence(
         Code.HOST_OUT_OF_MEMORY, match=r"big.onnx: this host .*: the inputs alone are 4 MB, and it has"
     ) as caught:
         reference.reference_for(MODEL, INPUTS, tmp_path)
-    assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.jobs.queue.retry
+    assert caught.value.fault is Fault.USER  # which is what says that no attempt follows: farm.head.queue.retry
     assert caught.value.exit_code == ExitCode.FAILED
 
 

@@ -12,9 +12,9 @@ from farm.control.verbs import MAX_COUNT, FieldError, handler
 from farm.control.verbs.bundle import ToolchainVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.store import EventVerbs, StoreVerbs
-from farm.jobs.planning import resolve_after
-from farm.jobs.specs import spec_from_wire
+from farm.head.planning import resolve_after
 from farm.kinds import KINDS
+from farm.model.specs import spec_from_wire
 from tests.support.errors import raises_code
 
 HUGE = 10**30

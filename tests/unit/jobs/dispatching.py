@@ -4,11 +4,11 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from farm.common.events import EventLog
+from farm.head.config import UserConfig
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.dispatcher import Dispatcher
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
-from farm.leasing.config import UserConfig
 from farm.store.store import Store
 from tests.unit.jobs.fakes import FakeDevices, FakeExecutor, FakeLeases
 

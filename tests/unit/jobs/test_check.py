@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from farm.common.errors import Code, NoPhoneError, UserError
-from farm.jobs.planning import plan
-from farm.jobs.specs import spec_from_wire
+from farm.head.config import UserConfig
+from farm.head.planning import plan
 from farm.kinds import KINDS
 from farm.kinds.run.spec import RunSpec
 from farm.kinds.shell.spec import ShellSpec
-from farm.leasing.config import UserConfig
 from farm.model.identity import DeviceIdentity, Gpu
+from farm.model.specs import spec_from_wire
 from tests.support.errors import raises_code
 from tests.unit.jobs.dispatching import running
 from tests.unit.jobs.fakes import phone

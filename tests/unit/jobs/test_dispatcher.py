@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, PhoneError, UserError
+from farm.head.config import UserConfig
+from farm.head.planning import ended_before
+from farm.head.queue.model import JobRunsError, NoSuchJobError
+from farm.head.queue.retry import MOST_CRASHES
 from farm.jobs.attempt import YieldedError
-from farm.jobs.planning import ended_before
-from farm.jobs.queue.model import JobRunsError, NoSuchJobError
-from farm.jobs.queue.retry import MOST_CRASHES
 from farm.jobs.zygote import ToolchainError
-from farm.leasing.config import UserConfig
 from farm.leasing.model import PhoneLostError
 from farm.model.device import Life, Service
 from farm.model.job import AttemptState, JobState

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.common.errors import PhoneError
-from farm.jobs.queue.model import ClockReading
+from farm.head.queue.model import ClockReading
 from farm.kinds.lease.spec import LeaseSpec
 from farm.model.job import AttemptState, JobState
 from tests.unit.jobs.dispatching import Farm, running
@@ -51,7 +51,7 @@ async def test_a_daemon_killed_in_the_second_attempt_leaves_no_reason_of_the_fir
 
 
 async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.jobs.queue.retry.MOST_CRASHES", 2)
+    monkeypatch.setattr("farm.head.queue.retry.MOST_CRASHES", 2)
     path = tmp_path / "farm.db"
     for _ in range(4):  # an upgrade is no crash
         async with running(path, "p1") as farm:

@@ -6,7 +6,7 @@ import pytest
 
 from farm.common.errors import Code, HostError
 from farm.common.limits import MAX_RESULT_BYTES
-from farm.jobs import planning
+from farm.head import planning
 from farm.jobs.executor import FailedWithResultError
 from farm.model.device import Life
 from farm.model.job import AttemptState, Job, JobState

@@ -10,7 +10,7 @@ from farm.control.callers import Caller, Role
 from farm.control.verbs import handler
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps
-from farm.jobs.queue.model import JobRunsError
+from farm.head.queue.model import JobRunsError
 from farm.kinds import KINDS
 from farm.model.device import Life
 from farm.model.job import JobState

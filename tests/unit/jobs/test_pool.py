@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farm.common.errors import Code, PhoneError, UserError
 from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import PoolingTraits
-from farm.jobs.planning import plan
+from farm.head.planning import plan
 from farm.jobs.pool import OTHERS_WAIT, decide, preferring, resting, why_fewer
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Closed as Shut

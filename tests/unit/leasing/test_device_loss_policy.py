@@ -2,8 +2,8 @@
 
 import pytest
 
+from farm.head.allocator.state import RETURNING
 from farm.leasing.active_leases import LeaseCondition, lease_condition
-from farm.leasing.allocator.state import RETURNING
 from farm.model.device import Life
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.leasing import reports
-from farm.leasing.config import UserConfig
+from farm.head import reports
+from farm.head.config import UserConfig
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy, PhoneLostError
+from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource, NoSuchLeaseError

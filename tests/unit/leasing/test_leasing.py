@@ -8,10 +8,10 @@ import pytest
 from farm.common.errors import Code, Fault
 from farm.common.events import EventLog
 from farm.common.selector import Selector
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.config import UserConfig
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.config import UserConfig
+from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
-from farm.leasing.model import LeasePolicy
 from farm.model.device import Closed, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome

@@ -11,13 +11,13 @@ import pytest
 from farm.common.errors import Code, HostError
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.allocator.reservations import Reservation
+from farm.head.config import UserConfig
+from farm.head.model import LeasePolicy
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.supervisor import _how_ended
-from farm.leasing.allocator.allocator import Allocator
-from farm.leasing.allocator.model import AllocatorPolicy
-from farm.leasing.allocator.reservations import Reservation
-from farm.leasing.config import UserConfig
-from farm.leasing.model import LeasePolicy
 from farm.metrics.collector import LOOP_PROBE_S, measure_loop_delay
 from farm.model.device import Closed, Life, Service, UsbPlace
 from farm.model.requests import LeaseClass

@@ -13,7 +13,7 @@ import pytest
 
 from farm.control.callers import Role
 from farm.control.router import Answer
-from farm.jobs.queue.model import NoSuchJobError
+from farm.head.queue.model import NoSuchJobError
 from farm.kinds.bench import page as bench_page
 from farm.web import jobs as jobs_module
 from farm.web.job_views import lenient

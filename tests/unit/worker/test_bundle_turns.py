@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from farm.common.errors import Code
-from farm.jobs.specs import BundleUse
+from farm.model.specs import BundleUse
 from farm.worker.timing import BLOCK_SAMPLES, BundleTurns, TimedBlock, at_speed, check_versions, time_pairs
 from tests.support.errors import raises_code
 

@@ -8,10 +8,10 @@ import pytest
 
 from farm.bundle.model import Bundle, Platform
 from farm.common.errors import Code, ProtocolError
-from farm.jobs.specs import spec_from_wire
 from farm.kinds import KINDS
 from farm.kinds.compare.executor import BundleHost, check_pair
 from farm.model.identity import DeviceIdentity
+from farm.model.specs import spec_from_wire
 from tests.support.errors import raises_code
 
 MODEL, OTHER = "a" * 64, "b" * 64

@@ -1,0 +1,309 @@
+"""From request to lease: each grant of the allocator is written to the store, then delivered.
+
+A lease begins in three steps: *granted* (the allocator gives a device to a request), *stored* (the store has committed
+it), *delivered* (the requester is called back). No lease is announced before it is delivered; when a step fails, its
+request, unless withdrawn, waits on and is served later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import TypeVar, TypeVarTuple
+
+from farm.common.histogram import QUICK_S, Histogram
+from farm.common.selector import Selector
+from farm.head.allocator.allocator import Allocator
+from farm.head.allocator.model import Grant
+from farm.head.model import LeasePolicy, WaitingRequest
+from farm.head.reports import asked_for
+from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
+from farm.model.device import DeviceView, Life
+from farm.model.requests import Lease, LeaseClass, LeaseRequest
+from farm.store.leases import LeaseTable
+
+FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
+LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's queue may have 100,000
+REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
+
+T = TypeVar("T")
+Facts = TypeVarTuple("Facts")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request without a lease."""
+
+    id: str
+    request: LeaseRequest
+    since: float  # monotonic
+    granted: Callable[[Lease], None]
+    grant: PendingGrant | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PendingGrant:
+    """A lease between the allocator's grant and its delivery."""
+
+    pending: PendingRequest
+    lease: Lease
+    granted_at: datetime
+    entry: LeaseWrite | None = None
+    cancelled: str = ""  # why it will not be delivered
+    pause: asyncio.TimerHandle | None = None  # the store has refused it: until it is undone
+
+
+class RequestQueue:
+    """Every waiting request of this host, and the allocator that grants devices to them."""
+
+    def __init__(
+        self,
+        writes: LeaseWriteQueue,
+        table: LeaseTable,
+        epoch: int,
+        policy: LeasePolicy,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        delivered: Callable[[Lease, datetime], None],
+    ) -> None:
+        """Start without devices.
+
+        Args:
+            writes: where grants and ends are written down.
+            table: the store's leases.
+            epoch: the upper part of every fence.
+            policy: what users may have.
+            clock: monotonic seconds.
+            wall: what is written down.
+            delivered: called with each lease that is stored, and when it was granted, before the requester.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._writes = writes
+        self._table = table
+        self._epoch = epoch
+        self._clock = clock
+        self._wall = wall
+        self._delivered = delivered
+        self.allocator = Allocator(policy.allocator)
+        self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
+        self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
+        self.depth: Counter[LeaseClass] = Counter()  # the same by class
+        self.decisions = Histogram(QUICK_S)  # seconds of the allocator for one event
+        self._requests: dict[str, PendingRequest] = {}
+        self._grants: dict[str, PendingGrant] = {}  # by device
+        self._counter = 0
+        self._closed = False
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._check_at_s = 0.0  # when it fires
+        self.use_quotas(policy)
+
+    def use_quotas(self, policy: LeasePolicy) -> None:
+        """What users may have from now on; current leases stay."""
+        self.decide(self.allocator.quotas_changed, policy.quota, policy.users)
+
+    def close(self, reason: str) -> None:
+        """Grant nothing any more, and undo undelivered grants; requests stay unanswered."""
+        self._closed = True
+        self.pause(reason)
+        self._requests.clear()
+        for pending_grant in tuple(self._grants.values()):
+            self._cancel(pending_grant, reason)
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
+
+    def pause(self, reason: str) -> None:
+        """Grant nothing until `resume`."""
+        self.decide(self.allocator.paused, reason)
+
+    def resume(self) -> None:
+        """End `pause`; `close` stays."""
+        if not self._closed:
+            self.decide(self.allocator.paused, "")
+
+    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+        """See `Leasing.ask`."""
+        pending = PendingRequest(self.new_request_id(), request, self._clock(), granted)
+        self._requests[pending.id] = pending
+        self._enter(pending)
+        return pending.id
+
+    def withdraw(self, request_id: str) -> None:
+        """See `Leasing.withdraw`."""
+        pending = self._requests.pop(request_id, None)
+        if pending is None:
+            return
+        if pending.grant is not None:
+            self._cancel(pending.grant, "the requester left")
+        else:
+            self._uncount(pending)
+            self.decide(self.allocator.request_withdrawn, request_id)
+
+    def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
+        """Requests without a device, in the order they would be served; the foremost `limit` of them."""
+        now = self._clock()
+        return tuple(
+            WaitingRequest(request_id, request, now - pending.since)
+            for request_id, request in self.allocator.waiting(limit)
+            if (pending := self._requests.get(request_id)) is not None
+        )
+
+    def longest_s(self) -> Mapping[LeaseClass, float]:
+        """For how long the oldest request of each class waits; looks at the `LOOKED_AT` oldest."""
+        now, found = self._clock(), dict[LeaseClass, float]()
+        for pending in islice(self._requests.values(), LOOKED_AT):
+            if pending.grant is None:
+                found.setdefault(pending.request.lease_class, now - pending.since)
+                if len(found) == len(self.depth):
+                    break
+        return found
+
+    def waiting_request(self, request_id: str) -> WaitingRequest | None:
+        """The request, if it still waits; None once its lease is being written."""
+        pending = self._requests.get(request_id)
+        if pending is None or pending.grant is not None:
+            return None
+        return WaitingRequest(pending.id, pending.request, self._clock() - pending.since)
+
+    def device_changed(self, view: DeviceView, *, forgotten: bool) -> None:
+        """Pass the change to the allocator, and cancel the grant of a phone that was lost before its delivery."""
+        if forgotten:
+            self.decide(self.allocator.device_forgotten, view.name)
+        else:
+            self.decide(self.allocator.device_changed, view)
+        pending_grant = self._grants.get(view.name)
+        if pending_grant is not None and view.life is not Life.READY:
+            self._cancel(pending_grant, f"{view.name} is {view.life}, before it was handed out")
+
+    def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:
+        """Let the allocator decide by one of its methods, and begin to write what it grants."""
+        begun_s = time.perf_counter()
+        grants = happened(*facts, self._clock())
+        self.decisions.observe(time.perf_counter() - begun_s)
+        for cleaning in self.allocator.cleanings():
+            write = partial(self._table.add_cleaning, cleaning.lease, cleaning.seconds)
+            self._writes.add(cleaning.device, LeaseWrite(write, None))
+        for grant in grants:
+            self._begin(grant)
+        self._schedule_check()
+
+    def behind_s(self) -> float:
+        """For how many seconds a check of the clock is overdue and not scheduled; 0 while all is well."""
+        wanted_s = self.allocator.next_check_s()
+        if (
+            wanted_s is None
+            or self._closed
+            or (self._check_timer is not None and self._check_timer.when() > self._loop.time())
+        ):
+            return 0.0
+        return max(0.0, self._clock() - wanted_s)
+
+    def new_request_id(self) -> str:
+        """An id that no other request has had or will have."""
+        self._counter += 1
+        return f"request-{self._epoch}-{self._counter}"
+
+    def new_lease(self, device: str, request: LeaseRequest) -> Lease:
+        """A lease with the next fence."""
+        self._counter += 1
+        fence = (self._epoch << FENCE_BITS) + self._counter
+        return Lease(f"lease-{self._epoch}-{self._counter}", device, fence, request, self._clock())
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _begin(self, grant: Grant) -> None:
+        pending = self._requests[grant.request_id]
+        self._uncount(pending)
+        lease, granted_at = self.new_lease(grant.device, pending.request), self._wall()
+        pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at)
+        keep = partial(self._table.grant, record_of(lease, granted_at))
+        event = lease_event(
+            "lease.granted",
+            lease,
+            job=pending.request.job,
+            lease_class=pending.request.lease_class.value,
+            source=pending.request.source.value,
+            waited_s=round(self._clock() - pending.since, 3),
+        )
+        pending_grant.entry = LeaseWrite(
+            keep, event, lambda _: self._stored(pending_grant), lambda: self._refused(pending_grant)
+        )
+        self._writes.add(lease.device, pending_grant.entry)
+
+    def _stored(self, pending_grant: PendingGrant) -> None:
+        lease = pending_grant.lease
+        if pending_grant.cancelled:
+            self._writes.end(self._table, lease, pending_grant.granted_at, self._clock(), pending_grant.cancelled)
+            self._undo(pending_grant)
+            return
+        del self._grants[lease.device], self._requests[pending_grant.pending.id]
+        self._delivered(lease, pending_grant.granted_at)
+        pending_grant.pending.granted(lease)
+
+    def _refused(self, pending_grant: PendingGrant) -> None:
+        """The store refuses it: device and request pause a little, so that a bug cannot spin, and begin again."""
+        if pending_grant.cancelled:
+            self._undo(pending_grant)
+        else:
+            pending_grant.pause = self._loop.call_later(REFUSED_PAUSE_S, self._undo, pending_grant)
+
+    def _cancel(self, pending_grant: PendingGrant, reason: str) -> None:
+        """The lease will not be delivered: nothing is written if there is time, else its end is, right after it."""
+        if pending_grant.cancelled:
+            return
+        pending_grant.cancelled = reason
+        if pending_grant.entry is not None and self._writes.drop(pending_grant.entry):
+            self._undo(pending_grant)
+
+    def _undo(self, pending_grant: PendingGrant) -> None:
+        """The device is free again; its request, unless withdrawn, waits on."""
+        pending = pending_grant.pending
+        pending.grant = None
+        if pending_grant.pause is not None:
+            pending_grant.pause.cancel()
+        del self._grants[pending_grant.lease.device]
+        self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
+        if pending.id in self._requests:
+            self._enter(pending)
+
+    def _enter(self, pending: PendingRequest) -> None:
+        self.waiting_by_key[asked_for(pending.request)] += 1
+        self.wanted[pending.request.selector, pending.request.device] += 1
+        self.depth[pending.request.lease_class] += 1
+        self.decide(self.allocator.request_added, pending.id, pending.request)
+
+    def _uncount(self, pending: PendingRequest) -> None:
+        _take_one(self.waiting_by_key, asked_for(pending.request))
+        _take_one(self.wanted, (pending.request.selector, pending.request.device))
+        _take_one(self.depth, pending.request.lease_class)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def _schedule_check(self) -> None:
+        """Let the allocator look again when it wants to; a timer that comes too early is left and looks anew."""
+        wanted_s = self.allocator.next_check_s()
+        if wanted_s is None or (self._check_timer is not None and self._check_at_s <= wanted_s):
+            return
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+        self._check_at_s = wanted_s
+        self._check_timer = self._loop.call_later(max(0.0, wanted_s - self._clock()), self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._check_timer = None
+        self.decide(self.allocator.clock_advanced)
+
+
+def _take_one(counter: Counter[T], name: T) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]

@@ -1,0 +1,146 @@
+"""One job by example: asked for, run, held, cancelled, kept, refused; one rule of farm.head.queue.queue per test."""
+
+from dataclasses import replace
+
+import pytest
+
+from farm.common.errors import Code, Fault
+from farm.head.queue.model import (
+    JobRunsError,
+    NoSuchJobError,
+    Outcome,
+    Phase,
+    StartAttempt,
+    StopAttempt,
+)
+from farm.head.queue.queue import JobQueue
+from farm.model.job import AttemptState, JobState
+from tests.support.errors import raises_code
+from tests.support.queue_desk import START, UNWANTED, Desk, a_job, failure, moment
+
+
+def test_a_job_asks_runs_and_is_done():
+    desk = Desk()
+    desk.add(a_job())
+    assert desk.asked == {"a": frozenset()}
+    desk.run()
+    assert desk.queue.phase("a") is Phase.RUNNING
+    desk.end()
+    assert desk.saved["a"] == a_job(state=JobState.DONE, attempts=1, ended_at=START)
+    assert len(desk.queue) == 0
+    assert desk.queue.next_check_s() is None
+
+
+def test_nothing_is_decided_while_a_write_is_under_way():
+    queue = JobQueue()
+    queue.job_added(a_job(), {}, moment(0))
+    assert queue.phone_granted("a", "p1") == (StartAttempt(a_job(), 1),)
+    assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
+    assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+    assert queue.job("a") == a_job(state=JobState.RUNNING, attempts=1)
+    cancelled = Outcome(AttemptState.CANCELLED, UNWANTED)
+    ended = queue.attempt_ended("a", cancelled, moment(1))
+    assert ended.state is JobState.CANCELLED
+    with pytest.raises(NoSuchJobError):
+        queue.job_cancelled("a", UNWANTED, moment(1))
+    assert queue.job_saved(ended, moment(1)) == ()
+    assert "a" not in queue
+
+
+def test_held_until_resumed():
+    desk = Desk()
+    desk.add(a_job())
+    desk.perform(desk.queue.job_held("a", desk.now))
+    assert not desk.asked
+    assert desk.saved["a"].state is JobState.HELD
+    assert "held" in desk.queue.why("a", moment(0))
+    desk.perform(desk.queue.job_held("a", desk.now))
+    desk.perform(desk.queue.job_resumed("a", desk.now))
+    assert list(desk.asked) == ["a"]
+    desk.run()
+    with pytest.raises(JobRunsError):
+        desk.perform(desk.queue.job_held("a", desk.now))
+    desk.perform(desk.queue.job_resumed("a", desk.now))
+    assert desk.queue.phase("a") is Phase.RUNNING
+
+
+def test_cancelled_at_each_stage():
+    for stage in ("held", "asked", "running", "backing off", "blocked"):
+        desk = Desk()
+        desk.add(a_job("first"))
+        state = {"held": JobState.HELD, "blocked": JobState.BLOCKED}.get(stage, JobState.QUEUED)
+        desk.add(a_job(state=state, after=("first",) if stage == "blocked" else ()))
+        if stage in ("running", "backing off"):
+            desk.run()
+        if stage == "backing off":
+            desk.end(outcome=failure(Fault.HOST))
+        desk.cancel("a")
+        if stage == "running":
+            assert desk.stopped == {"a": UNWANTED}
+            desk.cancel("a")
+            desk.end(outcome=Outcome(AttemptState.CANCELLED, UNWANTED))
+        assert desk.saved["a"].state is JobState.CANCELLED, stage
+        assert desk.saved["a"].error == UNWANTED
+        assert "a" not in desk.asked
+        desk.wait(100)
+        assert list(desk.asked) == ["first"]
+
+
+def test_a_result_that_came_first_beats_the_cancellation():
+    desk = Desk()
+    desk.add(a_job())
+    desk.run()
+    desk.cancel("a")
+    desk.end()
+    assert desk.saved["a"].state is JobState.DONE
+
+
+def test_a_running_job_found_at_the_start_is_interrupted_and_asks_again():
+    desk = Desk()
+    desk.add(a_job(state=JobState.RUNNING, attempts=2, after=("gone",)))
+    desk.end(outcome=Outcome(AttemptState.INTERRUPTED))
+    assert list(desk.asked) == ["a"]
+    assert desk.saved["a"].uncounted == 1
+
+
+def test_a_lost_start_asks_again():
+    desk = Desk()
+    desk.add(a_job())
+    del desk.asked["a"]
+    desk.queue.phone_granted("a", "p1")
+    desk.perform(desk.queue.attempt_not_started("a", 2, desk.now))
+    assert not desk.asked
+    desk.wait(2)
+    assert list(desk.asked) == ["a"]
+    assert desk.queue.job("a").attempts == 0
+
+
+def test_a_job_whose_phone_was_forgotten_fails():
+    desk = Desk()
+    desk.add(a_job(device="p1"))
+    desk.perform(desk.queue.job_impossible("a", UNWANTED, desk.now))
+    assert desk.saved["a"].state is JobState.FAILED
+
+
+def test_what_cannot_be_is_refused_with_its_story():
+    queue = JobQueue()
+    queue.job_added(a_job(), {}, moment(0))
+    queue.phone_granted("a", "p1")
+    with raises_code(Code.BAD_QUEUE_EVENT, match="asked -> starting"):
+        queue.phone_granted("a", "p2")
+    with raises_code(Code.BAD_QUEUE_EVENT, match="is added"):
+        queue.job_added(a_job(), {}, moment(0))
+    with raises_code(Code.BAD_QUEUE_EVENT, match="is added"):
+        queue.job_added(a_job("b", state=JobState.DONE), {}, moment(0))
+    with raises_code(Code.BAD_QUEUE_EVENT):
+        queue.job_saved(a_job(), moment(0))
+    with raises_code(Code.BAD_QUEUE_EVENT, match="never was"):
+        queue.attempt_started("b", moment(0))
+
+
+def test_counts_by_user():
+    desk = Desk()
+    desk.add(a_job(), a_job("b"), replace(a_job("c"), user="bob"))
+    assert (desk.queue.count_of("alice"), desk.queue.count_of("bob"), desk.queue.count_of("eve")) == (2, 1, 0)
+    desk.cancel("a")
+    assert desk.queue.count_of("alice") == 1

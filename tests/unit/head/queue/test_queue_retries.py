@@ -1,0 +1,135 @@
+"""What an attempt's end makes of its job: whose fault it was, how often, and how long to wait."""
+
+import pytest
+
+from farm.common.errors import Code, Fault, HostError, error_to_wire
+from farm.head.queue.model import Outcome
+from farm.head.queue.retry import (
+    BACK_OFF,
+    MOST_CRASHES,
+    crashes,
+)
+from farm.model.job import Attempt, AttemptState, JobState
+from tests.support.queue_desk import START, Desk, a_job, failure, moment
+
+DIED, STOPPED = (error_to_wire(HostError(code=each)) for each in (Code.DAEMON_DIED, Code.DAEMON_STOPPED))
+
+
+def test_a_phones_fault_means_another_phone_at_once():
+    desk = Desk()
+    desk.add(a_job())
+    desk.run(device="p1")
+    desk.end(outcome=failure(Fault.PHONE, "p1"))
+    assert desk.asked == {"a": frozenset({"p1"})}
+    desk.run(device="p2")
+    desk.end(outcome=failure(Fault.PHONE, "p2"))
+    assert desk.asked == {"a": frozenset({"p1", "p2"})}
+
+
+def test_the_only_phone_gets_another_chance():
+    desk = Desk()
+    desk.add(a_job())
+    desk.run(device="p1")
+    desk.end(outcome=failure(Fault.PHONE, "p1", another_phone=False))
+    assert desk.asked == {"a": frozenset()}
+
+
+def test_a_pinned_job_stays_with_its_phone():
+    desk = Desk()
+    desk.add(a_job(device="p1"))
+    desk.run()
+    desk.end(outcome=failure(Fault.PHONE))
+    assert desk.asked == {"a": frozenset()}
+
+
+def test_failed_phones_are_forgiven_when_no_others_are_left():
+    desk = Desk()
+    desk.add(a_job())
+    desk.run()
+    desk.end(outcome=failure(Fault.PHONE))
+    desk.perform(desk.queue.phones_changed("a"))
+    assert desk.asked == {"a": frozenset()}
+
+
+def test_a_users_fault_is_final():
+    desk = Desk()
+    desk.add(a_job())
+    desk.run()
+    desk.end(outcome=failure(Fault.USER))
+    assert desk.saved["a"].state is JobState.FAILED
+    assert desk.saved["a"].error["message"] == "it broke"
+
+
+@pytest.mark.parametrize("fault", [Fault.HOST, Fault.FARM])
+def test_the_hosts_fault_waits_longer_each_time(fault):
+    desk = Desk()
+    desk.add(a_job(max_attempts=4))
+    for expected_s in (1.0, 2.0, 4.0):
+        desk.run()
+        desk.end(outcome=failure(fault))
+        assert not desk.asked
+        assert "tried again in" in desk.queue.why("a", moment(desk.s))
+        assert desk.queue.next_check_s() == desk.s + expected_s
+        desk.wait(expected_s - 0.01)
+        assert not desk.asked
+        desk.wait(0.01)
+        assert desk.asked == {"a": frozenset()}
+    desk.run()
+    desk.end(outcome=failure(fault))
+    assert desk.saved["a"].state is JobState.FAILED
+
+
+def test_back_off_is_bounded():
+    assert BACK_OFF.delay_s(1) == BACK_OFF.first_s
+    assert BACK_OFF.delay_s(50) == BACK_OFF.limit_s
+
+
+def test_yielding_and_interruption_are_no_tries():
+    desk = Desk()
+    desk.add(a_job(max_attempts=1))
+    for _ in range(3 * MOST_CRASHES):
+        desk.run()
+        desk.end(outcome=Outcome(AttemptState.YIELDED))
+        desk.run()
+        desk.end(outcome=Outcome(AttemptState.INTERRUPTED))
+    for died in range(1, MOST_CRASHES + 1):
+        assert "a" in desk.asked
+        desk.run()
+        desk.end(outcome=Outcome(AttemptState.INTERRUPTED, crashes=died))
+    job = desk.saved["a"]
+    assert (job.state, job.error["code"], job.error["fault"]) == (JobState.FAILED, "interrupted_too_often", "farm")
+    assert f"died {MOST_CRASHES} times" in job.error["message"]
+    assert job.attempts == job.uncounted == 7 * MOST_CRASHES
+
+
+@pytest.mark.parametrize("state", [AttemptState.YIELDED, AttemptState.INTERRUPTED])
+def test_a_jobs_reason_is_that_of_its_latest_attempt(state):
+    desk = Desk()
+    desk.add(a_job())
+    desk.run()
+    desk.end(outcome=failure(Fault.PHONE, "p1"))
+    assert desk.queue.job("a").error["message"] == "it broke"
+    desk.run()
+    assert desk.queue.job("a").error is None
+    reason = DIED if state is AttemptState.INTERRUPTED else None
+    desk.end(outcome=Outcome(state, reason))
+    assert desk.queue.job("a").error == reason
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"),
+    [
+        ([], 0),
+        ([(AttemptState.INTERRUPTED, DIED)], 1),
+        ([(AttemptState.INTERRUPTED, STOPPED)], 0),
+        ([(AttemptState.INTERRUPTED, None)], 0),  # of a release that did not tell them apart
+        ([(AttemptState.FAILED, DIED), (AttemptState.YIELDED, None), (AttemptState.RUNNING, None)], 0),
+        ([(AttemptState.INTERRUPTED, STOPPED)] * 10 + [(AttemptState.INTERRUPTED, DIED)] * 2, 2),
+    ],
+)
+def test_only_a_daemon_that_died_counts_against_a_job(ends, count):
+    attempts = [
+        Attempt(f"a.{number}", "a", number, "p1", "l", number, START, state=state, error=error)
+        for number, (state, error) in enumerate(ends, start=1)
+    ]
+    assert crashes(attempts) == count

@@ -1,0 +1,57 @@
+"""The jobs that a submit means, and what a queued job asks leasing for."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from farm.common.errors import NoPhoneError
+from farm.head.planning import plan, request_of
+from farm.kinds import KINDS
+from farm.kinds.bench.spec import BenchSpec
+from farm.kinds.shell.spec import ShellSpec
+from farm.model.device import DeviceView, Life
+from farm.model.requests import LeaseClass
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_bench_asks_for_a_quiet_hub_when_it_is_wanted(quiet):
+    spec = BenchSpec(on="android", model="0" * 64, name="net", quiet_hub=quiet)
+    (job,) = plan(spec, "alice", (), NOW, iter(["j1"]), must_match=False).jobs
+    request = request_of(KINDS, job, frozenset({"bad"}))
+    assert request.quiet_hub is quiet
+    assert (request.lease_class, request.user, request.avoid) == (LeaseClass.BENCH, "alice", {"bad"})
+
+
+PIXEL = DeviceView(
+    "pixel", "S1", Life.GONE, adopted=True, reason="not listed by adb", labels={"soc": "gs201"}, aliases=("android",)
+)
+READY = DeviceView("oneplus", "S2", Life.READY, adopted=True, labels={"soc": "sm8650"}, aliases=("android",))
+
+
+@pytest.mark.parametrize("devices", [1, "all"])
+@pytest.mark.parametrize("life", [Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED, Life.QUARANTINED])
+def test_a_job_for_phones_that_are_away_is_taken_and_says_what_it_waits_for(life, devices):
+    spec = ShellSpec(on="soc=gs201", command="true", devices=devices)
+    views = (replace(PIXEL, life=life), READY)
+    submitted = plan(spec, "alice", views, NOW, iter(["a", "b"]), must_match=True)
+    assert len(submitted.jobs) == 1
+    (said,) = submitted.warnings
+    assert said == (
+        f"no phone of those that match soc=gs201 can be had now: pixel is {life} (not listed by adb); the job waits"
+    )
+
+
+@pytest.mark.parametrize(("devices", "warned"), [(1, False), (2, True), ("all", True)])
+def test_phones_that_are_away_are_named_when_the_others_are_too_few(devices, warned):
+    spec = ShellSpec(on="android", command="true", devices=devices)
+    submitted = plan(spec, "alice", (PIXEL, READY), NOW, iter(["a", "b", "c"]), must_match=True)
+    assert ["only 1 of those" in each and "pixel is gone" in each for each in submitted.warnings] == [True] * warned
+
+
+def test_what_no_known_phone_meets_is_refused():
+    spec = ShellSpec(on="soc=sm8750", command="true")
+    with pytest.raises(NoPhoneError):
+        plan(spec, "alice", (PIXEL, READY), NOW, iter(["a"]), must_match=True)

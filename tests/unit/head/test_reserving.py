@@ -1,0 +1,298 @@
+"""Reservations, clock jumps and use: people's times against the farm's clock."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import Double, literal, update
+
+from farm.common.errors import Code, UserError
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.model import LeasePolicy
+from farm.head.reports import UsageGrouping, summed
+from farm.head.reservations import ClockWatch, ReservationBook
+from farm.leasing.leases import Leasing
+from farm.model.device import Life
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.store.leases import LeaseTable, UsageRow
+from farm.store.maintenance import check
+from farm.store.schema import reservation, selector
+from farm.store.store import Store
+from tests.support.errors import raises_code
+from tests.support.keeping import MemoryKeeper
+from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
+
+HOUR = timedelta(hours=1)
+
+
+class Clocks:
+    """A wall clock and a monotonic one that a test moves."""
+
+    def __init__(self):
+        self.s = 1000.0
+        self.at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+    def monotonic(self):
+        return self.s
+
+    def wall(self):
+        return self.at
+
+    def pass_(self, seconds):
+        self.s += seconds
+        self.at += timedelta(seconds=seconds)
+
+
+class Lab:
+    """One phone, a store, and clocks."""
+
+    def __init__(self, path):
+        self.clocks = Clocks()
+        self.store = Store.open(path / "farm.db")
+        self.events = EventLog(self.store.epoch)
+        self.devices = FakeDevices()
+        self.devices.add("a", "android")
+        self.keeper = MemoryKeeper()
+        self.leasing = Leasing(
+            self.devices, self.events, 1, self.keeper, LeasePolicy(),
+            clock=self.clocks.monotonic, wall=self.clocks.wall,
+        )  # fmt: skip
+        self.book = self.new_book()
+        self.watch = ClockWatch(self.events, self.jumped, self.clocks.monotonic, self.clocks.wall)
+        self.got = []
+
+    def why_first(self):
+        (waiting,) = self.leasing.requests.waiting(1)
+        return self.leasing.why([waiting.id])[waiting.id]
+
+    def new_book(self):
+        return ReservationBook(
+            self.store.reservations, self.events, self.leasing.reserve, self.clocks.monotonic, self.clocks.wall
+        )
+
+    def jumped(self):
+        self.book.publish()
+        self.leasing.clock_jumped()
+
+    def ask(self, user, longest_s=None):
+        request = LeaseRequest(Selector.parse("android"), user, LeaseSource.JOB, longest_s=longest_s)
+        return self.leasing.ask(request, self.got.append)
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    lab = Lab(tmp_path)
+    yield lab
+    await lab.leasing.close()
+    lab.store.close()
+
+
+async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
+    now = lab.clocks.at
+    record = await lab.book.add("android", "ci", now, now + HOUR, "nightly")
+    lab.ask("alice")
+    lab.ask("ci", longest_s=60)
+    await until(lambda: lab.got)
+    assert [lease.request.user for lease in lab.got] == ["ci"]
+    assert "reserved" in lab.why_first()
+    lab.leasing.release(lab.got[0].id)
+    assert [each.id for each in lab.book.all()] == [record.id]
+    lab.clocks.pass_(3601)
+    assert lab.book.all() == ()
+    lab.leasing.store_problem(False)  # any event: the allocator sees that the window is over
+    await until(lambda: len(lab.got) == 2)
+    assert lab.got[1].request.user == "alice"
+
+
+async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(1)
+    devices.add("a", "android")
+    leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
+    book = ReservationBook(store.reservations, events, leasing.reserve)
+    now = datetime.now(UTC)
+    await book.add("android", "ci", now, now + timedelta(seconds=0.3))
+    leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)
+    await until(lambda: got)
+    assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
+    await leasing.close()
+    store.close()
+
+
+async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
+    now = lab.clocks.at
+    record = await lab.book.add("android", "ci", now + HOUR, now + 2 * HOUR)
+    again = lab.new_book()
+    assert again.all() == (record,)
+    with raises_code(Code.NO_SUCH_RESERVATION):
+        await again.remove("")
+    await again.remove(record.id[:-1])
+    assert lab.new_book().all() == ()
+    with raises_code(Code.NO_SUCH_RESERVATION):
+        await again.remove(record.id)
+    assert [event.kind for event in lab.events.since()] == ["reservation.added", "reservation.removed"]
+
+
+async def test_what_is_no_reservation_is_refused(lab):
+    now = lab.clocks.at
+    for arguments in (
+        ("android", "", now, now + HOUR),
+        ("android", "ci", now, now),
+        ("android", "ci", now - 2 * HOUR, now - HOUR),
+        ("android", "ci", now, now + HOUR, "x" * 201),
+    ):
+        with pytest.raises(UserError):
+            await lab.book.add(*arguments)
+    with raises_code(Code.BAD_SELECTOR):
+        await lab.book.add("=", "ci", now, now + HOUR)
+    west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
+    for window in (
+        (now, datetime(9999, 12, 31, 23, 59, tzinfo=west)),  # the year 10000 in UTC
+        (datetime(1, 1, 1, tzinfo=east), now + HOUR),
+        (now, now + timedelta(days=367)),
+    ):
+        with pytest.raises(UserError, match="366 days"):
+            await lab.book.add("android", "ci", *window)
+    assert lab.book.all() == ()
+
+
+async def test_a_reservation_that_cannot_be_read_costs_no_other_and_no_start(lab, caplog):
+    now = lab.clocks.at
+    kept = await lab.book.add("android", "ci", now, now + HOUR)
+    late = await lab.book.add("android", "late", now, now + HOUR)
+    odd = await lab.book.add("soc=sm8750", "odd", now, now + HOUR)
+
+    def damage(connection):
+        connection.execute(update(reservation).where(reservation.c.id == late.id).values(ends_at=literal(1e12, Double)))
+        connection.execute(update(selector).where(selector.c.text == odd.selector).values(text="="))
+
+    await lab.store.database.writer.write(damage)
+    assert lab.new_book().all() == (kept,)
+    findings = check(lab.store.database.engine).findings
+    for record in (late, odd):
+        assert f"reservation {record.id} cannot be read" in caplog.text
+        assert any(record.id in finding for finding in findings)
+
+
+@pytest.mark.parametrize("jump_s", [-86400, 86400])
+async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
+    now = lab.clocks.at
+    request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=600.0)
+    lease = await lab.leasing.acquire(request)
+    await lab.book.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
+    lab.clocks.at += timedelta(seconds=jump_s)
+    lab.watch.check()
+    jumps = [event for event in lab.events.since() if event.kind == "clock.jumped"]
+    assert [event.data["seconds"] for event in jumps] == [jump_s]
+    (holder,) = lab.leasing.active.holders()
+    assert holder.lease.id == lease.id
+    assert holder.held_s == 0
+    assert holder.expires_at == lab.clocks.at + timedelta(seconds=600)
+    await until(lambda: lab.keeper.rows[lease.id].expires_at == holder.expires_at)  # what a restart goes by
+    lab.leasing.release(lease.id)
+    await until(lambda: not lab.keeper.open())
+    row = lab.keeper.rows[lease.id]
+    assert row.held_s == 0
+    assert row.ended_at == row.granted_at
+    lab.watch.check()
+    assert len([event for event in lab.events.since() if event.kind == "clock.jumped"]) == 1
+    wanted_s = 30 * 3600 - jump_s  # of the window's start, from now
+    lab.clocks.pass_(wanted_s + 60)
+    lab.ask("bob", longest_s=60)
+    assert "reserved" in lab.why_first()
+
+
+async def test_slewing_is_no_jump(lab):
+    for _ in range(100):
+        lab.clocks.pass_(1.0)
+        lab.clocks.at += timedelta(milliseconds=0.5)
+        lab.watch.check()
+    assert lab.events.since() == []
+
+
+def row(user, held_s, device="a", source=LeaseSource.TVM, cleaned_s=0.0):
+    return UsageRow(user, device, source, LeaseClass.INTERACTIVE, 1, held_s, cleaned_s)
+
+
+def test_old_use_counts_less(tmp_path, monkeypatch):
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    used = {"fresh": (0.1, 100.0), "older": (6.5, 100.0), "ancient": (24 * 30, 1e9)}  # hours ago, seconds
+
+    def usage(_, since, until):
+        return [
+            row(user, seconds)
+            for user, (hours, seconds) in used.items()
+            if since <= now - timedelta(hours=hours) < until
+        ]
+
+    monkeypatch.setattr(LeaseTable, "usage", usage)
+    store = Store.open(tmp_path / "farm.db")
+    decayed = store.leases.decayed_use(now, half_life_s=6 * 3600.0)
+    store.close()
+    assert set(decayed) == {"fresh", "older"}
+    assert 80 < decayed["fresh"] <= 100
+    assert 40 < decayed["older"] < 60
+
+
+def test_use_is_summed_by_what_is_asked():
+    rows = [
+        row("alice", 10.0),
+        row("alice", 5.0, "b", LeaseSource.JOB, cleaned_s=2.0),
+        row("bob", 60.0, "b", LeaseSource.JOB),
+    ]
+    by_user = summed(rows, {"alice": 2, "carol": 1}, UsageGrouping.USER)
+    assert [(each.name, each.held_s, each.cleaned_s, each.leases, each.jobs) for each in by_user] == [
+        ("bob", 60.0, 0, 1, 0), ("alice", 15.0, 2.0, 2, 2), ("carol", 0, 0, 0, 1),
+    ]  # fmt: skip
+    assert [each.name for each in summed(rows, {}, UsageGrouping.DEVICE)] == ["b", "a"]
+    assert [(each.name, each.held_s) for each in summed(rows, {}, UsageGrouping.SOURCE)] == [
+        ("job", 65.0),
+        ("tvm", 10.0),
+    ]
+
+
+async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    devices, events = FakeDevices(), EventLog(store.epoch)
+    for name in "abc":
+        devices.add(name, "android")
+    leasing = Leasing(devices, events, store.epoch, store.leases)
+    for job in ("one", "one", ""):
+        await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, job=job))
+    now = datetime.now(UTC)
+    window = (now - HOUR, now + timedelta(seconds=1))
+    assert store.leases.jobs(*window, "user") == {"alice": 1}
+    assert sum(store.leases.jobs(*window, "device").values()) == 2
+    (everything,) = summed(store.leases.usage(*window), store.leases.jobs(*window, "user"), UsageGrouping.USER)
+    assert (everything.leases, everything.jobs) == (3, 1)
+    assert 0 < everything.held_s < 10
+    await leasing.close()
+    store.close()
+
+
+async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(tmp_path):
+    clocks, store, devices = Clocks(), Store.open(tmp_path / "farm.db"), FakeDevices()
+    devices.add("a", "android")
+    events, begun = EventLog(store.epoch), clocks.at
+    leasing = Leasing(devices, events, 1, store.leases, clock=clocks.monotonic, wall=clocks.wall)
+    for held_s, cleaned_s in ((10.0, 3.0), (20.0, 0.0), (30.0, 1000.0)):
+        lease = await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
+        clocks.pass_(held_s)
+        if cleaned_s:
+            devices.become("a", Life.RECOVERING)
+        leasing.release(lease.id)
+        clocks.pass_(cleaned_s)
+        devices.become("a", Life.CHECKING)  # of a phone that was ready, its own trouble
+        devices.become("a", Life.READY)
+    await leasing.close()
+    store.close()
+    again = Store.open(tmp_path / "farm.db")
+    (used,) = again.leases.usage(begun, clocks.at)
+    assert (used.held_s, used.cleaned_s) == (60.0, 3.0 + AllocatorPolicy().cleaning_counts_s)
+    (earlier,) = again.leases.usage(begun, begun + timedelta(seconds=32))  # the second lease goes on
+    assert (earlier.held_s, earlier.cleaned_s) == (10.0 + 19.0, 3.0)
+    decayed = again.leases.decayed_use(clocks.at, half_life_s=1e9)
+    assert decayed["alice"] == pytest.approx(183.0, rel=0.2)
+    again.close()
