@@ -7,7 +7,7 @@ import pytest
 
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
-from farm.leasing import request_queue
+from farm.head import request_queue
 from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
