@@ -1,4 +1,7 @@
-"""Phones: remembered ones, aliases, recovery actions and quarantines, batteries day by day."""
+"""Phones: remembered ones, aliases, recovery actions and quarantines, batteries day by day.
+
+A phone is found by its host and its serial there; a phone's name is unique over all hosts.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, Update, and_, delete, insert, select, update
 
 from farm.common.events import Event
 from farm.model.health import KEPT_DAYS, BatteryDay, Health
 from farm.model.identity import DeviceIdentity
-from farm.store.database import TableAccess, put, values_of
+from farm.store.database import Database, TableAccess, put, values_of
 from farm.store.schema import alias, battery_day, device, proven, quarantine, recovery, rollout
 
-_DAY = [column for column in battery_day.c if column.name != "serial"]
+_DAY = [column for column in battery_day.c if column.name not in ("host", "serial")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,31 @@ class RolloutRecord:
     trials: Mapping[str, Mapping[str, Any]]
 
 
-class DeviceTable(TableAccess):
+class HostTable(TableAccess):
+    """Base of the statements over one host's phones."""
+
+    def __init__(self, database: Database, host: str = "") -> None:
+        super().__init__(database)
+        self._host = host
+
+    def _select(self, table: Table) -> Select[Any]:
+        """The host's rows, as its records have them."""
+        return select(*(column for column in table.c if column.name != "host")).where(table.c.host == self._host)
+
+    def _of(self, table: Table, serial: str) -> ColumnElement[bool]:
+        return and_(table.c.host == self._host, table.c.serial == serial)
+
+    def _values(self, record: Any) -> dict[str, Any]:
+        return {"host": self._host, **values_of(record)}
+
+
+class DeviceTable(HostTable):
     """Phones that were configured or adopted."""
 
     def all(self) -> tuple[DeviceRecord, ...]:
         """Every remembered phone, by name."""
-        return tuple(DeviceRecord(**row) for row in self._database.rows(select(device).order_by(device.c.name)))
+        wanted = self._select(device).order_by(device.c.name)
+        return tuple(DeviceRecord(**row) for row in self._database.rows(wanted))
 
     async def save(self, record: DeviceRecord) -> None:
         """Insert or replace a phone.
@@ -93,7 +115,7 @@ class DeviceTable(TableAccess):
         Raises:
             FarmError: another phone has that name.
         """
-        await self._database.put(device, values_of(record))
+        await self._database.put(device, self._values(record))
 
     async def replace(self, serials: Collection[str], records: Sequence[DeviceRecord]) -> None:
         """Remove what is stored of these serials and store these phones, all or none: they may exchange their names.
@@ -103,15 +125,15 @@ class DeviceTable(TableAccess):
         """
 
         def exchange(connection: Connection) -> None:
-            connection.execute(delete(device).where(device.c.serial.in_(serials)))
+            connection.execute(delete(device).where(device.c.host == self._host, device.c.serial.in_(serials)))
             if records:
-                connection.execute(insert(device), [values_of(record) for record in records])
+                connection.execute(insert(device), [self._values(record) for record in records])
 
         await self._database.write(exchange)
 
     async def forget(self, serial: str) -> None:
         """Remove a phone."""
-        await self._database.execute(delete(device).where(device.c.serial == serial))
+        await self._database.execute(delete(device).where(self._of(device, serial)))
 
 
 class AliasTable(TableAccess):
@@ -130,7 +152,7 @@ class AliasTable(TableAccess):
         return await self._database.change(delete(alias).where(alias.c.alias == name))
 
 
-class RecoveryTable(TableAccess):
+class RecoveryTable(HostTable):
     """Recovery actions, phones in quarantine, and bundles that passed their check."""
 
     def since(self, at: datetime, serial: str = "") -> tuple[RecoveryRecord, ...]:
@@ -143,87 +165,87 @@ class RecoveryTable(TableAccess):
 
     async def begin(self, record: RecoveryRecord, events: Sequence[Event] = ()) -> None:
         """Store an action that begins now."""
-        await self._database.execute(insert(recovery).values(values_of(record)), events)
+        await self._database.execute(insert(recovery).values(self._values(record)), events)
 
     async def end(self, action: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
         """Store how an action (its id) ended."""
-        ended = update(recovery).where(recovery.c.id == action).values(took_s=took_s, outcome=outcome, detail=detail)
-        await self._database.execute(ended, events)
+        of = update(recovery).where(recovery.c.host == self._host, recovery.c.id == action)
+        await self._database.execute(of.values(took_s=took_s, outcome=outcome, detail=detail), events)
 
     async def end_interrupted(self, outcome: str, detail: str) -> None:
         """End the actions that were under way when the daemon ended; their duration is unknown."""
-        open_actions = update(recovery).where(recovery.c.outcome.is_(None), recovery.c.action != "quarantine")
+        open_actions = self._but_quarantines().where(recovery.c.outcome.is_(None))
         await self._database.execute(open_actions.values(took_s=0.0, outcome=outcome, detail=detail))
 
     async def redate(self, now: datetime) -> None:
         """Date actions that a wrong clock placed after `now` to `now`."""
-        later = (
-            update(recovery).where(recovery.c.began_at > now, recovery.c.action != "quarantine").values(began_at=now)
-        )
-        await self._database.execute(later)
+        await self._database.execute(self._but_quarantines().where(recovery.c.began_at > now).values(began_at=now))
 
     def quarantined(self) -> tuple[QuarantineRecord, ...]:
         """Every phone that is withheld from users."""
-        return tuple(QuarantineRecord(**row) for row in self._database.rows(select(quarantine)))
+        return tuple(QuarantineRecord(**row) for row in self._database.rows(self._select(quarantine)))
 
     async def add_quarantine(self, record: QuarantineRecord) -> None:
         """Store why a phone is in quarantine."""
-        await self._database.put(quarantine, values_of(record))
+        await self._database.put(quarantine, self._values(record))
 
     async def remove_quarantine(self, serial: str) -> None:
         """Remove a phone's quarantine."""
-        await self._database.execute(delete(quarantine).where(quarantine.c.serial == serial))
+        await self._database.execute(delete(quarantine).where(self._of(quarantine, serial)))
 
     def proven(self) -> dict[str, str]:
         """Serial -> the bundle that last passed its check there."""
-        return {row["serial"]: row["bundle"] for row in self._database.rows(select(proven))}
+        return {row["serial"]: row["bundle"] for row in self._database.rows(self._select(proven))}
 
     async def set_proven(self, serial: str, bundle: str) -> None:
         """Store that the bundle passed its check on that phone."""
-        await self._database.put(proven, {"serial": serial, "bundle": bundle})
+        await self._database.put(proven, {"host": self._host, "serial": serial, "bundle": bundle})
 
     async def change_serial(self, serial: str, to: str) -> None:
         """Follow a phone to another serial: budgets and quarantine are the phone's."""
 
         def move(connection: Connection) -> None:
-            connection.execute(update(recovery).where(recovery.c.serial == serial).values(serial=to))
+            connection.execute(update(recovery).where(self._of(recovery, serial)).values(serial=to))
             for table in (quarantine, proven):
-                connection.execute(delete(table).where(table.c.serial == to))
-                connection.execute(update(table).where(table.c.serial == serial).values(serial=to))
+                connection.execute(delete(table).where(self._of(table, to)))
+                connection.execute(update(table).where(self._of(table, serial)).values(serial=to))
 
         await self._database.write(move)
 
     def _actions(self, *conditions: ColumnElement[bool]) -> tuple[RecoveryRecord, ...]:
-        wanted = select(recovery).where(*conditions).order_by(recovery.c.began_at, recovery.c.id)
+        wanted = self._select(recovery).where(*conditions).order_by(recovery.c.began_at, recovery.c.id)
         return tuple(RecoveryRecord(**row) for row in self._database.rows(wanted))
 
+    def _but_quarantines(self) -> Update:
+        return update(recovery).where(recovery.c.host == self._host, recovery.c.action != "quarantine")
 
-class RolloutTable(TableAccess):
+
+class RolloutTable(HostTable):
     """Rolling upgrades of runtime bundles."""
 
     def all(self) -> tuple[RolloutRecord, ...]:
         """Every ABI and platform with bundles."""
-        return tuple(RolloutRecord(**row) for row in self._database.rows(select(rollout)))
+        return tuple(RolloutRecord(**row) for row in self._database.rows(self._select(rollout)))
 
     async def save(self, record: RolloutRecord) -> None:
         """Insert or replace one."""
-        await self._database.put(rollout, values_of(record))
+        await self._database.put(rollout, self._values(record))
 
 
-class BatteryTable(TableAccess):
+class BatteryTable(HostTable):
     """Days of each phone's battery, by serial."""
 
     def days(self, serial: str) -> tuple[BatteryDay, ...]:
         """A phone's stored days, the oldest first."""
-        wanted = select(*_DAY).where(battery_day.c.serial == serial).order_by(battery_day.c.day)
+        wanted = select(*_DAY).where(self._of(battery_day, serial)).order_by(battery_day.c.day)
         return tuple(BatteryDay(**row) for row in self._database.rows(wanted))
 
     async def keep(self, serial: str, day: BatteryDay) -> None:
         """Insert or replace one day; days beyond `KEPT_DAYS` go."""
 
         def write(connection: Connection) -> None:
-            put(connection, battery_day, {"serial": serial, **values_of(day)})
-            own = battery_day.c.serial == serial
+            put(connection, battery_day, {**self._values(day), "serial": serial})
+            own = self._of(battery_day, serial)
             oldest = select(battery_day.c.day).where(own).order_by(battery_day.c.day.desc()).offset(KEPT_DAYS).limit(1)
             if (beyond := connection.execute(oldest).scalar()) is not None:
                 connection.execute(delete(battery_day).where(own, battery_day.c.day <= beyond))
@@ -234,8 +256,9 @@ class BatteryTable(TableAccess):
         """Follow a phone to another serial; its days replace those of the other serial."""
 
         def move(connection: Connection) -> None:
-            days = select(battery_day.c.day).where(battery_day.c.serial == serial)
-            connection.execute(delete(battery_day).where(battery_day.c.serial == to, battery_day.c.day.in_(days)))
-            connection.execute(update(battery_day).where(battery_day.c.serial == serial).values(serial=to))
+            own = self._of(battery_day, serial)
+            days = select(battery_day.c.day).where(own)
+            connection.execute(delete(battery_day).where(self._of(battery_day, to), battery_day.c.day.in_(days)))
+            connection.execute(update(battery_day).where(own).values(serial=to))
 
         await self._database.write(move)

@@ -40,9 +40,9 @@ from farm.store.columns import (
     serial_number,
 )
 
-# The first release has version 9: databases of versions 1 to 8 were written during development only.
+# Databases of versions 1 to 8 were written early in development: they are refused.
 FIRST_SCHEMA_VERSION = 9
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 metadata = MetaData()
 
@@ -55,6 +55,11 @@ def _one_of(column: str, values: Iterable[str], name: str) -> CheckConstraint:
 def _where(condition: str) -> dict[str, Any]:
     """Of a partial index, for both engines."""
     return {"sqlite_where": sql(condition), "postgresql_where": sql(condition)}
+
+
+def _host() -> Column[str]:
+    """Of a row about a phone, before its serial: adb's serials repeat, each host may have an emulator-5554."""
+    return Column("host", Word, primary_key=True, server_default="")  # "": the only host of the database
 
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
@@ -70,8 +75,9 @@ meta = Table(
 device = Table(
     "device",
     metadata,
-    Column("serial", Word, primary_key=True),  # as adb lists it
-    Column("name", Word, nullable=False, unique=True),
+    _host(),
+    Column("serial", Word, primary_key=True),  # as adb lists it there
+    Column("name", Word, nullable=False, unique=True),  # over all hosts: jobs, leases and results have it
     Column("hardware_serial", Word, nullable=False, server_default=""),
     Column("pool", Word, nullable=False, server_default=""),
     Column("adopted", Flag, nullable=False),
@@ -291,8 +297,9 @@ Index("poison_last", poison.c.last_at)
 recovery = Table(
     "recovery",
     metadata,
+    _host(),
     Column("id", Word, primary_key=True),
-    Column("serial", Word, nullable=False),  # as adb lists it
+    Column("serial", Word, nullable=False),
     Column("device", Word, nullable=False),  # its name
     Column("action", Word, nullable=False),
     Column("fault", Word, nullable=False),
@@ -303,13 +310,14 @@ recovery = Table(
     Column("detail", Word, nullable=False, server_default=""),
     CheckConstraint("(took_s IS NULL) = (outcome IS NULL)", name="recovery_ended_whole"),
 )
-Index("recovery_of_serial", recovery.c.serial, recovery.c.began_at)
+Index("recovery_of_serial", recovery.c.host, recovery.c.serial, recovery.c.began_at)
 Index("recovery_began", recovery.c.began_at)
 
 # Phones that are withheld from users until a person, or the rule, releases them.
 quarantine = Table(
     "quarantine",
     metadata,
+    _host(),
     Column("serial", Word, primary_key=True),
     Column("reason", Word, nullable=False),
     Column("hint", Word, nullable=False),
@@ -324,14 +332,17 @@ quarantine = Table(
 proven = Table(
     "proven",
     metadata,
+    _host(),
     Column("serial", Word, primary_key=True),
     Column("bundle", Word, nullable=False),
 )
 
-# Where the rolling upgrade of runtime bundles stands, for each ABI and platform (farm.bundle.rollout_rules.Rollout).
+# Where the rolling upgrade of runtime bundles stands on a host, for each ABI and platform
+# (farm.bundle.rollout_rules.Rollout).
 rollout = Table(
     "rollout",
     metadata,
+    _host(),
     Column("abi", Word, primary_key=True),
     Column("platform", Word, primary_key=True),
     Column("current", Word, nullable=False),  # hashes of bundles; "": none
@@ -347,6 +358,7 @@ rollout = Table(
 battery_day = Table(
     "battery_day",
     metadata,
+    _host(),
     Column("serial", Word, primary_key=True),
     Column("day", Word, primary_key=True),  # 2026-11-22, UTC
     Column("percent_min", Integer),

@@ -25,13 +25,13 @@ from farm.store.writer import Writer
 class Store:
     """The open database of one daemon. `epoch` is this start's number."""
 
-    def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None) -> None:
+    def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str) -> None:
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
         self.term = opened.term
         self.database = database = Database(opened.reading, writer, opened.term)
         self.read, self.in_thread = database.read, database.in_thread
-        self.devices = DeviceTable(database)
+        self.devices = DeviceTable(database, host)
         self.aliases = AliasTable(database)
         self.jobs = JobTable(database)
         self.job_search = JobSearch(database)
@@ -43,29 +43,30 @@ class Store:
         self.poison = PoisonTable(database)
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactReferences(database)
-        self.recoveries = RecoveryTable(database)
-        self.batteries = BatteryTable(database)
-        self.rollouts = RolloutTable(database)
+        self.recoveries = RecoveryTable(database, host)
+        self.batteries = BatteryTable(database, host)
+        self.rollouts = RolloutTable(database, host)
         self.accounts = AccountTable(database)
         self.audit = AuditTable(database)
         self._close = opened.close
 
     @classmethod
-    def open(cls, where: Path | str) -> Store:
+    def open(cls, where: Path | str, host: str = "") -> Store:
         """Open or create the database and begin a new epoch, durably.
 
         Args:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://...).
+            host: whose phones it is about; "" is the only host of a database.
 
         Raises:
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
             opened = open_server(where)
-            return cls(opened, Writer(opened.writing), None)
+            return cls(opened, Writer(opened.writing), None, host)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)
-        return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where)
+        return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)
 
     def close(self) -> None:
         """Finish what is queued and close the database."""

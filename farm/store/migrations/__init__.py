@@ -1,10 +1,10 @@
 """Brings a database of an earlier release to this release's schema. Imports Alembic: only where there is work for it.
 
 The schema of a release has a number, SCHEMA_VERSION, and a revision file of that name here. The first one stands for
-the tables of the first release. To change a table: change farm.store.schema, count SCHEMA_VERSION up, and add
+the oldest tables that are known. To change a table: change farm.store.schema, count SCHEMA_VERSION up, and add
 `v<number>_<subject>.py` with `revision`, `down_revision` and `upgrade()`, which alters a database of the preceding
-revision. Later ones never import the schema, which goes on changing. A new database is created
-from the schema directly and passes no revision. There is no downgrade: before each migration the database is copied.
+revision. None imports the schema, which goes on changing. A new database is created from the schema directly and
+passes no revision. There is no downgrade: before each migration the database is copied.
 """
 
 from __future__ import annotations

@@ -6,16 +6,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from datetime import timedelta
 from importlib.resources import files
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from alembic.operations import Operations
+from sqlalchemy import CheckConstraint, inspect
 
 from farm.common.errors import Code, HostError
+from farm.model.health import BatteryDay
+from farm.store.devices import DeviceRecord, QuarantineRecord, RecoveryRecord, RolloutRecord
 from farm.store.engine import server_engine, sqlite_engine
-from farm.store.migrations import v9_first_release
+from farm.store.migrations import v9_tables, v10_hosts
 from farm.store.opening import create_tables
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, metadata
 from farm.store.store import Store
@@ -60,6 +64,21 @@ def as_next_release(monkeypatch):
     next_release.install(monkeypatch.setattr)
 
 
+def make_version_9(where):
+    """Take the hosts out of a database: its tables are as they were in version 9."""
+    set_version(where, 9)
+    engine = engine_of(where)
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        operations.drop_index("recovery_of_serial", "recovery")
+        for table, key in v10_hosts.KEYS.items():
+            with operations.batch_alter_table(table) as batch:
+                batch.drop_column("host")  # PostgreSQL drops the key with it
+                batch.create_primary_key(f"{table}_pkey", key)
+        operations.create_index("recovery_of_serial", "recovery", ["serial", "began_at"])
+    engine.dispose()
+
+
 def version_in(path):
     with sqlite3.connect(path) as connection:
         return connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()[0]
@@ -82,10 +101,43 @@ def test_the_schema_is_what_is_created(where):
     engine.dispose()
 
 
+async def test_rows_about_phones_get_their_host(where):
+    """What version 9 has of a phone stays the phone's, and a second host may have one of the same serial."""
+    store = await asyncio.to_thread(Store.open, where)
+    phone = DeviceRecord("emulator-5554", "one", adopted=True, service="draining", ordered_at=values.NOW)
+    action = RecoveryRecord("r1", "emulator-5554", "one", "reboot", "stuck", "", values.NOW)
+    kept = QuarantineRecord("emulator-5554", "cracked", "", "order", "person", "", values.NOW)
+    rollout = RolloutRecord("arm64-v8a", "android", "b1", "", "", "", {}, {})
+    await store.devices.save(phone)
+    await store.recoveries.begin(action)
+    await store.recoveries.add_quarantine(kept)
+    await store.recoveries.set_proven("emulator-5554", "b1")
+    await store.rollouts.save(rollout)
+    await store.batteries.keep("emulator-5554", BatteryDay("2026-11-20"))
+    store.close()
+    await asyncio.to_thread(make_version_9, where)
+    store = await asyncio.to_thread(Store.open, where)
+    try:
+        assert store.devices.all() == (phone,)
+        assert store.recoveries.since(values.NOW - timedelta(hours=1)) == (action,)
+        assert (store.recoveries.quarantined(), store.recoveries.proven()) == ((kept,), {"emulator-5554": "b1"})
+        assert store.rollouts.all() == (rollout,)
+        assert store.batteries.days("emulator-5554") == (BatteryDay("2026-11-20"),)
+        with store.database.reading() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+            for table in metadata.sorted_tables:  # keys are not compared by it
+                key = inspect(connection).get_pk_constraint(table.name)["constrained_columns"]
+                assert key == [column.name for column in table.primary_key], table.name
+                checks = {each["name"] for each in inspect(connection).get_check_constraints(table.name)}
+                assert checks == {each.name for each in table.constraints if isinstance(each, CheckConstraint)}
+    finally:
+        store.close()
+
+
 def test_each_schema_version_has_its_revision_in_the_package():
     revisions = {each.name for each in files("farm.store.migrations").iterdir() if each.name.startswith("v")}
     assert len(revisions) == SCHEMA_VERSION - FIRST_SCHEMA_VERSION + 1
-    assert v9_first_release.revision == str(FIRST_SCHEMA_VERSION)
+    assert v9_tables.revision == str(FIRST_SCHEMA_VERSION)
 
 
 def test_the_next_release_keeps_the_data_and_copies_it_aside(older, as_next_release, caplog):
@@ -133,7 +185,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 10, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 11, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint

@@ -117,7 +117,7 @@ def test_killed_starts_leave_one_copy(path):
 def test_a_database_that_changed_since_is_copied_anew(path):
     killed(path)
     (copy,) = copies(path)
-    (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema9")
+    (path.parent / copy).rename(path.parent / "farm.db.backup-20250101T000000Z-schema10")
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     connection.close()

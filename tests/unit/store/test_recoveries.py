@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from farm.store.devices import QuarantineRecord, RecoveryRecord, RolloutRecord
+from farm.common.errors import Code
+from farm.model.health import BatteryDay
+from farm.store.devices import (
+    BatteryTable,
+    DeviceRecord,
+    DeviceTable,
+    QuarantineRecord,
+    RecoveryRecord,
+    RecoveryTable,
+    RolloutRecord,
+    RolloutTable,
+)
 from farm.store.store import Store
+from tests.support.errors import raises_code
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -59,3 +71,37 @@ async def test_where_a_rollout_stands_survives(store: Store) -> None:
     refused = replace(begun, candidate="", refused={"b2": "on a: it exits with 3"}, trials={})
     await store.rollouts.save(refused)
     assert store.rollouts.all() == (refused,)
+
+
+async def test_hosts_may_have_phones_of_one_serial(store: Store) -> None:
+    serial, day = "emulator-5554", BatteryDay("2026-11-20")
+    for host in ("h1", "h2"):
+        phone = DeviceRecord(serial, f"phone of {host}")
+        recoveries = RecoveryTable(store.database, host)
+        await DeviceTable(store.database, host).save(phone)
+        await recoveries.begin(action_of(1, serial))
+        await recoveries.add_quarantine(replace(KEPT, serial=serial, reason=host))
+        await recoveries.set_proven(serial, host)
+        await RolloutTable(store.database, host).save(RolloutRecord("x86_64", "android", host, "", "", "", {}, {}))
+        await BatteryTable(store.database, host).keep(serial, day)
+    assert (store.devices.all(), store.recoveries.quarantined(), store.rollouts.all()) == ((), (), ())
+    devices, recoveries, batteries = (
+        table(store.database, "h1") for table in (DeviceTable, RecoveryTable, BatteryTable)
+    )
+    await recoveries.end("r1", 2.0, "mended", "")
+    await recoveries.remove_quarantine(serial)
+    await recoveries.change_serial(serial, "S1")
+    await batteries.change_serial(serial, "S1")
+    await devices.replace((serial, "S2"), [DeviceRecord(serial, "one"), DeviceRecord("S2", "two")])
+    await devices.forget(serial)
+    assert [each.name for each in devices.all()] == ["two"]
+    assert (recoveries.quarantined(), recoveries.proven()) == ((), {"S1": "h1"})
+    assert (batteries.days(serial), batteries.days("S1")) == ((), (day,))
+    assert [each.current for each in RolloutTable(store.database, "h1").all()] == ["h1"]
+    other = RecoveryTable(store.database, "h2")
+    assert [each.reason for each in other.quarantined()] == ["h2"]
+    assert (other.since(NOW), other.proven()) == ((action_of(1, serial),), {serial: "h2"})
+    assert BatteryTable(store.database, "h2").days(serial) == (day,)
+    assert [each.name for each in DeviceTable(store.database, "h2").all()] == ["phone of h2"]
+    with raises_code(Code.STORE_CONFLICT):  # a name means one phone, whichever host has it
+        await devices.save(DeviceRecord("S3", "phone of h2"))

@@ -7,8 +7,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "10"
-down_revision = "9"
+revision = "11"
+down_revision = "10"
 
 
 def upgrade() -> None:
