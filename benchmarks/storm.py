@@ -239,8 +239,8 @@ class FarmStorm(threading.Thread):
         """It hangs for a moment: no reason to replace it."""
         daemon = psutil.Process(self._client.call("status")["pid"])
         for child in daemon.children():
-            if child.name() == "adb":
-                with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() == "adb":
                     child.suspend()
                     self._weather.pause(self._random.uniform(0.5, 2.0))
                     child.resume()
