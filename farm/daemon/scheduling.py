@@ -23,6 +23,7 @@ from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.daemon.persistence import Persistence
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
+from farm.devices.quiesce import QuiesceController
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.model import LeasePolicy
 from farm.head.reservations import ReservationBook
@@ -30,7 +31,7 @@ from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
-from farm.kinds.execution import ExecutorParts, PhoneWork, QuiesceParts
+from farm.kinds.execution import ExecutorParts, PhoneWork
 from farm.kinds.lease.executor import LeaseExecutor
 from farm.leasing.leases import Leasing
 from farm.tvm_server.gate.child import GateChild
@@ -53,12 +54,12 @@ class Scheduling:
     personal: LeaseExecutor
     poison: PoisonLedger
     dispatcher: Dispatcher
-    quieting: QuiesceParts
+    quiesce: QuiesceController
 
     def use(self, config: FarmConfig) -> None:
         """Share by it from now on; leases and sessions that have begun go on as they are."""
         self.leasing.use_policy(_lease_policy(config))
-        self.quieting.config = config.quiesce
+        self.quiesce.config = config.quiesce
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     def problems(self) -> list[str]:
@@ -111,6 +112,7 @@ async def open_scheduling(
     def gate() -> tuple[str, int]:
         return tvm_host, tvm_server.port
 
+    phones.fleet.quiesce.config = config.quiesce
     poison = PoisonLedger(store.poison, events)
     parts = ExecutorParts(
         work=PhoneWork(workers.supervisor, workers.toolchains.of_view),
@@ -120,7 +122,6 @@ async def open_scheduling(
         gate=gate,
         poison=poison,
         events=events,
-        quiescing=QuiesceParts(phones.fleet.quiesce, leasing, config.quiesce),
         read_conditions=phones.read_conditions,
         builders=workers.builders.socket if workers.builders else "",
         nominals=lambda device, epoch: store.in_thread(store.measurements.nominal_s, device, epoch),
@@ -149,7 +150,7 @@ async def open_scheduling(
     await _take_up(stack, persistence, phones, leasing, tvm_server, dispatcher)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, dispatcher, parts.quiescing)
+    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, dispatcher, phones.fleet.quiesce)
 
 
 async def _take_up(

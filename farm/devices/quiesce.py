@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from farm.adb.client import AdbClient
 from farm.common.errors import Code, FarmError, PhoneError
-from farm.devices.quiesce_policy import Level, QuiesceResult, QuiesceStep, over_network
+from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult, QuiesceStep, over_network
 from farm.devices.server.phone_paths import QUIESCE, QUIESCE_LOCK
 from farm.devices.server.rpc_server import script_error
 
@@ -53,6 +53,7 @@ class QuiesceController:
     def __init__(self, client: AdbClient, find: Callable[[str], Agent]) -> None:
         self._client = client
         self._find = find
+        self.config = QuiesceConfig()  # may be exchanged: leases that have begun keep what they began with
         self.owners: dict[str, str] = {}  # by serial of each phone that this daemon will restore
         self._serials: dict[str, str] = {}  # by the name under which it was begun, whatever it is called now
         self._renewing: dict[str, asyncio.Task[None]] = {}

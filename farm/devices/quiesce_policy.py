@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.model.device import is_network
+from farm.model.requests import LeaseClass
 
 AS_IT_WAS = "(it was so)"  # ends the detail of what needed no change
 
@@ -32,11 +33,11 @@ class QuiesceConfig:
     # A phone that is not renewed for so long changes itself back; the daemon renews it three times within it.
     restore_after_s: Annotated[float, Field(ge=5, le=86_400)] = 300.0
 
-    def of(self, kind: str, asked: str | None) -> Level:
-        """The level of a job of this kind whose option says `asked`."""
+    def level_of(self, lease_class: LeaseClass, asked: str | None) -> Level:
+        """The level under a lease of that class for a job whose option says `asked`."""
         if asked is not None:
             return Level(asked)
-        return self.tune if kind == "tune" else self.level
+        return self.tune if lease_class is LeaseClass.TUNE else self.level
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class AttemptRun:
         if error.code != Code.HOST_LINK_LOST or self._personal():  # a person's lease is over with its phone
             return _failed(error)
         state, wire = broken_off(self._contexts.kinds, self.job, error)
-        return Outcome(state, wire, crashes=1 + self._contexts.crashes(self.job))
+        return Outcome(state, wire, crashes=1 + await self._contexts.crashes(self.job))
 
     async def _outcome_of_work(
         self, work: asyncio.Future[Mapping[str, Any]], revoked: asyncio.Future[FarmError]
@@ -282,9 +282,9 @@ class AttemptContextFactory:
             yield_wanted=partial(self.leases.yield_wanted, lease.id),
         )
 
-    def crashes(self, job: Job) -> int:
+    async def crashes(self, job: Job) -> int:
         """Under how many of its attempts the daemon, the adb server or a hub died."""
-        return crashes(self._jobs.attempts(job.id))
+        return crashes(await self._jobs.read(self._jobs.attempts, job.id))
 
     def _view(self, device: str) -> DeviceView:
         # After a restart a person's lease goes on before its phone is listed again.

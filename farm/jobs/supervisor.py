@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farm.common.durations import BackOff
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import remove_leftover
 from farm.jobs.attempt import (
@@ -35,7 +36,8 @@ from farm.jobs.attempt import (
 from farm.jobs.messages import Exited, Spawn
 from farm.jobs.worker_output import WorkerOutput
 from farm.jobs.worker_user import WorkerUser, remove_tree
-from farm.jobs.zygote import START_LIMIT_S, Toolchain, ToolchainError, Zygote, ZygoteDiedError
+from farm.jobs.zygote import START_LIMIT_S, ToolchainError, Zygote, ZygoteDiedError
+from farm.model.toolchain import Toolchain
 
 TERM_GRACE_S = 1.0  # a worker that ends in good order needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
@@ -44,7 +46,7 @@ LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
 CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under the time limit
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
 LACKS_HINT = "does it lack room, open files (ulimit -n) or memory? `farm doctor` looks"
-RESTART_FIRST_S, RESTART_MOST_S = 0.2, 30.0
+RESTART = BackOff(0.2, 30.0)
 STEADY_S = 60.0  # a zygote that lived this long starts the back-off anew
 
 logger = logging.getLogger(__name__)
@@ -253,7 +255,7 @@ class Supervisor:
 
     async def _keep(self, slot: _Slot) -> None:
         """Start the zygote, wait for its death, start it again: later and later while it does not stay up."""
-        backoff_s = RESTART_FIRST_S
+        failures = 0
         while True:
             started_s = time.monotonic()
             try:
@@ -272,10 +274,8 @@ class Supervisor:
             except Exception as error:  # out of descriptors, processes ..., or a mistake of ours: the next may succeed
                 logger.exception("cannot keep a zygote of toolchain %s", slot.toolchain.name)
                 await _change(slot, None, ToolchainError(f"cannot keep a zygote: {error}"))
-            if time.monotonic() - started_s > STEADY_S:
-                backoff_s = RESTART_FIRST_S
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(RESTART_MOST_S, backoff_s * 2)
+            failures = 1 if time.monotonic() - started_s > STEADY_S else failures + 1
+            await asyncio.sleep(RESTART.delay_s(failures))
 
 
 def _how_ended(error: BaseException | None) -> str:

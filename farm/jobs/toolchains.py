@@ -29,10 +29,11 @@ from farm.common.events import EventLog
 from farm.common.install import pip_install
 from farm.common.selector import nearest
 from farm.jobs.config import ToolchainConfig
-from farm.jobs.zygote import START_LIMIT_S, Toolchain, worker_environment
+from farm.jobs.zygote import START_LIMIT_S, worker_environment
 from farm.model.device import DeviceView
+from farm.model.toolchain import Toolchain
 from farm.store.database import run_to_completion
-from farm.store.jobs import ToolchainRecord, ToolchainTable
+from farm.store.jobs import ToolchainTable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # it names a log and a cache folder
 MAX_OUTPUT_BYTES = 1 << 20  # a TVM that warns about everything writes some kB
@@ -60,18 +61,17 @@ class Toolchains:
     """Every toolchain by name. One of the configuration beats one of that name in the store."""
 
     def __init__(
-        self, configured: Mapping[str, ToolchainConfig], kept: ToolchainTable, events: EventLog, bundles: BundleLibrary
+        self, configured: Mapping[str, ToolchainConfig], table: ToolchainTable, events: EventLog, bundles: BundleLibrary
     ) -> None:
         self._configured = {name: Toolchain(name, Path(each.python), each.bundle) for name, each in configured.items()}
-        self._kept = kept
+        self._table = table
         self._events = events
         self._bundles = bundles
-        self._added = {record.name: record for record in kept.all() if record.name not in configured}
+        self._added = {each.name: each for each in table.all() if each.name not in configured}
 
     def all(self) -> tuple[Toolchain, ...]:
         """Every toolchain; the configuration's first."""
-        added = (Toolchain(each.name, Path(each.python), each.bundle) for each in self._added.values())
-        return (*self._configured.values(), *added)
+        return (*self._configured.values(), *self._added.values())
 
     def get(self, name: str) -> Toolchain:
         """The toolchain of that name.
@@ -89,10 +89,6 @@ class Toolchains:
     def is_configured(self, name: str) -> bool:
         """Whether it stands in the configuration."""
         return name in self._configured
-
-    def verified_tvm(self, name: str) -> str:
-        """The TVM version that was found when it was added; "" for one of the configuration."""
-        return self._added[name].tvm_version if name in self._added else ""
 
     def compiler_of(self, name: str) -> GoldenCompiler:
         """What compiles golden kernels in it.
@@ -158,19 +154,18 @@ class Toolchains:
             )
 
     @run_to_completion
-    async def add(self, toolchain: Toolchain, tvm_version: str) -> None:
-        """Keep a verified toolchain.
+    async def add(self, toolchain: Toolchain) -> None:
+        """Store a toolchain that was examined.
 
         Raises:
             UserError: its name is taken.
-            StoreWriteError: it cannot be kept now.
+            StoreWriteError: it cannot be stored now.
         """
         self.check_free(toolchain.name)
-        record = ToolchainRecord(toolchain.name, str(toolchain.python), toolchain.bundle, tvm_version)
-        facts = {"python": record.python, "bundle": record.bundle, "tvm": tvm_version}
-        with self._events.drafted(("toolchain.added", record.name, facts)) as drafts:
-            await self._kept.add(record, drafts)
-        self._added[record.name] = record
+        facts = {"python": str(toolchain.python), "bundle": toolchain.bundle, "tvm": toolchain.tvm_version}
+        with self._events.drafted(("toolchain.added", toolchain.name, facts)) as drafts:
+            await self._table.add(toolchain, drafts)
+        self._added[toolchain.name] = toolchain
 
     @run_to_completion
     async def remove(self, name: str) -> None:
@@ -182,7 +177,7 @@ class Toolchains:
         """
         self.check_removable(name)
         with self._events.drafted(("toolchain.removed", name, {})) as drafts:
-            await self._kept.remove(name, drafts)
+            await self._table.remove(name, drafts)
         self._added.pop(name, None)
 
     def check_removable(self, name: str) -> None:

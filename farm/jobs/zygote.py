@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from farm.jobs.messages import (
     encode,
 )
 from farm.jobs.worker_user import WorkerUser, kill_groups
+from farm.model.toolchain import Toolchain
 
 START_LIMIT_S = 90.0  # importing TVM takes 0.5 s warm and 10 s from a cold disk; a small host may be busy with two
 SPAWN_LIMIT_S = 10.0  # a fork takes about 5 ms
@@ -57,15 +57,6 @@ class ZygoteDiedError(HostError):
     """The process that forks the workers died, and its workers with it."""
 
     code = "zygote_died"
-
-
-@dataclass(frozen=True, slots=True)
-class Toolchain:
-    """A named pair: a host interpreter with some TVM version, and the runtime bundle built from the same."""
-
-    name: str
-    python: Path
-    bundle: str = ""
 
 
 class Zygote:

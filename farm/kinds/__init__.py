@@ -1,4 +1,7 @@
-"""Kinds of jobs. A kind is one folder, and one line in `KINDS`; a new one needs no line elsewhere.
+"""Kinds of jobs. A kind is one folder, and one line in `KINDS`.
+
+Another package names a kind only for what it does for that one alone: the store's measurements are those of `bench`;
+the zygote imports some workers before it forks (`PRELOADED` in farm/worker/zygote.py), the others are imported later.
 
 `farm/kinds/<kind>/` holds
     spec.py      THE declaration of its fields: bounds, units, help. The command's options, the client's arguments,

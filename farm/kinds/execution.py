@@ -17,8 +17,7 @@ from farm.common.limits import MAX_ARTIFACTS
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
-from farm.devices.quiesce import QuiesceController
-from farm.devices.quiesce_policy import Level, QuiesceConfig, describe, not_quiet
+from farm.devices.quiesce_policy import Level, describe, not_quiet
 from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_such_verb_error, text_field
 from farm.jobs.executor import AttemptContext
 from farm.jobs.poison import PoisonLedger
@@ -280,7 +279,7 @@ async def measured(
     return {**report, "certificate": certificate}
 
 
-def quiet_lease(parts: QuiesceParts, context: AttemptContext) -> DeviceQuiescer:
+def quiet_lease(parts: ExecutorParts, context: AttemptContext) -> DeviceQuiescer:
     """Of the attempt's only phone."""
     return DeviceQuiescer(parts, context, context.lease.id, context.lease.device)
 
@@ -290,15 +289,6 @@ def is_virtual(view: DeviceView) -> bool:
     return view.identity is not None and view.identity.virtual
 
 
-@dataclass(slots=True)
-class QuiesceParts:
-    """What a `DeviceQuiescer` needs. `config` may be exchanged: leases that have begun keep what they began with."""
-
-    phones: QuiesceController
-    leases: Leasing
-    config: QuiesceConfig
-
-
 class DeviceQuiescer:
     """One lease's phone. `begin` any number of times, `end` once, whatever happened.
 
@@ -306,15 +296,16 @@ class DeviceQuiescer:
     taken away, the daemon killed), the life cycle changes the phone back before it is leased again.
     """
 
-    def __init__(self, parts: QuiesceParts, context: AttemptContext, lease: str, device: str) -> None:
+    def __init__(self, parts: ExecutorParts, context: AttemptContext, lease: str, device: str) -> None:
         asked = getattr(context.spec, "quiesce", None)
-        self._parts = parts
+        self._phones = parts.fleet.quiesce
+        self._leases = parts.leasing
         self._context = context
         self._lease = lease
         self._device = device
         self._asked = asked is not None
-        self._config = parts.config
-        self._level = parts.config.of(context.spec.kind, asked)
+        self._config = self._phones.config
+        self._level = self._config.level_of(context.spec.lease_class, asked)
         self._begun = False
         self._cut = False  # cancelled while it was begun: the phone may get it after an end
         self._quiet = not_quiet("")
@@ -324,11 +315,11 @@ class DeviceQuiescer:
         """Make the phone quiet, if it is not yet. What a phone refuses is noted, and measured without."""
         if self._begun or self._level is Level.OFF:
             return
-        if not self._parts.leases.changed_phone(self._lease, changed=True):
+        if not self._leases.changed_phone(self._lease, changed=True):
             return
         self._begun = self._cut = True
         try:
-            quiet = await self._parts.phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
+            quiet = await self._phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
         except FarmError as error:
             self._context.log(f"{self._device} is measured as it is: {error.message}", "warning")
             self._quiet = not_quiet(error.message)
@@ -338,15 +329,15 @@ class DeviceQuiescer:
 
     async def end(self) -> None:
         """Change the phone back, if this lease still has it."""
-        leases, begun, self._begun = self._parts.leases, self._begun, False
-        if not begun or self._cut or not leases.changed_phone(self._lease, changed=True):
+        begun, self._begun = self._begun, False
+        if not begun or self._cut or not self._leases.changed_phone(self._lease, changed=True):
             return
         try:
-            restored = await self._parts.phones.end(self._device, self._lease)
+            restored = await self._phones.end(self._device, self._lease)
         except FarmError as error:
             self._context.log(f"{self._device} is cleaned and checked: {error.message}", "warning")
         else:
-            leases.changed_phone(self._lease, changed=False)
+            self._leases.changed_phone(self._lease, changed=False)
             if self._changed and not restored.restored and not restored.left:
                 self._quiet = not_quiet("it changed itself back, or was rebooted, while it measured")
 
@@ -373,7 +364,6 @@ class ExecutorParts:
     gate: Callable[[], tuple[str, int]]  # where TVM sessions are opened
     poison: PoisonLedger
     events: EventLog
-    quiescing: QuiesceParts
     read_conditions: ReadConditions
     builders: str  # the unix socket of the farm's builders; "": there are none
     nominals: Callable[[str, str], Awaitable[dict[str, float]]]  # seconds of reference kernels, of a device in an epoch

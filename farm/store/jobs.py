@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -36,6 +37,7 @@ from sqlalchemy import (
 
 from farm.common.events import Event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
+from farm.model.toolchain import Toolchain
 from farm.store import schema
 from farm.store.database import TableAccess, in_parts, insert_new, must_change, put, selector_number, values_of
 from farm.store.measurements import insert_measurement
@@ -50,16 +52,6 @@ _DECIDED = ("state", "device", "avoid", "priority", "attempts", "uncounted", "no
 _ENDED = ("state", "ended_at", "error")
 _FIELD = re.compile(r'"[^"\\]*":')  # a field's name in JSON: parsing thousands of specs would take half a second
 LOOKED_AT = 2_000  # jobs of one search
-
-
-@dataclass(frozen=True, slots=True)
-class ToolchainRecord:
-    """A toolchain added with `farm toolchain add`."""
-
-    name: str
-    python: str
-    bundle: str = ""
-    tvm_version: str = ""  # as its TVM reported when it was verified
 
 
 def select_jobs() -> Select[Any]:
@@ -314,14 +306,14 @@ def _new_submission(connection: Connection, user: str, key: str) -> int:
 class ToolchainTable(TableAccess):
     """Statements over toolchains added by command."""
 
-    def all(self) -> tuple[ToolchainRecord, ...]:
+    def all(self) -> tuple[Toolchain, ...]:
         """Every toolchain, by name."""
         rows = self._database.rows(select(toolchain).order_by(toolchain.c.name))
-        return tuple(ToolchainRecord(**row) for row in rows)
+        return tuple(Toolchain(**{**row, "python": Path(row["python"])}) for row in rows)
 
-    async def add(self, record: ToolchainRecord, events: Sequence[Event] = ()) -> None:
+    async def add(self, added: Toolchain, events: Sequence[Event] = ()) -> None:
         """Insert or replace a toolchain."""
-        await self._database.put(toolchain, values_of(record), events)
+        await self._database.put(toolchain, values_of(added) | {"python": str(added.python)}, events)
 
     async def remove(self, name: str, events: Sequence[Event] = ()) -> bool:
         """Remove a toolchain; whether there was one."""

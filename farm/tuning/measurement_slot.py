@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
+from farm.common.durations import BackOff
 from farm.common.errors import FarmError
 from farm.compiler.tvm_errors import first_line
 from farm.measure.series import LONGEST_S, SHORTEST_S
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 LOST_AFTER_S = 20.0  # a phone that was cut is cleaned and checked within 2 s; one that needs longer counts as lost
 OPEN_LIMIT_S = 20.0
-BACK_OFF_S = (0.2, 5.0)  # between attempts to open a session: the first, the longest
+BACK_OFF = BackOff(0.2, 5.0)  # between attempts to open a session
 MAX_FAILURES = 8  # in a row, of opening a session or of the reference kernel: some 20 s; then the phone is put out
 CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that does not, never will
 
@@ -135,14 +136,14 @@ class MeasurementSlot:
 
     def _ready(self) -> bool:
         """Have a session and the phone's scale; False when the phone is no longer ours."""
-        wait_s = BACK_OFF_S[0]
+        failures = 0
         while not self.leaving:
             if self._session is not None and not self._session.worn:
                 return True
             if self.seen and self._open_session() and self._check_speed():
                 return not self.out
-            self._queue.wait(self, wait_s)
-            wait_s = min(2 * wait_s, BACK_OFF_S[1])
+            failures += 1
+            self._queue.wait(self, BACK_OFF.delay_s(failures))
         return False
 
     def _open_session(self) -> bool:

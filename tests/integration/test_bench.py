@@ -28,7 +28,6 @@ from farm.jobs.checker import FarmChecker
 from farm.jobs.executor import AttemptContext
 from farm.jobs.logs import AttemptLogs
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.zygote import Toolchain
 from farm.kinds import KINDS
 from farm.kinds.execution import PhoneWork
 from farm.model.device import DeviceView, Life
@@ -36,6 +35,7 @@ from farm.model.identity import DeviceIdentity, Soc
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import spec_from_wire
+from farm.model.toolchain import Toolchain
 from farm.zoo import small_cnn as build
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
@@ -124,12 +124,11 @@ class Lab:
         daemon = SimpleNamespace(
             work=PhoneWork(self.supervisor, lambda view: "default"),
             leasing=self.keys,
-            fleet=SimpleNamespace(subscribe=lambda callback: lambda: None),
+            fleet=SimpleNamespace(subscribe=lambda callback: lambda: None, quiesce=AS_THEY_ARE),
             gate=lambda: ("127.0.0.1", port or self.port),
             poison=SimpleNamespace(refused=lambda artifacts, user: frozenset(), read=ReadsHere().read),
             read_conditions=self.look,
             nominals=AsyncMock(side_effect=lambda *_: self.nominals),
-            quiescing=AS_THEY_ARE,
         )
         executor = KINDS.kinds[kind].executor(daemon)
         return await executor.run(running)

@@ -27,7 +27,8 @@ from farm.jobs.attempt import (
     no_such_verb_error,
 )
 from farm.jobs.supervisor import Supervisor, _ready
-from farm.jobs.zygote import Toolchain, ToolchainError, ZygoteDiedError
+from farm.jobs.zygote import ToolchainError, ZygoteDiedError
+from farm.model.toolchain import Toolchain
 from farm.worker import zygote as worker_zygote
 from tests.support.errors import raises_code
 

@@ -24,7 +24,7 @@ from farm.control.verbs import HostPath, VerbGroup, json_of, verb
 from farm.devices.rollouts import Rollouts
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains, check_pair, examine
-from farm.jobs.zygote import Toolchain
+from farm.model.toolchain import Toolchain
 from farm.store.database import run_to_completion
 
 ADDS_AT_ONCE = 2  # each copies files and compiles for up to minutes; a thread goes on although its caller left
@@ -148,8 +148,8 @@ class ToolchainVerbs(VerbGroup):
             facts = await examine(Path(python))
             if found is not None:
                 check_pair(name, facts, found)
-            toolchain = Toolchain(name, Path(python), bundle)
-            await self._take_in(toolchain, facts.tvm)
+            toolchain = Toolchain(name, Path(python), bundle, facts.tvm)
+            await self._take_in(toolchain)
         return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages}
 
     @verb("toolchain.list", Role.VIEWER)
@@ -174,8 +174,8 @@ class ToolchainVerbs(VerbGroup):
         return {"name": name}
 
     @run_to_completion
-    async def _take_in(self, toolchain: Toolchain, tvm: str) -> None:
-        await self._toolchains.add(toolchain, tvm)
+    async def _take_in(self, toolchain: Toolchain) -> None:
+        await self._toolchains.add(toolchain)
         await self._zygotes.add(toolchain)
         await self._changed()
 
@@ -187,14 +187,13 @@ class ToolchainVerbs(VerbGroup):
 
     def _row(self, toolchain: Toolchain) -> dict[str, Any]:
         versions = dict(self._zygotes.versions(toolchain.name))
-        tvm = versions.get("apache-tvm") or self._toolchains.verified_tvm(toolchain.name)
         return {
             "name": toolchain.name,
             "python": str(toolchain.python),
             "bundle": toolchain.bundle,
             "configured": self._toolchains.is_configured(toolchain.name),
             "up": bool(versions),
-            "tvm": tvm,
+            "tvm": versions.get("apache-tvm") or toolchain.tvm_version,
             "versions": versions,
         }
 

@@ -40,5 +40,5 @@ class BenchExecutor(Executor):
             spec=spec, target=work.target(context, spec.target), cache=work.cache(context), nominals=nominals,
             virtual=is_virtual(context.view),
         )  # fmt: skip
-        host = MeasuringHost(context, parts, quiet_lease(parts.quiescing, context))
+        host = MeasuringHost(context, parts, quiet_lease(parts, context))
         return await measured(work, context, "farm.kinds.bench.worker", task.to_wire(), host)

@@ -37,14 +37,14 @@ class CompareExecutor(Executor):
         assert isinstance(spec, CompareSpec)
         if spec.bundle is None or spec.bundle_b is None:
             task = self._task(context, spec)
-            host = MeasuringHost(context, parts, quiet_lease(parts.quiescing, context))
+            host = MeasuringHost(context, parts, quiet_lease(parts, context))
             return await measured(work, context, WORKER, task.to_wire(), host)
         a, b = [await asyncio.to_thread(parts.bundle, name) for name in (spec.bundle, spec.bundle_b)]
         view = context.view
         check_pair(a, b, view.identity, view.name)
         context = replace(context, view=replace(view, bundle=a.hash))  # the worker is of A's toolchain
         task = replace(self._task(context, spec), bundles=uses(a, b))
-        host = BundleHost(context, parts, quiet_lease(parts.quiescing, context), {a.hash: a, b.hash: b})
+        host = BundleHost(context, parts, quiet_lease(parts, context), {a.hash: a, b.hash: b})
         return await measured(work, context, WORKER, task.to_wire(), host)
 
     def _task(self, context: AttemptContext, spec: CompareSpec) -> CompareTask:

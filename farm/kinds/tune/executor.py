@@ -59,7 +59,7 @@ class PoolHost(KeepingHost):
         """
         device = self.pool.check(lease)
         if lease not in self.quiet:
-            self.quiet[lease] = DeviceQuiescer(self.parts.quiescing, self.context, lease, device)
+            self.quiet[lease] = DeviceQuiescer(self.parts, self.context, lease, device)
         await self.quiet[lease].begin()
         try:
             return self.offer(lease)

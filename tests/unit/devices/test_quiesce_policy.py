@@ -11,6 +11,7 @@ from farm.devices.quiesce_policy import (
     not_quiet,
     over_network,
 )
+from farm.model.requests import LeaseClass
 
 
 @pytest.mark.parametrize(
@@ -32,14 +33,14 @@ def test_in_doubt_a_phone_is_reached_by_its_radio(serial, devpath, network):
 
 def test_a_jobs_own_option_goes_before_what_is_configured():
     config = QuiesceConfig(level=Level.FULL, tune=Level.GENTLE)
-    assert [config.of(kind, None) for kind in ("bench", "compare", "tune")] == [Level.FULL, Level.FULL, Level.GENTLE]
-    assert config.of("bench", "off") is Level.OFF
-    assert config.of("tune", "full") is Level.FULL
+    assert [config.level_of(each, None) for each in (LeaseClass.BENCH, LeaseClass.TUNE)] == [Level.FULL, Level.GENTLE]
+    assert config.level_of(LeaseClass.BENCH, "off") is Level.OFF
+    assert config.level_of(LeaseClass.TUNE, "full") is Level.FULL
 
 
 def test_by_default_nobodys_connection_is_cut_and_no_clock_is_pinned():
-    assert QuiesceConfig().of("bench", None) is Level.GENTLE
-    assert QuiesceConfig().of("tune", None) is Level.OFF
+    assert QuiesceConfig().level_of(LeaseClass.BENCH, None) is Level.GENTLE
+    assert QuiesceConfig().level_of(LeaseClass.TUNE, None) is Level.OFF
 
 
 def test_a_certificate_names_what_took_effect_and_what_was_refused_and_why():

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.common.durations import BackOff
 from farm.common.errors import HostError
 from farm.jobs import supervisor as module
 from farm.jobs.attempt import SILENCE_LIMIT_S, HeartbeatWatch, LiveAttempt, Task
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.zygote import Toolchain, ToolchainError, Zygote
+from farm.jobs.zygote import ToolchainError, Zygote
+from farm.model.toolchain import Toolchain
 from tests.support.waiting import until
 
 
@@ -92,7 +94,7 @@ async def test_no_mistake_ends_who_keeps_a_toolchain_up(tmp_path, monkeypatch):
                 raise wrong.pop(0)
 
     monkeypatch.setattr(module, "Zygote", Zygote)
-    monkeypatch.setattr(module, "RESTART_FIRST_S", 0.0)
+    monkeypatch.setattr(module, "RESTART", BackOff(0.0, 0.0))
     supervisor = Supervisor((Toolchain("default", Path("python")),), tmp_path, listener=None)
     await supervisor.start()
     try:

@@ -8,7 +8,8 @@ import pytest
 from farm.common.errors import PhoneError
 from farm.devices.quiesce import Restored
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult, QuiesceStep
-from farm.kinds.execution import DeviceQuiescer, QuiesceParts
+from farm.kinds.execution import DeviceQuiescer
+from farm.model.requests import LeaseClass
 
 
 class Phones(list):
@@ -64,9 +65,10 @@ def logged():
 @pytest.fixture
 def make(phones, leases, logged):
     def make(asked=None, level=Level.GENTLE):
-        spec = SimpleNamespace(kind="bench", quiesce=asked)
+        spec = SimpleNamespace(lease_class=LeaseClass.BENCH, quiesce=asked)
         running = SimpleNamespace(spec=spec, log=lambda text, level="info": logged.append((level, text)))
-        parts = QuiesceParts(phones, leases, QuiesceConfig(level=level, restore_after_s=90.0))
+        phones.config = QuiesceConfig(level=level, restore_after_s=90.0)
+        parts = SimpleNamespace(leasing=leases, fleet=SimpleNamespace(quiesce=phones))
         return DeviceQuiescer(parts, running, "lease-1", "pixel")
 
     return make

@@ -3,14 +3,16 @@
 import asyncio
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from farm.model.toolchain import Toolchain
 from farm.store.artifacts import PoisonRecord, PoisonTable, RecordSets
 from farm.store.database import Database
 from farm.store.engine import server_engine
-from farm.store.jobs import JobTable, ToolchainRecord, ToolchainTable
+from farm.store.jobs import JobTable, ToolchainTable
 from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.waiting import until
@@ -74,8 +76,8 @@ async def test_one_submission(both):
 
 
 async def test_one_row_of_a_key(both):
-    await at_the_same_moment(both, lambda database, n: ToolchainTable(database).add(ToolchainRecord("t", f"/{n}")))
-    assert ToolchainTable(both[0]).all() == (ToolchainRecord("t", "/2"),)
+    await at_the_same_moment(both, lambda database, n: ToolchainTable(database).add(Toolchain("t", Path(f"/{n}"))))
+    assert ToolchainTable(both[0]).all() == (Toolchain("t", Path("/2")),)
 
 
 async def test_kills_of_one_artifact_add_up(both):

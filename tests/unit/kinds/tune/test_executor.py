@@ -10,11 +10,10 @@ import pytest
 from farm.common.errors import Code, HostError, PhoneError, ProtocolError, UserError
 from farm.devices.quiesce_policy import Level, QuiesceConfig, QuiesceResult
 from farm.jobs.attempt import YieldedError
-from farm.kinds.execution import QuiesceParts
 from farm.kinds.tune.executor import SALVAGE, SALVAGE_S, PoolHost, TuneExecutor, ends_job, search_s
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Life
-from farm.model.requests import NoSuchLeaseError
+from farm.model.requests import LeaseClass, NoSuchLeaseError
 from farm.store.artifacts import MAX_BEST_BYTES, MAX_TARGET_BYTES
 from tests.support.errors import raises_code
 from tests.support.quiet import AS_THEY_ARE
@@ -65,6 +64,8 @@ class Keys:
 
 
 class Phones:
+    quiesce = AS_THEY_ARE
+
     def views(self):
         return (phone("pixel", Life.READY),)
 
@@ -88,11 +89,11 @@ class Artifacts:
 def host():
     running = SimpleNamespace(
         job=SimpleNamespace(id="j1", user="ann"), lease=SimpleNamespace(id="L0", device="pixel"),
-        spec=SimpleNamespace(kind="tune"),
+        spec=SimpleNamespace(lease_class=LeaseClass.TUNE),
     )  # fmt: skip
     parts = SimpleNamespace(
         leasing=Keys(), fleet=Phones(), gate=lambda: ("host", 1), poison=Ledger(), record_sets=Keeper(),
-        artifacts=Artifacts(), quiescing=AS_THEY_ARE,
+        artifacts=Artifacts(),
     )  # fmt: skip
     return PoolHost(running, parts, Pool())
 
@@ -107,25 +108,26 @@ async def test_a_session_is_opened_on_a_phone_of_the_pool(host):
 
 
 async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left_to_be_cleaned(host):
-    class Phones:
+    class Quiescing:
+        config = QuiesceConfig(tune=Level.GENTLE)
         begun: ClassVar = []
 
         async def begin(self, name, level, owner, restore_after_s):
             self.begun.append((name, level, owner))
             return QuiesceResult(level)
 
-    class Leases:
-        changed: ClassVar = []
+    changes = []
 
-        def changed_phone(self, lease_id, *, changed):
-            self.changed.append((lease_id, changed))
-            return True
+    def changed_phone(lease_id, *, changed):
+        changes.append((lease_id, changed))
+        return True
 
-    host.parts.quiescing = QuiesceParts(Phones(), Leases(), QuiesceConfig(tune=Level.GENTLE))
+    host.parts.fleet.quiesce = Quiescing()
+    host.parts.leasing.changed_phone = changed_phone
     await host.open_session("L1")
     await host.open_session("L1")
-    assert Phones.begun == [("pixel", Level.GENTLE, "L1")]
-    assert Leases.changed == [("L1", True)]
+    assert Quiescing.begun == [("pixel", Level.GENTLE, "L1")]
+    assert changes == [("L1", True)]
 
 
 async def test_the_pool_is_told_and_takes_orders(host):
@@ -262,7 +264,6 @@ def executor(work, keeper):
             record_sets=keeper,
             artifacts=Artifacts(),
             nominals=AsyncMock(return_value={}),
-            quiescing=AS_THEY_ARE,
         )
     )
 
