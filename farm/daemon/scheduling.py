@@ -102,7 +102,7 @@ async def open_scheduling(
     """
     store, events = persistence.store, persistence.events
     leasing = await _open_leasing(config, stack, persistence, phones)
-    reservations = ReservationBook(store.reservations, events, leasing.reserve)
+    reservations = ReservationBook(store.reservations, events, leasing.requests.reserve)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
@@ -180,14 +180,14 @@ async def _open_leasing(
     leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
-    phones.fleet.probes.granted_request = leasing.granted_request
+    phones.fleet.probes.lease_of = leasing.lease_of
     phones.fleet.is_awaited = leasing.requests.allocator.awaits
     phones.fleet.recovery.holder = lambda name: (
         "" if (holder := leasing.active.holder(name)) is None else holder.holder_name
     )
     store.on_problem(leasing.store_problem)
     half_life_s = policy.allocator.usage_half_life_s
-    leasing.load_usage(await store.in_thread(store.leases.decayed_use, datetime.now(UTC), half_life_s))
+    leasing.requests.load_usage(await store.in_thread(store.leases.decayed_use, datetime.now(UTC), half_life_s))
     return leasing
 
 

@@ -1,7 +1,7 @@
 """From request to lease: each grant of the allocator is written to the store, then delivered.
 
 A lease begins in three steps: *granted* (the allocator gives a device to a request), *stored* (the store has committed
-it), *delivered* (the requester is called back). No lease is announced before it is delivered; when a step fails, its
+it), *armed* (its host holds the device under it). No lease is announced before it is stored; when a step fails, its
 request, unless withdrawn, waits on and is served later.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -22,15 +22,36 @@ from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
-from farm.head.model import LeasePolicy, WaitingRequest
-from farm.head.reports import asked_for
+from farm.head.allocator.reservations import Reservation
+from farm.head.messages import (
+    DeviceChanged,
+    DeviceForgotten,
+    HeadMessage,
+    HostMessage,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRestored,
+    RequestAdded,
+    RequestWithdrawn,
+    SlotFreed,
+    SlotKept,
+    YieldWanted,
+)
+from farm.head.model import Explanation, LeasePolicy, WaitingRequest
+from farm.head.reports import SEARCHED, asked_for, explain, explain_waiting, summarise, why
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
+from farm.model.sessions import FleetSummary
 from farm.store.leases import LeaseTable
 
 FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
 LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's queue may have 100,000
+QUEUES_CHECKED = 100  # of users' like requests: for metrics, several times a minute
+NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 REFUSED_PAUSE_S = 1.0  # after a grant that the store refused: the device is free again, and its request waits again
 
 T = TypeVar("T")
@@ -46,24 +67,23 @@ class PendingRequest:
     id: str
     request: LeaseRequest
     since: float  # monotonic
-    granted: Callable[[Lease], None]
     grant: PendingGrant | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PendingGrant:
-    """A lease between the allocator's grant and its delivery."""
+    """A lease that was granted and is not armed."""
 
     pending: PendingRequest
     lease: Lease
     granted_at: datetime
     entry: LeaseWrite | None = None
-    cancelled: str = ""  # why it will not be delivered
+    cancelled: str = ""  # why it will not be armed
     pause: asyncio.TimerHandle | None = None  # the store has refused it: until it is undone
 
 
 class RequestQueue:
-    """Every waiting request of this host, and the allocator that grants devices to them."""
+    """Every waiting request, and the allocator that grants devices to them. `receive` is what hosts send it."""
 
     def __init__(
         self,
@@ -73,7 +93,7 @@ class RequestQueue:
         policy: LeasePolicy,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
-        delivered: Callable[[Lease, datetime], None],
+        send: Callable[[HeadMessage], None],
     ) -> None:
         """Start without devices.
 
@@ -84,7 +104,7 @@ class RequestQueue:
             policy: what users may have.
             clock: monotonic seconds.
             wall: what is written down.
-            delivered: called with each lease that is stored, and when it was granted, before the requester.
+            send: the way to the host.
         """
         self._loop = asyncio.get_running_loop()
         self._writes = writes
@@ -92,7 +112,7 @@ class RequestQueue:
         self._epoch = epoch
         self._clock = clock
         self._wall = wall
-        self._delivered = delivered
+        self._send = send
         self.allocator = Allocator(policy.allocator)
         self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
         self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
@@ -102,18 +122,73 @@ class RequestQueue:
         self._grants: dict[str, PendingGrant] = {}  # by device
         self._counter = 0
         self._closed = False
+        self._failing = False  # the store cannot write
+        self.drained = ""  # why an operator wants that nothing is granted
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_at_s = 0.0  # when it fires
         self.use_quotas(policy)
+
+    def receive(self, message: HostMessage) -> None:
+        """Something happened at the host."""
+        match message:
+            case DeviceChanged(view):
+                self._device_changed(view)
+            case RequestAdded(request_id, request):
+                self._requests[request_id] = pending = PendingRequest(request_id, request, self._clock())
+                self._enter(pending)
+            case RequestWithdrawn(request_id):
+                self._withdrawn(request_id)
+            case LeaseArmed(device):
+                self._armed(self._grants.pop(device))
+            case LeaseRefused(device, reason):
+                self._grants[device].cancelled = reason
+                self._end_stored(self._grants[device])
+            case LeaseEnded(device, lease):
+                self.decide(self.allocator.lease_ended, device, lease)
+            case LeaseExtended(device, left_s):
+                self.decide(self.allocator.lease_extended, device, left_s)
+            case LeaseRestored(lease):
+                self.decide(self.allocator.lease_restored, lease.device, lease.id, lease.request)
+            case SlotKept(device, lease):
+                self.decide(self.allocator.slot_kept, device, lease)
+            case SlotFreed(lease):
+                self.decide(self.allocator.slot_freed, lease)
+            case DeviceForgotten(device):
+                self.decide(self.allocator.device_forgotten, device)
+                self._device_lost(device, Life.GONE)
+
+    # --- orders ---------------------------------------------------------------------------------------------------
 
     def use_quotas(self, policy: LeasePolicy) -> None:
         """What users may have from now on; current leases stay."""
         self.decide(self.allocator.quotas_changed, policy.quota, policy.users)
 
+    def load_usage(self, by_user: Mapping[str, float]) -> None:
+        """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""
+        self.decide(self.allocator.usage_loaded, by_user)
+
+    def reserve(self, windows: tuple[Reservation, ...]) -> None:
+        """All reservations there are."""
+        self.decide(self.allocator.reservations_changed, windows)
+
+    def store_problem(self, failing: bool) -> None:
+        """The store cannot write: nothing is granted, requests wait. Or it can again."""
+        self._failing = failing
+        self._pause_or_go_on()
+
+    def drain(self, reason: str) -> None:
+        """Grant nothing from now on, until it is called with ""; leases go on, requests wait."""
+        self.drained = reason
+        self._pause_or_go_on()
+
+    def _pause_or_go_on(self) -> None:
+        if not self._closed:
+            self.decide(self.allocator.paused, NOT_WRITABLE if self._failing else self.drained)
+
     def close(self, reason: str) -> None:
         """Grant nothing any more, and undo undelivered grants; requests stay unanswered."""
         self._closed = True
-        self.pause(reason)
+        self.decide(self.allocator.paused, reason)
         self._requests.clear()
         for pending_grant in tuple(self._grants.values()):
             self._cancel(pending_grant, reason)
@@ -121,32 +196,7 @@ class RequestQueue:
             self._check_timer.cancel()
             self._check_timer = None
 
-    def pause(self, reason: str) -> None:
-        """Grant nothing until `resume`."""
-        self.decide(self.allocator.paused, reason)
-
-    def resume(self) -> None:
-        """End `pause`; `close` stays."""
-        if not self._closed:
-            self.decide(self.allocator.paused, "")
-
-    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
-        """See `Leasing.ask`."""
-        pending = PendingRequest(self.new_request_id(), request, self._clock(), granted)
-        self._requests[pending.id] = pending
-        self._enter(pending)
-        return pending.id
-
-    def withdraw(self, request_id: str) -> None:
-        """See `Leasing.withdraw`."""
-        pending = self._requests.pop(request_id, None)
-        if pending is None:
-            return
-        if pending.grant is not None:
-            self._cancel(pending.grant, "the requester left")
-        else:
-            self._uncount(pending)
-            self.decide(self.allocator.request_withdrawn, request_id)
+    # --- questions ------------------------------------------------------------------------------------------------
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""
@@ -174,15 +224,33 @@ class RequestQueue:
             return None
         return WaitingRequest(pending.id, pending.request, self._clock() - pending.since)
 
-    def device_changed(self, view: DeviceView, *, forgotten: bool) -> None:
-        """Pass the change to the allocator, and cancel the grant of a phone that was lost before its delivery."""
-        if forgotten:
-            self.decide(self.allocator.device_forgotten, view.name)
-        else:
-            self.decide(self.allocator.device_changed, view)
-        pending_grant = self._grants.get(view.name)
-        if pending_grant is not None and view.life is not Life.READY:
-            self._cancel(pending_grant, f"{view.name} is {view.life}, before it was handed out")
+    def overlooked(self) -> int:
+        """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
+
+        A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
+        """
+        return self.allocator.overlooked(QUEUES_CHECKED)
+
+    def summary(self) -> FleetSummary:
+        """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
+        return summarise(self.allocator, self.waiting_by_key)
+
+    def explain(self, subject: str) -> Explanation:
+        """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
+
+        Raises:
+            UserError: `subject` is no selector.
+        """
+        return explain(self.allocator, subject, self.waiting(SEARCHED), self.wanted, self._clock())
+
+    def explain_request(self, request_id: str) -> Explanation | None:
+        """Why this request waits; None: it does not."""
+        waiting = self.waiting_request(request_id)
+        return explain_waiting(self.allocator, waiting, self._clock()) if waiting else None
+
+    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
+        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
+        return why(self.allocator, {each: self.waiting_request(each) for each in request_ids}, self._clock())
 
     def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:
         """Let the allocator decide by one of its methods, and begin to write what it grants."""
@@ -192,6 +260,8 @@ class RequestQueue:
         for cleaning in self.allocator.cleanings():
             write = partial(self._table.add_cleaning, cleaning.lease, cleaning.seconds)
             self._writes.add(cleaning.device, LeaseWrite(write, None))
+        for asked in self.allocator.asked():
+            self._send(asked)
         for grant in grants:
             self._begin(grant)
         self._schedule_check()
@@ -207,23 +277,37 @@ class RequestQueue:
             return 0.0
         return max(0.0, self._clock() - wanted_s)
 
-    def new_request_id(self) -> str:
-        """An id that no other request has had or will have."""
-        self._counter += 1
-        return f"request-{self._epoch}-{self._counter}"
+    # --- what happens ---------------------------------------------------------------------------------------------
 
-    def new_lease(self, device: str, request: LeaseRequest) -> Lease:
+    def _device_changed(self, view: DeviceView) -> None:
+        self.decide(self.allocator.device_changed, view)
+        if view.life is not Life.READY:
+            self._device_lost(view.name, view.life)
+
+    def _device_lost(self, device: str, life: Life) -> None:
+        if (pending_grant := self._grants.get(device)) is not None:
+            self._cancel(pending_grant, f"{device} is {life}, before it was handed out")
+
+    def _withdrawn(self, request_id: str) -> None:
+        pending = self._requests.pop(request_id, None)
+        if pending is None:
+            return
+        if pending.grant is not None:
+            self._cancel(pending.grant, "the requester left")
+        else:
+            self._uncount(pending)
+            self.decide(self.allocator.request_withdrawn, request_id)
+
+    def _new_lease(self, device: str, request: LeaseRequest) -> Lease:
         """A lease with the next fence."""
         self._counter += 1
         fence = (self._epoch << FENCE_BITS) + self._counter
         return Lease(f"lease-{self._epoch}-{self._counter}", device, fence, request, self._clock())
 
-    # --- what happens ---------------------------------------------------------------------------------------------
-
     def _begin(self, grant: Grant) -> None:
         pending = self._requests[grant.request_id]
         self._uncount(pending)
-        lease, granted_at = self.new_lease(grant.device, pending.request), self._wall()
+        lease, granted_at = self._new_lease(grant.device, pending.request), self._wall()
         pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at)
         keep = partial(self._table.grant, record_of(lease, granted_at))
         event = lease_event(
@@ -240,14 +324,20 @@ class RequestQueue:
         self._writes.add(lease.device, pending_grant.entry)
 
     def _stored(self, pending_grant: PendingGrant) -> None:
-        lease = pending_grant.lease
         if pending_grant.cancelled:
-            self._writes.end(self._table, lease, pending_grant.granted_at, self._clock(), pending_grant.cancelled)
-            self._undo(pending_grant)
-            return
-        del self._grants[lease.device], self._requests[pending_grant.pending.id]
-        self._delivered(lease, pending_grant.granted_at)
-        pending_grant.pending.granted(lease)
+            self._end_stored(pending_grant)
+        else:
+            self._send(LeaseGranted(pending_grant.pending.id, pending_grant.lease, pending_grant.granted_at))
+
+    def _armed(self, pending_grant: PendingGrant) -> None:
+        del self._requests[pending_grant.pending.id]
+        if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
+            self._send(YieldWanted(pending_grant.lease.device))
+
+    def _end_stored(self, pending_grant: PendingGrant) -> None:
+        lease = pending_grant.lease
+        self._writes.end(self._table, lease, pending_grant.granted_at, self._clock(), pending_grant.cancelled)
+        self._undo(pending_grant)
 
     def _refused(self, pending_grant: PendingGrant) -> None:
         """The store refuses it: device and request pause a little, so that a bug cannot spin, and begin again."""
@@ -257,7 +347,7 @@ class RequestQueue:
             pending_grant.pause = self._loop.call_later(REFUSED_PAUSE_S, self._undo, pending_grant)
 
     def _cancel(self, pending_grant: PendingGrant, reason: str) -> None:
-        """The lease will not be delivered: nothing is written if there is time, else its end is, right after it."""
+        """The lease will not be armed: nothing is written if there is time, else its end is, right after it."""
         if pending_grant.cancelled:
             return
         pending_grant.cancelled = reason

@@ -14,8 +14,8 @@ from functools import partial
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
+from farm.head.messages import HostMessage, LeaseEnded, LeaseExtended
 from farm.head.model import LeasePolicy
-from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.leasing.model import Holder, PhoneLostError
 from farm.leasing.sessions import ActiveLease, LeaseSessions, without_session
@@ -37,9 +37,9 @@ class ActiveLeases:
         policy: LeasePolicy,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
-        requests: RequestQueue,
+        report: Callable[[HostMessage], None],
     ) -> None:
-        """Start empty; `requests` has the allocator."""
+        """Start empty; `report` sends the head what it must know."""
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events
@@ -48,7 +48,7 @@ class ActiveLeases:
         self._policy = policy
         self._clock = clock
         self._wall = wall
-        self._requests = requests
+        self._report = report
         self.leases: dict[str, ActiveLease] = {}
         self.by_device: dict[str, ActiveLease] = {}
         self._checks: dict[str, ActiveLease] = {}
@@ -144,7 +144,7 @@ class ActiveLeases:
             if lasts:
                 active.ends_s = ends_s
                 left_s = max(0.0, ends_s - self._clock())
-                self._requests.decide(self._requests.allocator.lease_extended, lease.device, left_s)
+                self._report(LeaseExtended(lease.device, left_s))
             if not stored.done():
                 stored.set_result(lasts)
 
@@ -270,7 +270,7 @@ class ActiveLeases:
         if active.dirty or active.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
         self._writes.end(self._table, lease, active.granted_at, self._clock(), reason)
-        self._requests.decide(self._requests.allocator.lease_ended, device, lease.id)
+        self._report(LeaseEnded(device, lease.id))
 
     def _holder(self, active: ActiveLease) -> Holder:
         session = active.session

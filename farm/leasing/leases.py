@@ -1,4 +1,4 @@
-"""Leases: performs the decisions of the allocator, and guards the way to every phone.
+"""Leases: takes what the head grants, and guards the way to every phone.
 
 One object serves jobs (`ask`, `acquire`, ...) and the TVM server (`tvm`). Everything runs on one
 event loop. How a request becomes a lease is in `request_queue`, what ends a lease in `active_leases`.
@@ -16,10 +16,23 @@ from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector, did_you_mean
 from farm.devices.fleet import Fleet
-from farm.head.allocator.reservations import Reservation
 from farm.head.config import UserConfig
-from farm.head.model import Explanation, LeasePolicy
-from farm.head.reports import SEARCHED, explain, explain_waiting, why
+from farm.head.messages import (
+    DeviceChanged,
+    DeviceForgotten,
+    HeadMessage,
+    LeaseArmed,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRestored,
+    RequestAdded,
+    RequestWithdrawn,
+    SlotFreed,
+    SlotKept,
+    SlotWanted,
+    YieldWanted,
+)
+from farm.head.model import LeasePolicy
 from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
@@ -29,9 +42,7 @@ from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseErr
 from farm.model.sessions import STOPPING
 from farm.store.leases import LeaseTable
 
-QUEUES_CHECKED = 100  # of users' like requests: for metrics, several times a minute
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
-NOT_WRITABLE = "the store cannot be written, and a lease that is not written down is not given"
 
 
 class Leasing:
@@ -62,18 +73,21 @@ class Leasing:
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self.policy = policy or LeasePolicy()
-        self._failing = False  # the store cannot write
-        self.drained = ""  # why an operator wants that nothing is granted
+        self._epoch = epoch
+        self._counter = 0  # of requests and checks
+        self._asked: dict[str, Callable[[Lease], None]] = {}  # requests without a lease, by id: who gets it
+        self._slots_wanted: set[str] = set()  # leases whose kept worker slot others lack
+        self._views = {view.name: view for view in devices.views()}
         self._writes = LeaseWriteQueue(events)
-        requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._delivered)
-        sessions = f"session-{epoch}"
-        active = ActiveLeases(devices, events, sessions, table, self._writes, self.policy, clock, wall, requests)
-        self.requests, self.active, self._clock = requests, active, clock
-        self._allocator = requests.allocator
+        self.requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._receive)
+        self.active = ActiveLeases(
+            devices, events, f"session-{epoch}", table, self._writes, self.policy, clock, wall, self.requests.receive
+        )
+        self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
-        for view in devices.views():
-            self.requests.device_changed(view, forgotten=False)
+        for view in self._views.values():
+            self.requests.receive(DeviceChanged(view))
 
     async def close(self) -> None:
         """End every lease but those that go on after a restart, write the ends down, stop following the devices.
@@ -88,19 +102,7 @@ class Leasing:
     def store_problem(self, failing: bool) -> None:
         """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
         self._writes.store_problem(failing)
-        self._failing = failing
-        self._pause_or_go_on()
-
-    def drain(self, reason: str) -> None:
-        """Grant nothing from now on, until it is called with ""; leases go on, requests wait."""
-        self.drained = reason
-        self._pause_or_go_on()
-
-    def _pause_or_go_on(self) -> None:
-        if reason := NOT_WRITABLE if self._failing else self.drained:
-            self.requests.pause(reason)
-        else:
-            self.requests.resume()
+        self.requests.store_problem(failing)
 
     def clock_jumped(self) -> None:
         """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
@@ -116,14 +118,6 @@ class Leasing:
         """What this user may have."""
         return self.policy.of(user)
 
-    def load_usage(self, by_user: Mapping[str, float]) -> None:
-        """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""
-        self.requests.decide(self._allocator.usage_loaded, by_user)
-
-    def reserve(self, windows: tuple[Reservation, ...]) -> None:
-        """All reservations there are."""
-        self.requests.decide(self._allocator.reservations_changed, windows)
-
     # --- for jobs -------------------------------------------------------------------------------------------------
 
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
@@ -131,11 +125,15 @@ class Leasing:
 
         `granted` is called once, later, when the lease is kept; never after `withdraw`. It must not block.
         """
-        return self.requests.ask(request, granted)
+        request_id = self._new_id("request")
+        self._asked[request_id] = granted
+        self.requests.receive(RequestAdded(request_id, request))
+        return request_id
 
     def withdraw(self, request_id: str) -> None:
         """The requester does not wait any more. Harmless when it was granted or withdrawn before."""
-        self.requests.withdraw(request_id)
+        self._asked.pop(request_id, None)
+        self.requests.receive(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
@@ -163,9 +161,8 @@ class Leasing:
             lease: as it was; `granted_at` by today's clock, `longest_s` of its request is what is left.
         """
         self.active.restore(lease)
-        request_id = self.requests.new_request_id()
-        self.requests.decide(self._allocator.lease_restored, lease.device, request_id, lease.request)
-        view = self._allocator.devices.get(lease.device)
+        self.requests.receive(LeaseRestored(lease))
+        view = self._views.get(lease.device)
         if view is not None:
             self.active.device_changed(view)
 
@@ -212,11 +209,12 @@ class Leasing:
     def keep_slot(self, lease_id: str) -> None:
         """Let the worker slot that came with a current lease outlast it, until `free_slot` (NoSuchLeaseError)."""
         device = self.active.current(lease_id).lease.device
-        self.requests.decide(self._allocator.slot_kept, device, lease_id)
+        self.requests.receive(SlotKept(device, lease_id))
 
     def free_slot(self, lease_id: str) -> None:
         """The worker slot that came with this lease is needed no more. Harmless when repeated."""
-        self.requests.decide(self._allocator.slot_freed, lease_id)
+        self._slots_wanted.discard(lease_id)
+        self.requests.receive(SlotFreed(lease_id))
 
     def when_revoked(self, lease_id: str) -> asyncio.Future[FarmError]:
         """A future that gets the error when the lease is taken from its holder.
@@ -306,24 +304,24 @@ class Leasing:
         Raises:
             PhoneError: the device is not in CHECKING.
         """
-        view = self._allocator.devices.get(device)
+        view = self._views.get(device)
         if view is None or view.life is not Life.CHECKING:
             raise PhoneError(f"{device} is not being checked", Code.NOT_CHECKING)
         request = LeaseRequest(Selector.of_alias(device), "farm", LeaseSource.JOB, device=device)
-        active = self.active.check(self.requests.new_lease(device, request))
+        # Without a fence: it was never granted, and no session of a check outlives the daemon.
+        active = self.active.check(Lease(self._new_id("check"), device, 0, request, self._clock()))
         return self.active.sessions.new_key(active, device, single_use=False)
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
     def slot_wanted(self, lease_id: str) -> bool:
         """Whether others lack only the worker slot that is kept for this lease: its keeper should end soon."""
-        slot = self._allocator.slots.get(lease_id)
-        return slot is not None and bool(slot.asked)
+        return lease_id in self._slots_wanted
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
         active = self.active.leases.get(lease_id)
-        return active is not None and bool(self._allocator.held[active.lease.device].asked)
+        return active is not None and active.yield_wanted
 
     def expires_at(self, lease_id: str) -> datetime | None:
         """When the lease's holder gives the device back at the latest, by today's clock; None: unknown.
@@ -335,49 +333,47 @@ class Leasing:
 
     def holds(self, device: str) -> bool:
         """Whether the device is leased."""
-        return device in self._allocator.held
+        return device in self.active.by_device
 
-    def granted_request(self, device: str) -> str:
-        """The request that the device was granted to, which no other lease has; "" when it is not leased."""
-        active = self._allocator.held.get(device)
-        return active.request_id if active is not None else ""
+    def lease_of(self, device: str) -> str:
+        """The id of the device's lease; "" when it is not leased."""
+        active = self.active.by_device.get(device)
+        return active.lease.id if active is not None else ""
 
     def in_session(self, device: str) -> bool:
         """Whether a session is open on the device under a lease, and not being ended."""
         active = self.active.by_device.get(device)
         return active is not None and not active.ending and active.session is not None and not active.session.waits
 
-    # --- requests -------------------------------------------------------------------------------------------------
-
-    def overlooked(self) -> int:
-        """How many waiting requests nothing keeps from an idle device, among those that wait longest: a bug's trace.
-
-        A quota, a reservation, heat, a drained host or a store that cannot be written is no such bug.
-        """
-        return self._allocator.overlooked(QUEUES_CHECKED)
-
-    def explain(self, subject: str) -> Explanation:
-        """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
-
-        Raises:
-            UserError: `subject` is no selector.
-        """
-        foremost = self.requests.waiting(SEARCHED)
-        return explain(self._allocator, subject, foremost, self.requests.wanted, self._clock())
-
-    def explain_request(self, request_id: str) -> Explanation | None:
-        """Why this request waits; None: it does not."""
-        waiting = self.requests.waiting_request(request_id)
-        return explain_waiting(self._allocator, waiting, self._clock()) if waiting else None
+    def view(self, device: str) -> DeviceView | None:
+        """The device as it is now; None: it has not been seen."""
+        return self._views.get(device)
 
     def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
-        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
-        return why(self._allocator, {each: self.requests.waiting_request(each) for each in request_ids}, self._clock())
+        """See `RequestQueue.why`."""
+        return self.requests.why(request_ids)
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _delivered(self, lease: Lease, granted_at: datetime) -> None:
+    def _receive(self, message: HeadMessage) -> None:
+        """The head decided something."""
+        match message:
+            case LeaseGranted(request_id, lease, granted_at):
+                self._arm(request_id, lease, granted_at)
+            case YieldWanted(device):
+                if (active := self.active.by_device.get(device)) is not None:
+                    active.yield_wanted = True
+            case SlotWanted(lease_id):
+                self._slots_wanted.add(lease_id)
+
+    def _arm(self, request_id: str, lease: Lease, granted_at: datetime) -> None:
+        """Hold the device under a new lease, and pass it to who asked."""
+        if (other := self.active.by_device.get(lease.device)) is not None:
+            self.requests.receive(LeaseRefused(lease.device, f"{lease.device} is held under {other.lease.id}"))
+            return
         self.active.deliver(lease, granted_at)
+        self.requests.receive(LeaseArmed(lease.device))
+        self._asked.pop(request_id)(lease)
 
     def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:
         if future.done():  # cancelled in this very turn of the loop
@@ -386,7 +382,15 @@ class Leasing:
             future.set_result(lease)
 
     def _device_changed(self, view: DeviceView) -> None:
-        gone = view.life is Life.GONE and all(each.name != view.name for each in self._devices.views())
-        # First the allocator: a lease that ends because of this change must not be followed by one of a lost device.
-        self.requests.device_changed(view, forgotten=gone)
+        # First the head: a lease that ends because of this change must not be followed by one of a lost device.
+        if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
+            self._views.pop(view.name, None)
+            self.requests.receive(DeviceForgotten(view.name))
+        else:
+            self._views[view.name] = view
+            self.requests.receive(DeviceChanged(view))
         self.active.device_changed(view)
+
+    def _new_id(self, prefix: str) -> str:
+        self._counter += 1
+        return f"{prefix}-{self._epoch}-{self._counter}"

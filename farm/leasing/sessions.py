@@ -65,6 +65,7 @@ class ActiveLease:
     bundle_overridden: bool = False  # its holder may have another bundle on the phone than its own
     changed: bool = False  # its holder has changed the phone, and will change it back
     dirty: bool = False  # its holder says that the phone must be cleaned and checked after it
+    yield_wanted: bool = False  # others wait for the phone of this tune lease
     phone_closed: bool = False  # its last session was ended by the phone's side
     detached: bool = False  # its session goes on while the farm stops: the next daemon takes both up
     reported_hot: bool = False  # its holder was notified that the phone is above a hard limit

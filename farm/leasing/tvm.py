@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from farm.common.selector import Selector, normalise
-from farm.head.reports import summarise
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord
@@ -69,7 +68,7 @@ class TvmLeases:
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self._requests.allocator, self._requests.waiting_by_key)
+        return self._requests.summary()
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 
@@ -81,7 +80,7 @@ class TvmLeases:
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        return await self._active.sessions.open(match_key, peer, timeout_s, cut, self._requests.allocator.devices.get)
+        return await self._active.sessions.open(match_key, peer, timeout_s, cut, self._leasing.view)
 
     def restore_leases(self, records: Iterable[LeaseRecord], orphans: Iterable[OrphanedSession]) -> frozenset[str]:
         """Restore the leases of stock clients with such a session; returns their ids.

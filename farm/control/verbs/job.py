@@ -284,7 +284,7 @@ class JobVerbs(VerbGroup):
         attempts = await self._store.in_thread(self._store.jobs.attempts, job.id)
         lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
         request = self._dispatcher.request_of(job.id)
-        explanation = self._leasing.explain_request(request) if request else None
+        explanation = self._leasing.requests.explain_request(request) if request else None
         waits = self._dispatcher.waits((job.id,))[job.id]
         if waits and explanation is None:
             lines.append(waits)

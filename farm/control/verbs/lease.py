@@ -133,7 +133,7 @@ class LeaseVerbs(VerbGroup):
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
         self._fleet.note_view()
         facts = await device_facts(self._fleet, view.name)
-        explanation = self._leasing.explain(view.name)
+        explanation = self._leasing.requests.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
@@ -143,7 +143,7 @@ class LeaseVerbs(VerbGroup):
         return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
 
     def _explain_key(self, key: str) -> Mapping[str, Any]:
-        explanation = self._leasing.explain(key)
+        explanation = self._leasing.requests.explain(key)
         lines = _lines(explanation)
         matches = any(reason.matches for reason in explanation.devices)
         if not matches:
@@ -216,24 +216,24 @@ class LeaseVerbs(VerbGroup):
 
     def problems(self) -> list[str]:
         """For `farm status`."""
-        return [f"{self._leasing.drained}: farm drain --end"] if self._leasing.drained else []
+        return [f"{self._leasing.requests.drained}: farm drain --end"] if self._leasing.requests.drained else []
 
     @verb("host.drain", Role.OPERATOR)
     async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
         """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
         by = call.caller.user
-        if on and not self._leasing.drained:
+        if on and not self._leasing.requests.drained:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            self._leasing.drain(f"{by} drains this host since {since}: no phone is handed out")
+            self._leasing.requests.drain(f"{by} drains this host since {since}: no phone is handed out")
             self._events.publish("host.draining", "host", by=by)
-        elif not on and self._leasing.drained:
-            self._leasing.drain("")
+        elif not on and self._leasing.requests.drained:
+            self._leasing.requests.drain("")
             self._events.publish("host.in_service", "host", by=by)
         held = [
             {"device": each.lease.device, "user": each.holder_name, "held_s": each.held_s}
             for each in self._leasing.active.holders()
         ]
-        return {"draining": bool(self._leasing.drained), "leases": held}
+        return {"draining": bool(self._leasing.requests.drained), "leases": held}
 
 
 def _lines(explanation: Explanation) -> list[str]:

@@ -174,10 +174,10 @@ class ProbeRound:
         self._under_way: set[Agent] = set()
         self._left_out: WeakKeyDictionary[Agent, dict[str, float]] = WeakKeyDictionary()  # section -> until when
         self._stuck: WeakKeyDictionary[Agent, str] = WeakKeyDictionary()  # in which section at its last probe
-        self._paused: dict[str, tuple[float, str]] = {}  # by serial: until when, and for which of `granted_request`
+        self._paused: dict[str, tuple[float, str]] = {}  # by serial: until when, and under which lease
         self._tasks: set[asyncio.Task[None]] = set()
-        # the holder of the device of that name, each time another; "": not leased
-        self.granted_request: Callable[[str], str] = lambda _: ""
+        # the id of the lease on the device of that name; "": not leased
+        self.lease_of: Callable[[str], str] = lambda _: ""
         self.on_reading: Callable[[str, Health, float | None], None] = lambda *_: None  # serial, what counts, TEMP
 
     def use(self, config: ProbeConfig) -> None:
@@ -189,7 +189,7 @@ class ProbeRound:
 
         One that was not probed for `UNSEEN_S` is probed all the same.
         """
-        self._paused[serial] = self._monotonic() + PAUSED_S, self.granted_request(name)
+        self._paused[serial] = self._monotonic() + PAUSED_S, self.lease_of(name)
 
     async def run(self) -> None:
         """Go round until cancelled."""
@@ -213,7 +213,7 @@ class ProbeRound:
             return False
         now = self._monotonic()
         until, owner = self._paused.get(agent.serial, (0.0, ""))
-        paused = until > now and owner and owner == self.granted_request(agent.name)
+        paused = until > now and owner and owner == self.lease_of(agent.name)
         return not paused or now - agent.health_at >= UNSEEN_S
 
     def _begin(self, agent: Agent) -> None:

@@ -35,6 +35,7 @@ from farm.head.allocator.state import AllocatorState
 from farm.head.allocator.waiting import Group, QueuedRequest, RequestTerms, UserQueue
 from farm.head.allocator.yields import CoolingClaims, Yields
 from farm.head.config import UserConfig
+from farm.head.messages import SlotWanted, YieldWanted
 from farm.model.device import DeviceView
 from farm.model.requests import LeaseRequest
 
@@ -85,6 +86,11 @@ class Allocator:
         """What users were charged for after their leases since the last call."""
         cleanings, self._state.cleanings = tuple(self._state.cleanings), []
         return cleanings
+
+    def asked(self) -> tuple[YieldWanted | SlotWanted, ...]:
+        """What holders were asked for since the last call."""
+        asked, self._state.asked = tuple(self._state.asked), []
+        return asked
 
     # --- questions ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from farm.head.allocator.model import AllocatorPolicy, Cleaning, Holding
 from farm.head.allocator.reservations import Reservations
 from farm.head.allocator.shares import UsageLedger
 from farm.head.allocator.waiting import DeviceIndex, Group, QueuedRequest, RequestTerms, UserQueue, UserQueues
+from farm.head.messages import SlotWanted, YieldWanted
 from farm.model.device import RETURNING, DeviceView, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
@@ -45,6 +46,7 @@ class AllocatorState:
         # Devices on their way back from a lease: its user, its id, its end.
         self._cleaned_for: dict[str, tuple[str, str, float]] = {}
         self.cleanings: list[Cleaning] = []  # that ended and are not written down
+        self.asked: list[YieldWanted | SlotWanted] = []  # of holders, and not sent to them
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices closed to a class
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.kept: dict[str, KeptCool] = {}  # by device

@@ -36,6 +36,7 @@ from math import inf, nextafter
 from farm.head.allocator.model import Holding
 from farm.head.allocator.state import AllocatorState, KeptCool
 from farm.head.allocator.waiting import Group, QueuedRequest, UserQueue
+from farm.head.messages import SlotWanted, YieldWanted
 from farm.model.requests import LeaseClass
 
 
@@ -132,6 +133,7 @@ class Yields:
                 name = min(able, key=lambda name: self._entitlement(name, ripe[name]))
                 reason = f"{waiting.request.user or 'another user'} waits for its worker slot"
                 state.slots[name] = replace(ripe[name], asked=reason)
+                state.asked.append(SlotWanted(name))
                 return
 
     def _lacking_only_a_slot(self) -> Iterator[QueuedRequest]:
@@ -248,6 +250,7 @@ class Yields:
     def _ask(self, device: str, reason: str) -> None:
         del self._check_s[device]
         self._state.held[device] = replace(self._state.held[device], asked=reason)
+        self._state.asked.append(YieldWanted(device))
 
 
 class CoolingClaims:

@@ -166,7 +166,7 @@ async def test_what_is_timed_is_not_probed_until_it_is_given_back(next_turn: str
     timed, other, forgotten = agent_of("TIMED"), agent_of("OTHER"), agent_of("FORGOTTEN")
     now = 5.0
     probes, changed = round_of(phones, [timed, other, forgotten], every_s=0.01, monotonic=lambda: now)
-    probes.granted_request = lambda name: turns.get(name, "")
+    probes.lease_of = lambda name: turns.get(name, "")
     probes.pause("FORGOTTEN", "forgotten")
     now += PAUSED_S
     probes.pause("TIMED", "timed")
@@ -185,7 +185,7 @@ async def test_no_measurement_keeps_a_phone_unwatched_for_long() -> None:
     phones, timed, other = Phones(), agent_of("TIMED"), agent_of("OTHER")
     now = timed.health_at = 100.0
     probes, changed = round_of(phones, [timed, other], every_s=0.01, monotonic=lambda: now)
-    probes.granted_request = lambda _: "bench-1"
+    probes.lease_of = lambda _: "bench-1"
     probes.pause("TIMED", "timed")
     running = asyncio.create_task(probes.run())
     try:

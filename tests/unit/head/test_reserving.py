@@ -69,7 +69,7 @@ class Lab:
 
     def new_book(self):
         return ReservationBook(
-            self.store.reservations, self.events, self.leasing.reserve, self.clocks.monotonic, self.clocks.wall
+            self.store.reservations, self.events, self.leasing.requests.reserve, self.clocks.monotonic, self.clocks.wall
         )
 
     def jumped(self):
@@ -111,7 +111,7 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
     devices, events = FakeDevices(), EventLog(1)
     devices.add("a", "android")
     leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
-    book = ReservationBook(store.reservations, events, leasing.reserve)
+    book = ReservationBook(store.reservations, events, leasing.requests.reserve)
     now = datetime.now(UTC)
     await book.add("android", "ci", now, now + timedelta(seconds=0.3))
     leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)

@@ -295,17 +295,17 @@ async def test_explain_and_summary():
     lease = await lab.want()
     waiting = [lab.want(), lab.want("a"), lab.want("mali")]
     await settle()
-    explained = lab.leasing.explain("android")
+    explained = lab.leasing.requests.explain("android")
     assert len(explained.waiting) == 2
     reasons = {each.device: each.reason for each in explained.devices}
     assert reasons["a"].startswith(f"held by {lease.request.user} for 0 s")
     assert reasons["b"] == "checking (golden kernel)"
-    about_device = lab.leasing.explain("a")
+    about_device = lab.leasing.requests.explain("a")
     assert [each.device for each in about_device.devices] == ["a"]
     assert len(about_device.waiting) == 2
-    assert not any(each.matches for each in lab.leasing.explain("mali").devices)
+    assert not any(each.matches for each in lab.leasing.requests.explain("mali").devices)
     with raises_code(Code.BAD_SELECTOR):
-        lab.leasing.explain("=")
+        lab.leasing.requests.explain("=")
     rows = {row.key: (row.free, row.pending) for row in lab.leasing.tvm.summary().keys}
     assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}
     assert {(row.key, row.device) for row in lab.leasing.tvm.summary().servers} == {
@@ -320,7 +320,7 @@ async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
     await lab.want()
     waiting = [lab.want(), lab.want("a")]
     await settle()
-    explained = lab.leasing.explain("android")
+    explained = lab.leasing.requests.explain("android")
     limit = "alice holds 1 device of at most 1"
     assert explained.limits == (limit,)
     assert limit not in str(explained.devices)
@@ -344,7 +344,7 @@ async def test_a_forgotten_device_is_explained_no_more():
     view = lab.devices._views.pop("a")
     for listener in tuple(lab.devices._listeners):
         listener(replace(view, life=Life.GONE))
-    assert lab.leasing.explain("android").devices == ()
+    assert lab.leasing.requests.explain("android").devices == ()
     assert not lab.leasing.tvm.serves("android")
 
 

@@ -54,14 +54,14 @@ async def test_requests_that_nothing_keeps_from_an_idle_phone(monkeypatch: pytes
     lab.ask(BENCH)
     lab.ask(replace(BENCH, selector=Selector.parse("no-such-phone")))
     await settle()
-    assert lab.leasing.overlooked() == 1
-    lab.leasing.drain("anna drains this host")  # nothing is granted to anybody: that is no stuck queue
-    assert lab.leasing.overlooked() == 0
-    lab.leasing.drain("")
-    assert lab.leasing.overlooked() == 1
+    assert lab.leasing.requests.overlooked() == 1
+    lab.leasing.requests.drain("anna drains this host")  # nothing is granted to anybody: that is no stuck queue
+    assert lab.leasing.requests.overlooked() == 0
+    lab.leasing.requests.drain("")
+    assert lab.leasing.requests.overlooked() == 1
     for name in "ab":
         lab.devices.become(name, Life.READY, service=Service.MAINTENANCE)
-    assert lab.leasing.overlooked() == 0
+    assert lab.leasing.requests.overlooked() == 0
     await lab.leasing.close()
 
 
@@ -93,11 +93,11 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             wish = replace(wish, device="a")
             now_s = time.monotonic()
             reserved = Reservation("r", device, frozenset({"bob"}), now_s, now_s + 3600)
-            lab.leasing.reserve((reserved,))
+            lab.leasing.requests.reserve((reserved,))
     lab.ask(wish)
     await settle()
     assert lab.leasing.requests.waiting_by_key.total() == 1
-    assert lab.leasing.overlooked() == 0
+    assert lab.leasing.requests.overlooked() == 0
     await lab.leasing.close()
 
 

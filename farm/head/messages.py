@@ -1,0 +1,141 @@
+"""What a host and the head send each other about phones and leases: plain records, in order per host.
+
+The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
+asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*
+the lease, from which moment it is held, or refuses it. Where both are one process, sending is a call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from farm.model.device import DeviceView
+from farm.model.requests import Lease, LeaseRequest
+
+# --- from a host ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChanged:
+    """A device appeared, or something about it is different."""
+
+    view: DeviceView
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceForgotten:
+    """A device is no part of the farm any more."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdded:
+    """Someone at the host asks for a device. Answer: `LeaseGranted`, unless it is withdrawn before."""
+
+    request_id: str
+    request: LeaseRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWithdrawn:
+    """The requester does not wait any more. Harmless for one that was granted or withdrawn before."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseArmed:
+    """The device is held under the granted lease."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRefused:
+    """The device cannot be had under the granted lease, which ends; its request waits on."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestored:
+    """A lease of the time before the host's restart goes on; the device may not have been seen yet."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExtended:
+    """The holder gives the device back after `left_s` from now at the latest."""
+
+    device: str
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """The device is not held any more."""
+
+    device: str
+    lease: str  # id
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKept:
+    """The worker slot that came with the lease outlasts it, until `SlotFreed`."""
+
+    device: str
+    lease: str  # id
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFreed:
+    """The worker slot that came with this lease is needed no more. Harmless when repeated."""
+
+    lease: str  # id
+
+
+HostMessage = (
+    DeviceChanged
+    | DeviceForgotten
+    | RequestAdded
+    | RequestWithdrawn
+    | LeaseArmed
+    | LeaseRefused
+    | LeaseRestored
+    | LeaseExtended
+    | LeaseEnded
+    | SlotKept
+    | SlotFreed
+)
+
+# --- from the head ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """The lease is stored. Answer: `LeaseArmed` or `LeaseRefused`."""
+
+    request_id: str
+    lease: Lease
+    granted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class YieldWanted:
+    """Others wait for the device of a tune lease: its holder gives it back at the next candidate."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWanted:
+    """Others lack only the worker slot that is kept for this lease: its keeper should end soon."""
+
+    lease: str  # id
+
+
+HeadMessage = LeaseGranted | YieldWanted | SlotWanted

@@ -1,0 +1,136 @@
+"""The head by its messages alone: what it sends for what a host sends it."""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.head.allocator.model import AllocatorPolicy
+from farm.head.messages import (
+    DeviceChanged,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRefused,
+    RequestAdded,
+    RequestWithdrawn,
+    SlotKept,
+    SlotWanted,
+    YieldWanted,
+)
+from farm.head.model import LeasePolicy
+from farm.head.request_queue import RequestQueue
+from farm.head.write_queue import LeaseWriteQueue
+from farm.model.device import Closed, DeviceView, Life
+from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from tests.support.keeping import MemoryKeeper
+
+ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
+TUNE = LeaseRequest(Selector(), "alice", LeaseSource.JOB, lease_class=LeaseClass.TUNE, worker=True)
+
+
+class Head:
+    """A head whose host is the test."""
+
+    def __init__(self, *devices, **policy):
+        self.sent = asyncio.Queue()
+        self.keeper = MemoryKeeper()
+        policy = LeasePolicy(allocator=AllocatorPolicy(**policy))
+        self.requests = RequestQueue(
+            LeaseWriteQueue(EventLog()),
+            self.keeper,
+            7,
+            policy,
+            time.monotonic,
+            lambda: datetime.now(UTC),
+            self.sent.put_nowait,
+        )
+        self.receive = self.requests.receive
+        for name in devices:
+            self.receive(DeviceChanged(ready(name)))
+
+    async def next(self):
+        async with asyncio.timeout(10):
+            return await self.sent.get()
+
+    async def granted(self, request_id, request=ANY):
+        self.receive(RequestAdded(request_id, request))
+        message = await self.next()
+        assert isinstance(message, LeaseGranted)
+        assert message.request_id == request_id
+        return message.lease
+
+
+def ready(name, **fields):
+    return DeviceView(name, name, Life.READY, adopted=True, **fields)
+
+
+async def test_a_grant_is_stored_before_it_is_sent_and_held_once_it_is_armed():
+    head = Head("a")
+    head.keeper.gate.clear()
+    head.receive(RequestAdded("1", ANY))
+    await asyncio.sleep(0)
+    assert head.sent.empty()
+    head.keeper.gate.set()
+    lease = (await head.next()).lease
+    assert [row.id for row in head.keeper.open()] == [lease.id]
+    head.receive(LeaseArmed("a"))
+    head.receive(RequestAdded("2", ANY))
+    assert [each.id for each in head.requests.waiting()] == ["2"]
+    head.receive(LeaseEnded("a", lease.id))
+    head.keeper.rows.clear()  # the host stores the ends of its leases
+    second = (await head.next()).lease
+    assert second.fence > lease.fence
+
+
+async def test_a_refused_lease_ends_and_its_request_waits_on():
+    head = Head("a")
+    lease = await head.granted("1")
+    head.receive(LeaseRefused("a", "a is held"))
+    again = await head.next()
+    assert again.request_id == "1"
+    assert again.lease.fence > lease.fence
+    assert head.keeper.rows[lease.id].reason == "a is held"
+
+
+async def test_a_request_that_was_withdrawn_gets_nothing():
+    head = Head()
+    head.receive(RequestAdded("1", ANY))
+    head.receive(RequestWithdrawn("1"))
+    head.receive(RequestWithdrawn("1"))
+    head.receive(RequestAdded("2", ANY))
+    head.receive(DeviceChanged(ready("a")))
+    assert (await head.next()).request_id == "2"
+
+
+@pytest.mark.parametrize("armed", [True, False])
+async def test_the_host_learns_that_a_tuning_should_yield_though_it_was_asked_before_the_lease_was_armed(armed):
+    head = Head("a")
+    hot = {LeaseClass.TUNE: Closed("it is warm")}
+    if armed:
+        await head.granted("1", TUNE)
+        head.receive(LeaseArmed("a"))
+        head.receive(DeviceChanged(ready("a", closed=hot)))
+        assert await head.next() == YieldWanted("a")
+        return
+    head.keeper.gate.clear()
+    head.receive(RequestAdded("1", TUNE))
+    head.receive(DeviceChanged(ready("a", closed=hot)))
+    assert await head.next() == YieldWanted("a")  # the host has no lease there yet: it is sent again
+    head.keeper.gate.set()
+    assert isinstance(await head.next(), LeaseGranted)
+    head.receive(LeaseArmed("a"))
+    assert await head.next() == YieldWanted("a")
+
+
+async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
+    head = Head("a", "b", workers=1, min_slice_s=0.0)
+    lease = await head.granted("1", TUNE)
+    head.receive(LeaseArmed(lease.device))
+    head.receive(SlotKept(lease.device, lease.id))
+    head.receive(LeaseEnded(lease.device, lease.id))
+    head.receive(RequestAdded("2", LeaseRequest(Selector(), "bob", LeaseSource.JOB, priority=9, worker=True)))
+    assert await head.next() == SlotWanted(lease.id)
