@@ -70,12 +70,17 @@ async def test_the_loop_goes_on_while_a_read_waits(proxy, store, what):
             assert len(await loop_goes_on(proxy, store.in_thread(store.jobs.page))) == 1
 
 
-async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(proxy, store, monkeypatch):
+@pytest.fixture
+def short_limit(monkeypatch):
+    """For connections that are opened from now on."""
+    monkeypatch.setattr(bounded_connection, "ANSWER_LIMIT_S", 1.0)
+
+
+async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(short_limit, proxy, store):
     await store.jobs.add((job(),))
-    monkeypatch.setattr(bounded_connection, "ANSWER_LIMIT_S", 0.3)
-    store.database.engine.dispose()  # connections of before keep their limit
     assert await store.read(store.jobs.get, "j1") is not None
     proxy.passing.clear()
+    writing = asyncio.ensure_future(store.jobs.add((job("j2"),)))
     with raises_code(
         Code.STORE_READ_FAILED, match="the database cannot be read: the database server cannot be reached"
     ) as at:
@@ -83,7 +88,7 @@ async def test_an_answer_that_does_not_come_is_given_up_with_one_clear_line(prox
     assert at.value.evidence
     assert "\n" not in at.value.message
     with pytest.raises(StoreWriteError, match="cannot be reached"):
-        await store.jobs.add((job("j2"),))
+        await writing
     proxy.passing.set()
     await until(lambda: store.problem == "")
     assert await store.jobs.add((job("j3"),)) == ("j3",)
