@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,14 @@ from farm.adb.client import AdbClient
 from farm.adb.devices import AdbDevice, AdbState, usable
 from farm.adb.program import AdbBinary, read_version
 from farm.adb.server import AdbServer
-from farm.simulation.control import LabClient
+from farm.adb.tunnels import parse_reverses
+from farm.simulation.control import LabClient, running_lab
 from tests.adb_server import adb_binaries
-
-REPOSITORY = Path(__file__).parents[3]
 
 BINARIES = adb_binaries()
 
 
-@pytest.fixture(params=sorted(BINARIES))
+@pytest.fixture(params=sorted(BINARIES), scope="module")
 def binary(request: pytest.FixtureRequest) -> AdbBinary:
     """Each adb program of this machine in turn: Debian's 29 and adbutils' 36."""
     return read_version(Path(BINARIES[request.param]))
@@ -34,10 +32,15 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def server_in(folder: Path, binary: AdbBinary) -> AdbServer:
+    """Farm's own server on a unix socket, without USB."""
+    return AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder, usb=False)
+
+
 @pytest.fixture
 async def own_server(binary: AdbBinary, folder: Path) -> AsyncIterator[AdbServer]:
-    """Farm's own server on a unix socket, without USB."""
-    server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder, usb=False)
+    """A server that the test may kill."""
+    server = server_in(folder, binary)
     await server.ensure()
     try:
         yield server
@@ -45,37 +48,53 @@ async def own_server(binary: AdbBinary, folder: Path) -> AsyncIterator[AdbServer
         await server.stop()
 
 
-@pytest.fixture
-def client(own_server: AdbServer) -> AdbClient:
-    return own_server.client
+@dataclass
+class Shared:
+    """A server and the virtual phones behind it."""
+
+    server: AdbServer
+    lab: LabClient
 
 
-PHONE = "pixel"
-
-
-@pytest.fixture
-async def phone_lab(own_server: AdbServer, folder: Path) -> AsyncIterator[LabClient]:
-    """One virtual phone, plugged into our server."""
-    directory = folder / "lab"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "farm.simulation.lab", "--dir", str(directory),
-        "--adb-socket", own_server.client.address.spec, "--phone", f"{PHONE}=oneplus-12",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=REPOSITORY,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(30):
-            assert (await process.stdout.readline()).strip() == b"lab ready"
-        with await asyncio.to_thread(LabClient, directory) as control:
-            yield control
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await asyncio.wait_for(process.communicate(), 20)
+@pytest.fixture(scope="module")
+def shared(request: pytest.FixtureRequest, binary: AdbBinary) -> Iterator[Shared]:
+    """The module's PHONES behind one server."""
+    with tempfile.TemporaryDirectory(prefix="farm-adb-") as made:
+        server = server_in(Path(made), binary)
+        asyncio.run(server.ensure())
+        try:
+            with running_lab(Path(made) / "lab", request.module.PHONES, adb_socket=server.client.address.spec) as lab:
+                yield Shared(server, lab)
+        finally:
+            asyncio.run(server.stop(even_adopted=True))
 
 
 @pytest.fixture
-async def serial(phone_lab: LabClient, client: AdbClient) -> str:
+def client(shared: Shared) -> AdbClient:
+    return AdbClient(shared.server.client.address.spec)
+
+
+@pytest.fixture
+async def lab(shared: Shared, client: AdbClient) -> AsyncIterator[LabClient]:
+    """The module's phones, plugged in; afterwards nothing of the test is left on them or in the server."""
+    phones = await asyncio.to_thread(shared.lab.status)
+    await list_until(client, lambda devices: len(usable(devices)) == len(phones))
+    yield shared.lab
+    for name in phones:
+        await asyncio.to_thread(shared.lab.free_disk, name)
+        await asyncio.to_thread(shared.lab.plug, name)
+    await list_until(client, lambda devices: len(usable(devices)) == len(phones))
+    for phone in phones.values():
+        for reverse in parse_reverses(phone.serial, await client.list_reverses(phone.serial)):
+            await client.remove_reverse(phone.serial, reverse.listen)
+        await client.shell(phone.serial, "rm -rf /data/local/tmp/* /data/local/tmp/.[!.]*", timeout_s=10)
+    for line in (await client.list_forwards()).splitlines():
+        serial, local, _ = line.split()
+        await client.remove_forward(serial, local)
+
+
+@pytest.fixture
+async def serial(lab: LabClient, client: AdbClient) -> str:
     """The phone's serial once it can be asked."""
     return await usable_serial(client)
 

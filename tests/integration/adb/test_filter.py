@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,41 +18,19 @@ from farm.adb.devices import usable
 from farm.adb.lease_proxy.proxy import LeasedAdb
 from farm.adb.lease_proxy.tunnels import MOST_TUNNELS
 from farm.adb.program import AdbBinary
-from farm.adb.server import AdbServer
 from farm.adb.tunnels import parse_reverses
 from farm.common.errors import NotAllowedError
 from farm.daemon.scheduling import LoopbackUsers
 from farm.simulation.control import LabClient
-from tests.integration.adb.conftest import BINARIES, REPOSITORY, list_until
+from tests.integration.adb.conftest import BINARIES
 from tests.support.needs import needs_namespaces
 
+PHONES = {"mine": "oneplus-12", "theirs": "galaxy-a55"}
 LIMIT_S = 30.0
 
 
 async def anybody(_: socket.socket) -> str:
     return ""
-
-
-@pytest.fixture
-async def lab(own_server: AdbServer, folder: Path) -> AsyncIterator[LabClient]:
-    """Two virtual phones, plugged into our server."""
-    directory = folder / "lab"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "farm.simulation.lab", "--dir", str(directory),
-        "--adb-socket", own_server.client.address.spec, "--phone", "mine=oneplus-12", "--phone", "theirs=galaxy-a55",
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=REPOSITORY,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            assert (await process.stdout.readline()).strip() == b"lab ready"
-        with await asyncio.to_thread(LabClient, directory) as control:
-            await list_until(own_server.client, lambda devices: len(usable(devices)) == 2)
-            yield control
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await asyncio.wait_for(process.communicate(), LIMIT_S)
 
 
 @dataclass
@@ -195,7 +172,6 @@ async def next_list(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(int(await reader.readexactly(4), 16))
 
 
-@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)  # no adb program is used
 @pytest.mark.parametrize("form", ["", "-l", "-proto-binary", "-proto-text"])
 async def test_changes_of_the_one_phone_are_told(leased: Leased, lab: LabClient, form: str, client: AdbClient) -> None:
     reader, writer = await raw(leased.adb.port, f"host:track-devices{form}".encode())
@@ -253,9 +229,7 @@ async def answering(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.start_server(handle, "127.0.0.1", 0)
 
 
-async def test_a_reverse_that_is_dialled_can_be_removed(
-    leased: Leased, client: AdbClient, own_server: AdbServer
-) -> None:
+async def test_a_reverse_that_is_dialled_can_be_removed(leased: Leased, client: AdbClient) -> None:
     """Without the placeholder the adb server aborts after 3 to 29 rounds."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -284,7 +258,6 @@ async def test_a_reverse_that_is_dialled_can_be_removed(
         await leased.adb.close()
     left = parse_reverses(leased.mine, await client.list_reverses(leased.mine))
     assert [(each.listen, each.dial) for each in left] == [("tcp:6200", "tcp:9")]
-    assert own_server.client is not None
     assert len(usable(await client.list_devices())) == 2
 
 
@@ -314,7 +287,6 @@ async def test_a_reverse_made_in_advance_opens_no_lease(leased: Leased, client: 
         await other.close()
 
 
-@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)
 async def test_a_lease_has_so_many_tunnels(leased: Leased) -> None:
     for _ in range(MOST_TUNNELS):
         await leased.good("forward", "tcp:0", "tcp:1")
@@ -326,7 +298,6 @@ async def test_a_lease_has_so_many_tunnels(leased: Leased) -> None:
     await leased.good("reverse", "tcp:6100", "tcp:9")
 
 
-@pytest.mark.parametrize("leased", sorted(BINARIES)[:1], indirect=True)  # no adb program is used
 async def test_an_abrupt_client_leaves_nothing(leased: Leased) -> None:
     reader, writer = await raw(leased.adb.port, b"host:transport-any")
     assert await reader.readexactly(4) == b"OKAY"

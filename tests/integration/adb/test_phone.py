@@ -25,17 +25,18 @@ from farm.adb.errors import (
     PhoneStorageFull,
 )
 from farm.adb.push import PushFile, push_tree
-from farm.adb.server import AdbServer
 from farm.adb.tunnels import Tunnel, TunnelKind, TunnelLedger, TunnelStep
 from farm.adb.watch_policy import BackOff, WatchPolicy
 from farm.common.errors import Code, Fault
 from farm.simulation.control import LabClient
-from tests.integration.adb.conftest import PHONE, no_phone, usable_serial
+from tests.integration.adb.conftest import Shared, no_phone, usable_serial
 from tests.support.errors import raises_code
 from tests.support.needs import needs_namespaces
 from tests.support.tvm import free_port
 from tests.unit.adb.watching import watching
 
+PHONE = "pixel"
+PHONES = {PHONE: "oneplus-12"}
 FOLDER = "/data/local/tmp/farm/b1"
 
 
@@ -78,37 +79,37 @@ async def test_a_stream_that_goes_on(client: AdbClient, serial: str) -> None:
         assert stream.exit_code == 5
 
 
-async def test_a_pulled_cable_ends_a_stream_with_an_error(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_pulled_cable_ends_a_stream_with_an_error(lab: LabClient, client: AdbClient, serial: str) -> None:
     async with await client.open_shell(serial, "echo begun; sleep 60") as stream:
         assert await stream.read(timeout_s=10) == b"begun\n"
-        await asyncio.to_thread(phone_lab.unplug, PHONE)
+        await asyncio.to_thread(lab.unplug, PHONE)
         with pytest.raises(AdbLinkLost):
             await stream.read(timeout_s=10)
     with pytest.raises((DeviceNotFound, DeviceOffline)):
         await client.shell(serial, "true", timeout_s=5)
 
 
-async def test_a_silent_phone_is_a_timeout(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_silent_phone_is_a_timeout(lab: LabClient, client: AdbClient, serial: str) -> None:
     await client.features(serial)
-    await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
+    await asyncio.to_thread(lab.offline, PHONE, "silent")
     with pytest.raises(AdbTimeout) as caught:
         await client.shell(serial, "true", timeout_s=0.5)
     assert caught.value.fault is Fault.PHONE
 
 
-async def test_an_unauthorized_phone_waits_for_its_person(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
-    await asyncio.to_thread(phone_lab.fault, PHONE, "unauthorized")
+async def test_an_unauthorized_phone_waits_for_its_person(lab: LabClient, client: AdbClient, serial: str) -> None:
+    await asyncio.to_thread(lab.fault, PHONE, "unauthorized")
     async with watching(client, WatchPolicy()) as (watcher, seen):
         await seen.until(lambda: [device.state for device in watcher.devices or ()] == [AdbState.UNAUTHORIZED])
     with pytest.raises(DeviceUnauthorized, match=serial):
         await client.shell(serial, "true", timeout_s=5)
-    await asyncio.to_thread(phone_lab.wait, PHONE, "key_shown")
-    await asyncio.to_thread(phone_lab.accept, PHONE)
+    await asyncio.to_thread(lab.wait, PHONE, "key_shown")
+    await asyncio.to_thread(lab.accept, PHONE)
     await usable_serial(client)
     assert (await client.shell(serial, "true", timeout_s=5)).exit_code == 0
 
 
-async def test_a_reboot(phone_lab: LabClient, client: AdbClient, serial: str) -> None:
+async def test_a_reboot(lab: LabClient, client: AdbClient, serial: str) -> None:
     boot_id = await client.shell(serial, "echo $$; echo mark > /data/local/tmp/mark", timeout_s=10)
     assert boot_id.exit_code == 0
     gone = asyncio.create_task(no_phone(client))
@@ -162,29 +163,29 @@ async def test_push_verify_repeat(client: AdbClient, serial: str, tmp_path: Path
 
 
 async def test_an_interrupted_push_leaves_nothing_half_installed(
-    phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
+    lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
 ) -> None:
     files = bundle(tmp_path, {"tvm_rpc": 100_000, "libtvm.so": 8_000_000})
-    await asyncio.to_thread(phone_lab.cut_push, PHONE, 3_000_000)
+    await asyncio.to_thread(lab.cut_push, PHONE, 3_000_000)
     with pytest.raises(AdbError) as caught:
         await push_tree(client, serial, files)
     assert caught.value.fault is Fault.PHONE
     await no_phone(client)
-    await asyncio.to_thread(phone_lab.wait, PHONE, "unplugged")  # it hears of its cut later than adb does
-    await asyncio.to_thread(phone_lab.plug, PHONE)
+    await asyncio.to_thread(lab.wait, PHONE, "unplugged")  # it hears of its cut later than adb does
+    await asyncio.to_thread(lab.plug, PHONE)
     await usable_serial(client)
     assert not [line for line in await listing(client, serial) if "farm-part" not in line]
     assert (await push_tree(client, serial, files)).pushed_files == 2
     assert await listing(client, serial) == ["644 libtvm.so", "755 tvm_rpc"]
 
 
-async def test_a_full_disk(phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+async def test_a_full_disk(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
     files = bundle(tmp_path, {"tvm_rpc": 3_000_000})
-    await asyncio.to_thread(phone_lab.full_disk, PHONE, 1_000_000)
+    await asyncio.to_thread(lab.full_disk, PHONE, 1_000_000)
     with pytest.raises(PhoneStorageFull):
         await push_tree(client, serial, files)
     assert await listing(client, serial) == []
-    await asyncio.to_thread(phone_lab.free_disk, PHONE)
+    await asyncio.to_thread(lab.free_disk, PHONE)
     assert (await push_tree(client, serial, files)).pushed_files == 1
 
 
@@ -196,11 +197,9 @@ async def test_a_place_that_may_not_be_written(client: AdbClient, serial: str, t
     assert caught.value.evidence
 
 
-async def test_kill_server_is_survived_and_the_phone_is_back(
-    phone_lab: LabClient, own_server: AdbServer, client: AdbClient, serial: str
-) -> None:
+async def test_kill_server_is_survived_and_the_phone_is_back(shared: Shared, client: AdbClient, serial: str) -> None:
     policy = WatchPolicy(server=BackOff(0.01, 0.1))
-    async with watching(client, policy, server=own_server) as (watcher, seen):
+    async with watching(client, policy, server=shared.server) as (watcher, seen):
         await seen.until(lambda: bool(usable(watcher.devices or ())))
         await AdbClient(client.address.spec).kill_server()
         await seen.until(lambda: () in seen.snapshots)
@@ -209,9 +208,7 @@ async def test_kill_server_is_survived_and_the_phone_is_back(
         assert (await client.shell(serial, "true", timeout_s=10)).exit_code == 0
 
 
-async def test_tunnels_come_back_after_a_replug(
-    phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path
-) -> None:
+async def test_tunnels_come_back_after_a_replug(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
     ledger = TunnelLedger(tmp_path / "tunnels.json")
     mine = Tunnel(TunnelKind.FORWARD, serial, f"tcp:{free_port()}", "tcp:5000")
     back = Tunnel(TunnelKind.REVERSE, serial, "tcp:9190", f"tcp:{free_port()}")
@@ -223,10 +220,10 @@ async def test_tunnels_come_back_after_a_replug(
     assert await ledger.reconcile(client, {serial}) == []
     assert back.dial in await client.list_reverses(serial)
 
-    await asyncio.to_thread(phone_lab.unplug, PHONE)
+    await asyncio.to_thread(lab.unplug, PHONE)
     await no_phone(client)
     assert [planned.step for planned in await ledger.reconcile(client, set())] == [TunnelStep.WAIT, TunnelStep.WAIT]
-    await asyncio.to_thread(phone_lab.plug, PHONE)
+    await asyncio.to_thread(lab.plug, PHONE)
     await usable_serial(client)
     assert [planned.step for planned in await ledger.reconcile(client, {serial})] == [TunnelStep.ADD, TunnelStep.ADD]
 
@@ -284,7 +281,7 @@ async def test_tools(client: AdbClient, serial: str, tmp_path: Path) -> None:
         await tools.facts(client, "nope")
 
 
-async def test_tools_give_up_in_time(phone_lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
-    await asyncio.to_thread(phone_lab.offline, PHONE, "silent")
+async def test_tools_give_up_in_time(lab: LabClient, client: AdbClient, serial: str, tmp_path: Path) -> None:
+    await asyncio.to_thread(lab.offline, PHONE, "silent")
     with pytest.raises(AdbTimeout):
         await tools.pull(client, serial, "/log", tmp_path / "log", max_bytes=1 << 30, room=anywhere, timeout_s=0.5)

@@ -319,7 +319,8 @@ async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_s
         assert own_server.pid not in (None, first)
 
 
-async def test_unknown_phones_and_dead_addresses(client: AdbClient) -> None:
+async def test_unknown_phones_and_dead_addresses(own_server: AdbServer) -> None:
+    client = own_server.client
     with pytest.raises(DeviceNotFound, match="nope"):
         await client.shell("nope", "true", timeout_s=5)
     with pytest.raises(DeviceNotFound, match=r"127\.0\.0\.1:1"):
