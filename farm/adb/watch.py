@@ -34,7 +34,6 @@ from farm.adb.watch_policy import (
 from farm.common.errors import FarmError, ProtocolError
 
 Snapshot = tuple[AdbDevice, ...]
-_TICK_S = 0.5  # how often network phones and the probe's time are looked at
 # adb 29 sends its followers `offline`, then nothing when that becomes `unauthorized` (docs/facts.md): asked every tick.
 UNSETTLED = frozenset({AdbState.OFFLINE, AdbState.AUTHORIZING, AdbState.CONNECTING, AdbState.UNKNOWN})
 
@@ -189,7 +188,7 @@ class DeviceWatcher:
         try:
             while not listening.done():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_TICK_S):
+                    async with asyncio.timeout(self._policy.tick_s):
                         await changed.wait()
                 self.moved_at = now = time.monotonic()
                 if changed.is_set():

@@ -24,6 +24,7 @@ class WatchPolicy:
 
     server: BackOff = _SERVER
     network: BackOff = _NETWORK
+    tick_s: float = 0.5  # how often network phones and the probe's time are looked at
     wanted_every_s: float = 2.0  # a network phone that a request waits for, or that an operator views
     probe_every_s: float = 5.0  # a silent stream proves nothing: ask for the list
     probe_timeout_s: float = 2.0

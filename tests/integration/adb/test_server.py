@@ -26,7 +26,15 @@ from tests.support.tvm import free_port
 from tests.support.waiting import until
 from tests.unit.adb.watching import watching
 
-FAST = WatchPolicy(server=BackOff(0.01, 0.1), probe_every_s=0.1, probe_timeout_s=0.3)
+FAST = WatchPolicy(server=BackOff(0.01, 0.1), tick_s=0.05, probe_every_s=0.1, probe_timeout_s=0.3)
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that hangs is waited for to the end of each limit."""
+    monkeypatch.setattr("farm.adb.client.HOST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("farm.adb.server.DYING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("farm.adb.server.STOP_TIMEOUT_S", 0.2)
 
 
 async def test_it_answers(own_server: AdbServer) -> None:
@@ -87,7 +95,7 @@ async def test_a_server_that_is_stopped_leaves_no_socket(own_server: AdbServer, 
 
 async def test_a_server_that_is_stopped_while_it_starts_is_not_left_behind(binary: AdbBinary, folder: Path) -> None:
     """As when a daemon is ended right after its start: the start goes on, although nobody waits for it any more."""
-    server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb")
+    server = AdbServer(binary, f"localfilesystem:{folder / 'adb.sock'}", folder / "adb", usb=False)
     caller = asyncio.create_task(server.ensure())
     await asyncio.sleep(0)
     assert server._starting is not None
@@ -210,10 +218,8 @@ async def test_the_server_of_a_killed_daemon_ends_with_one_that_never_used_it(
         await own_server.client.version()
 
 
-async def test_a_hanging_server_is_replaced(
-    own_server: AdbServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("farm.adb.client.HOST_TIMEOUT_S", 0.3)
+@pytest.mark.usefixtures("short_limits")
+async def test_a_hanging_server_is_replaced(own_server: AdbServer, folder: Path) -> None:
     assert own_server.pid is not None
     os.kill(own_server.pid, signal.SIGSTOP)
     second = AdbServer(own_server.binary, own_server.client.address.spec, folder, usb=False)
@@ -283,6 +289,7 @@ async def test_the_watcher_survives_kill_server(own_server: AdbServer) -> None:
         assert await own_server.client.version() == 41
 
 
+@pytest.mark.usefixtures("short_limits")
 async def test_the_watcher_replaces_a_hanging_server(own_server: AdbServer) -> None:
     async with watching(own_server.client, FAST, server=own_server) as (watcher, seen):
         await seen.until(lambda: watcher.devices == ())
@@ -307,8 +314,9 @@ async def test_a_hanging_server_with_leases_on_it_gets_its_time(own_server: AdbS
         assert own_server.pid == first
 
 
+@pytest.mark.usefixtures("short_limits")
 async def test_leases_do_not_save_a_server_on_which_nothing_works_any_more(own_server: AdbServer) -> None:
-    patience = replace(FAST, hurt_after_s=2.0)
+    patience = replace(FAST, hurt_after_s=1.0)
     async with watching(own_server.client, patience, server=own_server) as (watcher, seen):
         watcher.load = lambda: Load(leases=1)
         await seen.until(lambda: watcher.devices == ())

@@ -29,7 +29,14 @@ from farm.common.errors import UserError
 from tests.unit.adb.fake_server import FakeServer
 from tests.unit.adb.watching import watching
 
-FAST = WatchPolicy(server=BackOff(0.01, 0.05), network=BackOff(0.01, 0.05), probe_every_s=0.05, probe_timeout_s=0.1)
+FAST = WatchPolicy(
+    server=BackOff(0.01, 0.05),
+    network=BackOff(0.01, 0.05),
+    tick_s=0.02,
+    probe_every_s=0.05,
+    probe_timeout_s=0.1,
+    trip_timeout_s=0.1,
+)
 LINE = "FAKE1                  device product:p model:m device:d transport_id:{}\n"
 
 
