@@ -4,6 +4,8 @@ PY := $(VENV)/bin/python
 PYTHON ?= python3
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 NAME ?=
+# Tests start hundreds of interpreters, and each would compile farm anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for phones and processes more than they compute: two at once, the tests of a file one after the other. In the
 # order they come in: xdist's own would begin the longest files, which have one test, when the others are done.
 PYTEST := -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -219,6 +220,7 @@ def virtual_farm(
     isolation: str = "",
     places: Mapping[str, str] | None = None,
     physics_speed: float | None = None,
+    bundles: Path | None = None,
     tell: Callable[[str], None] = _ignore,
 ) -> Iterator[VirtualFarm]:
     """A daemon with virtual phones, plugged in and on their way to ready.
@@ -232,6 +234,7 @@ def virtual_farm(
         places: name in the lab -> USB place, as in `1-4.2`. The daemon finds them in the lab's sysfs and switches their
             ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
         physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
+        bundles: a bundle library's `objects` of an earlier farm: what is in it needs no golden kernels compiled.
         tell: hears what is being done, a line at a time.
 
     Raises:
@@ -249,6 +252,8 @@ def virtual_farm(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
         bundle, arm64 = _build(folder / "bundle", phones, tell)
+        if bundles is not None:
+            shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
         if places:
             write_host_programs(folder / "lab")  # the daemon looks for uhubctl as it starts
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import MappingProxyType
@@ -59,7 +63,7 @@ def running_farm(
 
     `named` has further phones, name in the lab -> profile; the rest is what `virtual_farm` takes. Without g++, mksh and
     toybox a phone is a folder with a server in Python that takes seconds to start: then only farms that are to run
-    `anywhere` do.
+    `anywhere` do. Those compile their golden kernels themselves.
     """
     if not anywhere:
         need("g++", "mksh", "toybox")
@@ -67,9 +71,18 @@ def running_farm(
     # another farm's, which start processes of their own meanwhile
     others = {process.pid for process in test.children()}
     all_phones = {**phones_of(profiles), **named}
+    kept = None if anywhere else kept_bundles()
     with virtual_farm(
-        all_phones, config=config, plugged=plugged, isolation=isolation, gate=gate, places=places
+        all_phones,
+        config=config,
+        plugged=plugged,
+        isolation=isolation,
+        gate=gate,
+        places=places,
+        bundles=kept if kept and kept.exists() else None,
     ) as farm:
+        if kept and not kept.exists():
+            shutil.copytree(farm.folder / "state" / "bundles" / "objects", kept)
         if plugged and ready:
             farm.wait_ready(len(all_phones))
         yield farm
@@ -82,6 +95,14 @@ def running_farm(
     assert [process for process in alive if process.is_running()] == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
+
+
+@cache
+def kept_bundles() -> Path:
+    """Where this process's first farm leaves its bundle, so that no other compiles the golden kernels again."""
+    folder = tempfile.mkdtemp(prefix="farm-bundles-")
+    atexit.register(shutil.rmtree, folder)
+    return Path(folder) / "objects"
 
 
 def leftovers(folder: Path) -> list[str]:
