@@ -205,7 +205,10 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
 
 
 def _on_hubs(lab: Path, config: str) -> str:
-    """What tells the daemon of the lab's hubs."""
+    """What tells the daemon of the lab's hubs; it looks for uhubctl as it starts."""
+    from farm.simulation.usb_hubs import write_host_programs
+
+    write_host_programs(lab)
     power = f"[power]\nuhubctl = '{lab}/bin/uhubctl'\n" if "[power]" not in config else ""
     return f"\n[usb]\nsysfs = '{lab}/usb'\n{power}"
 
@@ -245,7 +248,6 @@ def virtual_farm(
     from farm.simulation.control import running_lab
     from farm.simulation.namespaces import Isolation
     from farm.simulation.runtime import is_launcher
-    from farm.simulation.usb_hubs import write_host_programs
 
     if isolation and isolation not in set(Isolation):
         raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
@@ -254,8 +256,6 @@ def virtual_farm(
         bundle, arm64 = _build(folder / "bundle", phones, tell)
         if bundles is not None:
             shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
-        if places:
-            write_host_programs(folder / "lab")  # the daemon looks for uhubctl as it starts
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
         client = stack.enter_context(_running(daemon, bundle, arm64, tell))
         tell(f"booting {len(phones)} virtual phones ...")
