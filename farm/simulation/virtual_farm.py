@@ -253,9 +253,7 @@ def virtual_farm(
         raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
-        bundle, arm64 = _build(folder / "bundle", phones, tell)
-        if bundles is not None:
-            shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
+        bundle, arm64 = _build(folder, phones, bundles, tell)
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
         client = stack.enter_context(_running(daemon, bundle, arm64, tell))
         tell(f"booting {len(phones)} virtual phones ...")
@@ -277,14 +275,18 @@ def virtual_farm(
         yield farm
 
 
-def _build(target: Path, phones: Mapping[str, str], tell: Callable[[str], None]) -> tuple[Path, Path | None]:
-    """The phones' runtime bundle in the folder `target`; and what arm64 phones need, if there are any."""
+def _build(
+    folder: Path, phones: Mapping[str, str], bundles: Path | None, tell: Callable[[str], None]
+) -> tuple[Path, Path | None]:
+    """The phones' runtime bundle; and what arm64 phones need, if there are any."""
     from farm.simulation.arm64 import arm64_folder
     from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder
 
     tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
-    bundle = build_bundle_folder(target)
+    bundle = build_bundle_folder(folder / "bundle")
+    if bundles is not None:
+        shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
     return bundle, arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
 
 
