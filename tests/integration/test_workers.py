@@ -173,8 +173,8 @@ async def test_a_workers_errors_arrive_with_their_class(lab):
 
 async def test_a_worker_past_its_time_is_killed_with_its_group_though_it_ignores_sigterm(lab):
     host = Host()
-    with pytest.raises(AttemptTimeoutError, match=r"no result after 4 s; it was at: stuck"):
-        await lab.run("ignore_sigterm", host, timeout_s=4)
+    with pytest.raises(AttemptTimeoutError, match=r"no result after 2 s; it was at: stuck"):
+        await lab.run("ignore_sigterm", host, timeout_s=2)
     step, facts = await host.heard.get()
     assert step == "stuck"
     await gone(facts["pid"])
@@ -193,9 +193,9 @@ async def test_a_cancelled_attempt_leaves_nothing(lab):
 
 
 async def test_a_silent_worker_is_killed(lab, monkeypatch):
-    monkeypatch.setattr(attempt_module, "SILENCE_LIMIT_S", 4.0)
+    monkeypatch.setattr(attempt_module, "SILENCE_LIMIT_S", 2.0)
     host = Host()
-    with raises_code(Code.WORKER_SILENT, match="sent nothing for 4 s; it was at: stopping"):
+    with raises_code(Code.WORKER_SILENT, match="sent nothing for 2 s; it was at: stopping"):
         await lab.run("stop_itself", host)
     await gone((await host.heard.get())[1]["pid"])
 

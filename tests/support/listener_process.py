@@ -1,6 +1,6 @@
 """A TVM door in its own process, for tests that starve it or measure it. Talks JSON lines on stdin and stdout.
 
-`python -m tests.support.listener_process [--files N] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
+`python -m tests.support.listener_process [--files N] [--shed-after S] [--adb SPEC] [--store FOLDER] [--gate SOCKET]
 [--phone NAME:PORT:SECRET[:SERIAL]]...` prints its port. Leases are kept in a database in FOLDER, else in memory. A
 phone with a serial is dialled through the adb server at SPEC, others on 127.0.0.1. With a gate at SOCKET the port is
 the gate's. The line "cpu" on stdin is answered by {"cpu_s"}, each other one by {"rss_bytes", "cpu_s", "loop_delay_s",
@@ -26,6 +26,7 @@ from farm.common.events import EventLog
 from farm.head.model import LeasePolicy
 from farm.leasing.leases import Leasing
 from farm.store.store import Store
+from farm.tvm_server import listener
 from farm.tvm_server.gate.remote_server import GateTvmServer
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from tests.support.keeping import MemoryKeeper
@@ -89,6 +90,7 @@ def hog() -> list[int]:
 async def serve(arguments: argparse.Namespace) -> None:
     if arguments.files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments.files, arguments.files))
+    listener.SHED_AFTER_S = arguments.shed_after
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # opened while there are descriptors
     devices = AdbDevices(arguments.adb)
     store = Store.open(Path(arguments.store) / "farm.db") if arguments.store else None
@@ -137,6 +139,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--shed-after", type=float, default=listener.SHED_AFTER_S)
     parser.add_argument("--adb", default="")
     parser.add_argument("--store", default="")
     parser.add_argument("--gate", default="")

@@ -209,15 +209,21 @@ class DoorProcess:
 
 @contextlib.contextmanager
 def farm_door(
-    *phones: str, files: int = 0, adb: str = "", store: Path | None = None, gate: Path | None = None
+    *phones: str,
+    files: int = 0,
+    shed_after_s: float = 0.0,
+    adb: str = "",
+    store: Path | None = None,
+    gate: Path | None = None,
 ) -> Iterator[DoorProcess]:
     """A TVM listener in its own process.
 
     `phones` are NAME:PORT:SECRET or NAME:PORT:SECRET:SERIAL (then `adb` is the server's spec); `files` limits its
-    descriptors; leases are kept in a database in the folder `store`, without it in memory; `gate` is a running gate's
-    socket, without it the gate is inside.
+    descriptors, and clients wait `shed_after_s` for one, 0: as long as a farm's; leases are kept in a database in the
+    folder `store`, without it in memory; `gate` is a running gate's socket, without it the gate is inside.
     """
     arguments = ["-m", "tests.support.listener_process", "--files", str(files), "--adb", adb]
+    arguments += ["--shed-after", str(shed_after_s)] if shed_after_s else []
     arguments += ["--store", str(store)] if store is not None else []
     arguments += ["--gate", str(gate)] if gate is not None else []
     for phone in phones:

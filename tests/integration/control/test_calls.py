@@ -123,6 +123,12 @@ async def test_requests_that_hold_much_for_long_are_refused(door, monkeypatch):
         assert len(door.server._router._calls) == 2
 
 
+@pytest.fixture
+def frequent_signs(monkeypatch):
+    monkeypatch.setattr(router, "SIGN_INTERVAL_S", 0.1)
+
+
+@pytest.mark.usefixtures("frequent_signs")
 async def test_a_stream_that_says_nothing_ends_at_its_limit(door):
     def stream():
         with ControlClient(door.path) as client:
@@ -188,6 +194,7 @@ async def test_a_slow_name_service_is_asked_once_a_minute_and_never_on_the_loop(
     assert threading.main_thread() not in asked
 
 
+@pytest.mark.usefixtures("frequent_signs")
 async def test_a_caller_that_goes_away_ends_its_call(door):
     program = (
         "import sys; from pathlib import Path; from farm.control.client import ControlClient;"

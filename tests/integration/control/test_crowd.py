@@ -25,7 +25,7 @@ def silent(family, where):
     """A connection that says nothing."""
     opened = socket.socket(family)
     # A door that is full answers no TCP connection; a unix one waits in its queue, and without a timeout only.
-    opened.settimeout(0.2 if family == socket.AF_INET else None)
+    opened.settimeout(0.05 if family == socket.AF_INET else None)
     with contextlib.suppress(OSError):
         opened.connect(where)
     return opened

@@ -15,6 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 from farm.cli.auth import key_file
 from farm.client.connection import DaemonConnection
 from farm.common.errors import DaemonUnreachableError, FarmError, NotAllowedError, UserError
+from farm.control import listeners, router
 from farm.control.address import ClientKey, Remote, find, read_key
 from farm.control.artifacts import ArtifactFolder
 from farm.control.audit import AuditTrail
@@ -76,6 +77,13 @@ class Lab:
     def stranger(self):
         public, secret = (half.decode() for half in zmq.curve_keypair())
         return self.at(ClientKey("", self.entrance.server_key, public, secret))
+
+
+@pytest.fixture
+def short_waits(monkeypatch):
+    """Of a connection whose handshake was lost, and of one that tries wrong keys."""
+    monkeypatch.setattr(router, "HANDSHAKE_MS", 1000)
+    monkeypatch.setattr(listeners, "LONGEST_WAIT_S", 0.3)
 
 
 @pytest.fixture
@@ -162,7 +170,7 @@ async def test_an_unknown_key_is_refused_with_a_message(lab, client, caplog):
     assert lab.accounts.keys.wrong == 1
 
 
-async def test_wrong_keys_are_logged_once_counted_and_delayed(lab, caplog):
+async def test_wrong_keys_are_logged_once_counted_and_delayed(short_waits, lab, caplog):
     tries = FREE_TRIES + 1
     with caplog.at_level(logging.WARNING):
         for _ in range(tries):
@@ -308,7 +316,7 @@ def test_a_disk_that_is_full_leaves_no_key_that_is_none(tmp_path, monkeypatch):
     assert server_keys(tmp_path / "server.key")
 
 
-async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface(lab, monkeypatch, caplog):
+async def test_a_broken_database_admits_no_remote_caller_and_closes_no_interface(short_waits, lab, monkeypatch, caplog):
     key = await lab.new("ann")
     by_key = lab.accounts.by_curve_key
     asked, held = [], asyncio.Event()

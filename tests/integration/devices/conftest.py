@@ -14,6 +14,7 @@ import pytest
 
 from farm.adb.client import AdbClient
 from farm.adb.watch import DeviceWatcher
+from farm.adb.watch_policy import WatchPolicy
 from farm.bundle.model import Bundle, BundleFile, Platform
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import Event, EventLog
@@ -29,6 +30,7 @@ from tests.support.needs import need
 
 RPC_MAGIC = 0xFF271
 LIMIT_S = 30.0
+QUICK_WATCH = WatchPolicy(tick_s=0.05, probe_every_s=1.0, probe_timeout_s=0.5, trip_timeout_s=0.5, life_s=2.0)
 ADOPT_ALL = (AdoptRule("virtual=yes", pool="lab"),)
 
 
@@ -201,7 +203,7 @@ def rig(adb_server: AdbServer, lab: Callable[..., LabClient], bundle: Bundle, tm
         for record in remembered(control.phone("one").hardware_serial):
             await store.devices.save(record)
         config = config or FleetConfig(rules=rules)
-        watcher = DeviceWatcher(client)
+        watcher = DeviceWatcher(client, policy=QUICK_WATCH)
         fleet = Fleet(
             client,
             watcher,
