@@ -21,7 +21,6 @@ from farm.bundle.model import (
     FileKind,
     FolderDescription,
     FolderFile,
-    ForeignElfError,
     Inspection,
     Platform,
     listed,
@@ -135,7 +134,7 @@ def _verdicts(files: Sequence[FolderFile], findings: list[BundleFinding]) -> dic
         if file.elf is not None and problem is None:
             try:
                 verdicts[file.name] = identify(file.elf, file.name)
-            except ForeignElfError as error:
+            except ElfError as error:
                 problem = error
         elif (
             problem is None
@@ -233,18 +232,18 @@ def identify(info: ElfInfo, where: str) -> tuple[Abi, Platform | None]:
     """The ABI of an ELF file, and its platform: None for a library that needs no other. `where` names it in errors.
 
     Raises:
-        ForeignElfError: machine, byte order, C library or file type is none that a bundle can hold.
+        ElfError: machine, byte order, C library or file type is none that a bundle can hold.
     """
     abi = _ABI_OF.get((info.machine, info.bits))
     if abi is None or not info.little_endian:
         order = "" if info.little_endian else " big-endian"
-        raise ForeignElfError(
+        raise ElfError(
             f"{where} is built for {info.machine} ({info.bits}-bit{order}), which no phone of the farm runs",
             hint=f"build it for one of {', '.join(Abi)}",
         )
     if info.type not in ("EXEC", "DYN"):
         what = _NOT_LOADED.get(info.type, f"an ELF file of type {info.type}")
-        raise ForeignElfError(
+        raise ElfError(
             f"{where} is {what}, neither a program nor a shared library",
             hint="remove it from the folder, or link it into a shared library",
         )
@@ -263,7 +262,7 @@ def _platform(info: ElfInfo, where: str) -> Platform | None:
             return Platform.ANDROID
         if name.startswith(("ld-linux", "ld64")):
             return Platform.LINUX
-        raise ForeignElfError(
+        raise ElfError(
             f"{where} wants the dynamic linker {info.interpreter}, which neither Android nor glibc Linux has",
             hint="build it with the Android NDK (docs/bundles.md), or for glibc when it is for a virtual phone",
         )
@@ -272,7 +271,7 @@ def _platform(info: ElfInfo, where: str) -> Platform | None:
     glibc = [name for name in info.needed if name in _GLIBC_MARKS or name.startswith("ld-linux")]
     bionic = [name for name in info.needed if name in _BIONIC_MARKS]
     if glibc and bionic:
-        raise ForeignElfError(
+        raise ElfError(
             f"{where} needs both {glibc[0]} (glibc) and {bionic[0]} (Android)",
             hint="link it anew, with one toolchain only",
         )

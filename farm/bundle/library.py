@@ -15,9 +15,9 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,15 +61,6 @@ class NoSuchBundleError(UserError):
     """No bundle has that name or hash."""
 
     code = "no_such_bundle"
-
-
-@dataclass(frozen=True, slots=True)
-class BundleDamage:
-    """One difference between a stored bundle and its manifest."""
-
-    bundle: str  # hash
-    file: str
-    problem: str
 
 
 def _silent(_step: str) -> None:
@@ -207,8 +198,8 @@ class BundleLibrary:
                     self._discard(bundle.hash, trash)
             return going, last
 
-    def verify(self, name: str | None = None) -> tuple[BundleDamage, ...]:
-        """Read every byte of one bundle (or of all) again; what differs from the manifest, empty if nothing does.
+    def verify(self, name: str | None = None) -> tuple[str, ...]:
+        """Read every byte of one bundle (or of all) again; "file: difference" for each that the manifest does not have.
 
         Raises:
             NoSuchBundleError: there is no such bundle.
@@ -334,21 +325,21 @@ class BundleLibrary:
     def _is_sound(self, hash_: str) -> bool:
         return (self._objects / hash_).exists() and not any(self._damages(hash_))
 
-    def _damages(self, hash_: str) -> Iterable[BundleDamage]:
+    def _damages(self, hash_: str) -> Iterator[str]:
         place = self._objects / hash_
         try:
             manifest = _load_manifest(place / MANIFEST)
         except HostError as error:
-            yield BundleDamage(hash_, MANIFEST, f"is unreadable: {error.message}")
+            yield f"{MANIFEST}: is unreadable: {error.message}"
             return
         if manifest.identity.hash != hash_:
-            yield BundleDamage(hash_, MANIFEST, "was changed: its hash is another one")
+            yield f"{MANIFEST}: was changed: its hash is another one"
         for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
             expected = {file.name: file for file in files}
             present = {path.name for path in (place / part).iterdir()} if (place / part).is_dir() else set()
             for name in sorted(expected.keys() | present):
                 if problem := _difference(place / part / name, expected.get(name)):
-                    yield BundleDamage(hash_, f"{part}/{name}", problem)
+                    yield f"{part}/{name}: {problem}"
 
 
 def _difference(path: Path, expected: BundleFile | None) -> str:

@@ -71,15 +71,9 @@ def platform_of(identity: DeviceIdentity) -> Platform:
 
 
 class ElfError(UserError):
-    """The file is not a readable ELF file."""
+    """The file is not a readable ELF file, or for a machine or platform that no phone of the farm has."""
 
     code = "bad_elf"
-
-
-class ForeignElfError(ElfError):
-    """The ELF file is for a machine or platform that no phone of the farm has."""
-
-    code = "foreign_elf"
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,8 +224,9 @@ def bundles(config: FarmConfig) -> Iterator[Diagnosis]:
 
     try:
         library = BundleLibrary(folder)
-        damages = [f"{short_hash(each.bundle)}: {each.file} {each.problem}" for each in library.verify()]
-        names = [name for bundle in library.list() for name in bundle.names]
+        stored = library.list()
+        damages = [f"{bundle.short_hash}: {each}" for bundle in stored for each in library.verify(bundle.hash)]
+        names = [name for bundle in stored for name in bundle.names]
     except FarmError as error:
         yield of_error("bundles", WARN, error)
         return

@@ -18,14 +18,49 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Dialect, Double, Integer, String, Text, TypeDecorator
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Double,
+    Integer,
+    String,
+    Text,
+    TypeDecorator,
+    literal,
+    select,
+    type_coerce,
+)
+from sqlalchemy.types import NullType, TypeEngine
 
 log = logging.getLogger(__name__)
 
 
 class StoredValueError(ValueError):
-    """The database holds a value that its column never has: something else than farm wrote it."""
+    """The database holds a value that its column never has: something else than farm wrote it.
+
+    `column` is None for a value that was not read as its column.
+    """
+
+    def __init__(self, problem: str, value: object, column: Column[Any] | None) -> None:
+        super().__init__(f"{column}: {value!r:.80} {problem}" if column is not None else f"{value!r:.80} {problem}")
+        self.value = value
+        self.column = column
+
+    def with_row(self, connection: Connection) -> str:
+        """The error, with the primary key of the first row that holds the value."""
+        if self.column is None:
+            return str(self)
+        holds = type_coerce(self.column, NullType()) == literal(self.value)
+        row = connection.execute(select(*self.column.table.primary_key).where(holds).limit(1)).mappings().first()
+        return f"{self} (row {', '.join(f'{name}={value!r}' for name, value in row.items())})" if row else str(self)
+
+
+class CheckedType:
+    """A type that may meet a value which farm did not write; farm.store.schema tells it its column."""
+
+    column: Column[Any] | None = None
 
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -88,8 +123,8 @@ class Flag(TypeDecorator[bool]):
         return None if value is None else bool(value)
 
 
-def utc_time(seconds: float) -> datetime:
-    """The time stored as seconds since 1970.
+def utc_time(seconds: float, column: Column[Any] | None = None) -> datetime:
+    """The time stored as seconds since 1970 (in that column).
 
     Raises:
         StoredValueError: it is no number, or no calendar has it.
@@ -97,7 +132,7 @@ def utc_time(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, TypeError, OverflowError, OSError) as error:
-        raise StoredValueError(f"{seconds!r:.80} is no time: {error}") from error
+        raise StoredValueError(f"is no time: {error}", seconds, column) from error
 
 
 def serial_number() -> TypeEngine[int]:
@@ -105,7 +140,7 @@ def serial_number() -> TypeEngine[int]:
     return BigInteger().with_variant(Integer, "sqlite")
 
 
-class UtcTime(TypeDecorator[datetime]):
+class UtcTime(CheckedType, TypeDecorator[datetime]):
     """An aware datetime as seconds since 1970; microseconds survive the round trip."""
 
     impl = Double
@@ -125,10 +160,10 @@ class UtcTime(TypeDecorator[datetime]):
 
     def process_result_value(self, value: float | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         """From the database."""
-        return None if value is None else utc_time(value)
+        return None if value is None else utc_time(value, self.column)
 
 
-class StrictJson(TypeDecorator[Any]):
+class StrictJson(CheckedType, TypeDecorator[Any]):
     """JSON as text, read as `build` of the parsed value. None is NULL; a value that JSON does not know is refused."""
 
     impl = Text
@@ -150,7 +185,7 @@ class StrictJson(TypeDecorator[Any]):
             parsed = json.loads(value)
             return self.build(parsed) if self.build else parsed
         except (ValueError, TypeError, RecursionError) as error:
-            raise StoredValueError(f"{value!r:.80} is not the JSON of its column: {error}") from error
+            raise StoredValueError(f"is not the JSON of its column: {error}", value, self.column) from error
 
 
 def json_object(value: Any) -> dict[str, Any]:

@@ -119,8 +119,10 @@ class Database:
             with self.engine.connect() as connection:
                 yield connection
         except StoredValueError as error:
-            message = f"the database was changed by something else: {error}"
-            raise HostError(message, Code.STORE_READ_FAILED, hint="stop farm, then: farm store check") from error
+            with self.engine.connect() as connection:
+                message = f"the database was changed by something else: {error.with_row(connection)}"
+            hint = "stop farm, then correct or delete that row, or restore a backup"
+            raise HostError(message, Code.STORE_READ_FAILED, hint=hint) from error
         except DBAPIError as error:
             outage = outage_of(error)
             if outage is None:

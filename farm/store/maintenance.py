@@ -16,11 +16,12 @@ from sqlalchemy.exc import DatabaseError
 
 from farm.common.errors import Code, UserError
 from farm.store import schema
+from farm.store.columns import StoredValueError
 from farm.store.database import size_of
 from farm.store.engine import sqlite_engine, without_limits
 from farm.store.files import backup_name, copy_database
 from farm.store.leases import read_reservations
-from farm.store.opening import damage_error, open_error, open_server, version_of
+from farm.store.opening import READ_AT_START, damage_error, open_error, open_server, version_of
 from farm.store.retention import Pruned, Retention
 from farm.store.store import Store
 
@@ -87,8 +88,12 @@ def check(engine: Engine) -> StoreCheckReport:
             findings += read_reservations(connection)[1]
             first = select(schema.job.c.submitted_at).order_by(schema.job.c.seq).limit(1)
             oldest = connection.execute(first).scalar_one_or_none()
+            for live in READ_AT_START:
+                connection.execute(live).all()
         except DatabaseError as error:
             findings.append(str(error.orig))
+        except StoredValueError as error:
+            findings.append(error.with_row(connection))
         except (ValueError, OverflowError) as error:
             findings.append(f"a value cannot be read: {error}")
     return StoreCheckReport(tuple(findings[:MOST_FINDINGS]), rows, size_bytes, oldest)

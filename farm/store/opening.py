@@ -23,6 +23,7 @@ from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.common.install import pip_install
+from farm.store.columns import StoredValueError
 from farm.store.engine import is_damage, outage_of, server_engine, sqlite_engine, without_limits
 from farm.store.files import copy_before, newest_backup
 from farm.store.jobs import select_jobs
@@ -37,6 +38,12 @@ WHOLE_CHECK_BYTES = 64 << 20
 MAGIC = b"SQLite format 3\0"  # sqlite.org/fileformat.html
 MOST_STARTS = (1 << 53 - EPOCH_SHIFT) - 1  # above the bits of an event's number there are no more
 START_TABLES = ("meta", "device", "alias", "selector", "reservation", "toolchain")  # read whole, without history
+READ_AT_START = (
+    select_jobs().where(job.c.ended_at.is_(None)),
+    select_leases().where(lease.c.ended_at.is_(None)),
+    select(attempt).where(attempt.c.ended_at.is_(None)),
+    select(device),
+)
 
 logger = logging.getLogger(__name__)
 LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve from a database, while it does
@@ -84,7 +91,12 @@ def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
                 "the last changes are lost", path,
             )  # fmt: skip
         epoch = _count_start(path, reserve)
-    except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts, JSON, times not to be read
+    except StoredValueError as error:
+        with reading.connect() as connection:
+            evidence = error.with_row(connection)
+        reading.dispose()
+        raise damage_error(path, evidence) from error
+    except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts and numbers not to be read
         reading.dispose()
         raise open_error(path, error) from error
     except BaseException:
@@ -172,12 +184,7 @@ def _check_contents(connection: Connection, path: Path) -> None:
         found = str(connection.exec_driver_sql(check).scalar())
         if found != "ok":
             raise damage_error(path, found)
-    for live in (
-        select_jobs().where(job.c.ended_at.is_(None)),
-        select_leases().where(lease.c.ended_at.is_(None)),
-        select(attempt).where(attempt.c.ended_at.is_(None)),
-        select(device),
-    ):
+    for live in READ_AT_START:
         connection.execute(live).all()
 
 

@@ -29,6 +29,7 @@ from farm.model.identity import DeviceIdentity
 from farm.model.job import FINAL, AttemptState, JobState
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import (
+    CheckedType,
     EnumText,
     Flag,
     LooseJson,
@@ -441,3 +442,8 @@ audit = Table(
 Index("audit_of_user", audit.c.user, audit.c.seq)
 Index("audit_of_kind", audit.c.kind, audit.c.seq)
 Index("audit_at", audit.c.at)
+
+for _table in metadata.tables.values():
+    for _column in _table.columns:
+        if isinstance(_column.type, CheckedType):
+            _column.type.column = _column

@@ -115,8 +115,7 @@ class BundleVerbs(VerbGroup):
 
     async def _verify(self, hash_: str) -> Sequence[str]:
         async with self._verify_lock:
-            damages = await asyncio.to_thread(self._library.verify, hash_)
-        return [f"{damage.file}: {damage.problem}" for damage in damages]
+            return [*await asyncio.to_thread(self._library.verify, hash_)]
 
 
 class ToolchainVerbs(VerbGroup):

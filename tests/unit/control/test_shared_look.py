@@ -94,10 +94,10 @@ async def test_one_bundle_is_verified_at_a_time_and_once_for_simultaneous_caller
         def get(self, which: str) -> Any:
             return SimpleNamespace(hash=which[0])
 
-        def verify(self, hash_: str) -> tuple[Any, ...]:
+        def verify(self, hash_: str) -> tuple[str, ...]:
             verified.append(hash_)
             go_on.wait()
-            return (SimpleNamespace(file="x", problem="differs"),)
+            return ("x: differs",)
 
     verbs = BundleVerbs(Library(), *[SimpleNamespace()] * 4)  # type: ignore[arg-type]
     shared = verbs._verified

@@ -8,11 +8,14 @@ import sqlite3
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import literal, type_coerce
+from sqlalchemy.types import NullType
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.store import opening
 from farm.store.devices import DeviceRecord
 from farm.store.maintenance import back_up, check, check_database
+from farm.store.schema import device
 from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.unit.store.values import NOW, attempt, begin, ended, job, over
@@ -249,3 +252,30 @@ def test_a_value_that_something_else_wrote_into_history_is_told_to_who_reads_it(
         store.jobs.get("j0")
     assert "'[]' is not the JSON of its column: it is no object" in caught.value.message
     store.close()
+
+
+WRONG = [
+    ("labels", "[]", "device.labels: '[]' is not the JSON of its column: it is no object (row serial='S2')"),
+    ("health_at", 1e300, "device.health_at: 1e+300 is no time: "),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "told"), WRONG)
+async def test_a_value_that_farm_did_not_write_is_named_with_its_place(store, column, value, told):
+    for serial in ("S1", "S2"):
+        await store.devices.save(DeviceRecord(serial, serial.lower()))
+    await store.database.execute(
+        device.update().where(device.c.serial == "S2").values({column: type_coerce(literal(value), NullType())})
+    )
+    with raises_code(Code.STORE_READ_FAILED) as caught:
+        store.devices.all()
+    assert told in caught.value.message
+    assert "(row serial='S2')" in caught.value.message
+    (finding,) = check(store.database.engine).findings
+    assert finding.startswith(told)
+    if store.path is not None:
+        store.close()
+        with raises_code(Code.DATABASE_UNUSABLE) as caught:
+            Store.open(store.path)
+        assert told in caught.value.evidence
+        assert "(row serial='S2')" in caught.value.evidence
