@@ -60,19 +60,13 @@ def doctor(
     """
     from farm.config import load
 
-    findings = current(list(_checks(load(config))))
+    findings = [*checks(load(config))]
     if cut_power:
         findings.append(_cut(cut_power))
     rows = table(("CHECK", "", "DETAIL"), ((f.check, f.verdict, f.detail) for f in findings))
     fixes = (f"fix {finding.check}: {finding.fix}" for finding in findings if finding.fix)
     emit({"findings": [asdict(finding) for finding in findings]}, (*rows, *fixes), json=json)
     raise typer.Exit(ExitCode.FAILED if any(f.verdict is FAIL for f in findings) else ExitCode.OK)
-
-
-def current(findings: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Only the daemon's finding about a toolchain, where this shell's configuration gave another one."""
-    last = {finding.check: finding for finding in findings if finding.check.startswith("toolchain ")}
-    return [finding for finding in findings if last.get(finding.check, finding) is finding]
 
 
 def _daemon(config: FarmConfig) -> Iterator[Diagnosis]:
@@ -172,15 +166,18 @@ def _judge_cut(phone: str, outcome: str, detail: str) -> Diagnosis:
     return Diagnosis("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)
 
 
-def _checks(config: FarmConfig) -> Iterator[Diagnosis]:
+def checks(config: FarmConfig) -> Iterator[Diagnosis]:
+    """Everything; the daemon's finding about a toolchain in place of one by this shell's configuration."""
+    of_daemon = [*_daemon(config)]
     yield doctor_host.python()
     yield doctor_host.adb_program(config)
-    yield from doctor_host.toolchains(config)
+    names = {finding.check for finding in of_daemon}
+    yield from (finding for finding in doctor_host.toolchains(config) if finding.check not in names)
     yield from doctor_host.linkers()
     yield from doctor_host.clock()
     yield from doctor_host.tools(config)
     yield from doctor_host.units()
-    yield from _daemon(config)
+    yield from of_daemon
 
 
 def folders(config: FarmConfig) -> Iterator[Diagnosis]:

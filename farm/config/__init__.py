@@ -238,9 +238,7 @@ def _read_file(path: Path | None, environ: Mapping[str, str]) -> tuple[dict[str,
     except OSError as error:
         raise ConfigError(f"cannot read {chosen}: {error.strerror}", hint=hint) from error
     except tomllib.TOMLDecodeError as error:
-        hint = (
-            VALUES_HINT if "Invalid value" in str(error) else "close every bracket and quote, and write each key once"
-        )
+        hint = f"close every bracket and quote, and write each key once; {VALUES_HINT}"
         raise ConfigError(f"cannot read {chosen}: it is not valid TOML: {error}", hint=hint) from error
     except ValueError as error:
         raise ConfigError(f"cannot read {chosen}: {error}", hint=hint) from error

@@ -117,7 +117,7 @@ async def open_phones(
         own_version=binary.version if binary else 0,
         on_event=problems.of_adb(persistence.events),
     )
-    gates, switches = ThermalGates(config.heat), Switchboard(config.power, config.state_dir / "dark-ports")
+    gates, switches = ThermalGates(config.heat), Switchboard(config.power, config.state_dir / "ports-off")
     store = persistence.store
     rules = FleetConfig(
         config.adopt,

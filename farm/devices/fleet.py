@@ -154,7 +154,7 @@ class Fleet:
                 group.create_task(self.batteries.run(self.agents.values), name="fleet batteries")
                 group.create_task(self.rollouts.run(), name="fleet rollouts")
                 if self._power is not None:
-                    group.create_task(self._power.run(), name="fleet dark ports")
+                    group.create_task(self._power.run(), name="fleet switched-off ports")
         finally:
             for task in tuple(self._tasks):
                 task.cancel()

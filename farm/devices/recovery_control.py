@@ -71,9 +71,9 @@ class RecoveryLog:
         self.close = self._writes.close
         self._spent: dict[str, list[tuple[RecoveryAction, float]]] = {}
         self._wrong: dict[str, list[float]] = {}
-        self._kept: dict[str, QuarantineRecord] = {}
-        self._let_go: list[str] = []  # serials whose quarantine ended with the daemon before
-        self._over: list[tuple[str, float]] = []  # rows of quarantines that ended unseen, and their duration
+        self._quarantines: dict[str, QuarantineRecord] = {}
+        self._released: list[str] = []  # serials whose quarantine ended with the daemon before
+        self._ended_unseen: list[tuple[str, float]] = []  # rows of quarantines that ended unseen, and their duration
         self._proven: Mapping[str, str] = book.proven()
         now, now_s = clock(), monotonic()
         for row in book.since(now - timedelta(seconds=DAY_S)):
@@ -90,26 +90,26 @@ class RecoveryLog:
                 self._wrong.setdefault(row.serial, []).append(at_s)
         # This daemon may have other bundles: a phone that waits for one tries again.
         quarantined = book.quarantined()
-        self._kept = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
-        self._let_go = [row.serial for row in quarantined if row.serial not in self._kept]
+        self._quarantines = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
+        self._released = [row.serial for row in quarantined if row.serial not in self._quarantines]
         for row in book.open_quarantines():
-            kept = self._kept.get(row.serial)
+            kept = self._quarantines.get(row.serial)
             if kept is not None and kept.at == row.began_at:
                 self._open[row.serial, True] = (row.id, row.began_at)
             else:
-                self._over.append((row.id, max(0.0, (now - row.began_at).total_seconds())))
+                self._ended_unseen.append((row.id, max(0.0, (now - row.began_at).total_seconds())))
 
     def begin(self) -> None:
         """The daemon serves: actions that were under way when the one before ended are over."""
         self._write(partial(self._book.redate, self._clock()))
         self._write(partial(self._book.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
-        for serial in self._let_go:
+        for serial in self._released:
             self._write(partial(self._book.remove_quarantine, serial))
-        for row, took_s in self._over:
+        for row, took_s in self._ended_unseen:
             self._write(partial(self._book.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
 
-    async def promise(self, serial: str, reason: str) -> None:
-        """Keep an operator's quarantine before the life cycle takes it and adds its evidence.
+    async def store_quarantine(self, serial: str, reason: str) -> None:
+        """Store an operator's quarantine before the life cycle takes it and adds its evidence.
 
         Raises:
             StoreWriteError: it would be gone after a restart.
@@ -117,15 +117,15 @@ class RecoveryLog:
         rule, fault = ReleaseRule.PERSON.value, DeviceFault.ORDER.value
         await self._book.add_quarantine(QuarantineRecord(serial, reason, "", fault, rule, "", self._clock()))
 
-    def renounce(self, serial: str) -> None:
-        """A promised quarantine did not come: what is believed is kept."""
-        row = self._kept.get(serial)
+    def restore_quarantine(self, serial: str) -> None:
+        """A stored quarantine did not come: store again what holds."""
+        row = self._quarantines.get(serial)
         remove = partial(self._book.remove_quarantine, serial)
         self._write(remove if row is None else partial(self._book.add_quarantine, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
         """A device's first state with what is remembered of it."""
-        row = self._kept.get(serial)
+        row = self._quarantines.get(serial)
         kept = None
         if row is not None and state.adopted:
             kept = Quarantine(row.reason, row.hint, DeviceFault(row.fault), ReleaseRule(row.rule), row.evidence)
@@ -136,21 +136,21 @@ class RecoveryLog:
     @property
     def quarantined(self) -> Mapping[str, QuarantineRecord]:
         """Every quarantine, by serial."""
-        return self._kept
+        return self._quarantines
 
     def quarantined_at(self, serial: str) -> datetime | None:
         """Since when a device is in quarantine."""
-        row = self._kept.get(serial)
+        row = self._quarantines.get(serial)
         return None if row is None else row.at
 
-    def taken(self, serial: str) -> Sequence[RecoveryRecord]:
+    def actions(self, serial: str) -> Sequence[RecoveryRecord]:
         """Actions of the last 24 hours, oldest first. Reads the store."""
         return self._book.since(self._clock() - timedelta(seconds=DAY_S), serial)
 
-    def moved(self, serial: str, to: str) -> None:
+    def change_serial(self, serial: str, to: str) -> None:
         """Adb lists a phone under another serial from now on."""
-        if (row := self._kept.pop(serial, None)) is not None:
-            self._kept[to] = row
+        if (row := self._quarantines.pop(serial, None)) is not None:
+            self._quarantines[to] = row
         for is_quarantine in (False, True):
             if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
                 self._open[to, is_quarantine] = open_row
@@ -198,7 +198,7 @@ class RecoveryLog:
             self._write(partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
 
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
-        former = self._kept.pop(serial, None)
+        former = self._quarantines.pop(serial, None)
         if former is not None:
             took_s = max(0.0, (self._clock() - former.at).total_seconds())
             over = ActionUnderWay(RecoveryAction.QUARANTINE, DeviceFault(former.fault), former.reason, 0.0)
@@ -214,9 +214,9 @@ class RecoveryLog:
             record = QuarantineRecord(
                 serial, kept.reason, kept.hint, kept.fault.value, kept.rule.value, kept.evidence, at
             )
-            self._kept[serial] = record
+            self._quarantines[serial] = record
         remove = partial(self._book.remove_quarantine, serial)
-        self._write(remove if kept is None else partial(self._book.add_quarantine, self._kept[serial]))
+        self._write(remove if kept is None else partial(self._book.add_quarantine, self._quarantines[serial]))
 
     def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         self._writes.add("steps of recovery", write)
@@ -324,11 +324,11 @@ class RecoveryController:
         """
         agent = require_adopted(self._fleet.find(name))
         self._still_free(agent, force=force)
-        await self.log.promise(agent.serial, reason)
+        await self.log.store_quarantine(agent.serial, reason)
         try:
             self._still_free(require_adopted(self._fleet.find(agent.serial)), force=force)
         except FarmError:
-            self.log.renounce(agent.serial)
+            self.log.restore_quarantine(agent.serial)
             raise
         agent.on_event(m.QuarantineOrdered(reason))
 

@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 20
 # What a daemon opens at its start; farm.db and its reserve have checks of their own.
 STATE_FOLDERS = (
     "", "adb", "adb/.android", "artifacts", "artifacts/partial", "bundles", "bundles/names", "bundles/objects",
-    "bundles/tmp", "dark-ports", "keys", "logs", "work", "work/attempts", "work/cache",
+    "bundles/tmp", "ports-off", "keys", "logs", "work", "work/attempts", "work/cache",
 )  # fmt: skip
 STATE_FILES = (
     "lock", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/server.log", "adb/tunnels.json",

@@ -164,7 +164,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         probed_s_ago=None if view.read_at is None else max(0.0, (datetime.now(UTC) - view.read_at).total_seconds()),
         beside=others,
         busy_beside={other: holder for other in others if (holder := fleet.recovery.holder(other))},
-        actions=await log.in_thread(log.taken, view.serial),
+        actions=await log.in_thread(log.actions, view.serial),
         quarantined_at=log.quarantined_at(view.serial),
         story=agent.story,
         now_s=now_s,

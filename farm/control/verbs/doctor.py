@@ -174,9 +174,9 @@ def _uhubctl(ports: Sequence[PortStatus], error: PowerError | None, views: Seque
     if beyond:
         fix = "move them to a hub that uhubctl lists, or name their switch: [power.hub] in docs/configuration.md"
         yield Diagnosis(USB_POWER, WARN, f"{_names(beyond)}: their hub cannot switch its ports one by one", fix)
-    dark = {(port.hub, port.port) for port in ports if not port.powered}
+    unpowered = {(port.hub, port.port) for port in ports if not port.powered}
     for view in views:
-        if view.place and (view.place.hub.removeprefix("usb"), view.place.port) in dark:
+        if view.place and (view.place.hub.removeprefix("usb"), view.place.port) in unpowered:
             where = f"-l {view.place.hub.removeprefix('usb')} -p {view.place.port}"
             yield Diagnosis(USB_POWER, WARN, f"the port of {view.name} has no power", f"uhubctl {where} -a on")
 

@@ -154,7 +154,7 @@ class SerialMigration:
         self._moved(old.serial, agent.serial)
         self._fleet.registry.save_soon(replace(old, serial=agent.serial), instead_of=old.serial)
         self._fleet.spawn(self._fleet.batteries.moved(old.serial, agent.serial), f"battery of {agent.name}")
-        self._fleet.recovery.log.moved(old.serial, agent.serial)
+        self._fleet.recovery.log.change_serial(old.serial, agent.serial)
         agent.inherit(former.state, old.name)
         agent.on_event(m.ServiceChanged(Service(old.service)))
 
@@ -182,7 +182,7 @@ class SerialMigration:
         self._fleet.spawn(self._trade_batteries(agent.serial, former.serial), f"battery of {old.name}")
         aside = f"{agent.serial} (traded)"
         for serial, to in ((agent.serial, aside), (former.serial, agent.serial), (aside, former.serial)):
-            self._fleet.recovery.log.moved(serial, to)
+            self._fleet.recovery.log.change_serial(serial, to)
         self._fleet.device_views.move_away(agent.serial)
         self._fleet.device_views.move_away(former.serial)
         agent.server, former.server = former.server, agent.server

@@ -22,7 +22,7 @@ from farm.model.device import UsbPlace
 
 PROGRAM = "uhubctl"
 VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may switch it on again within a second
-DARK_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
+OFF_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
 _KILLED_S = 2.0  # a program that hangs in a USB driver does not die: it is not waited for
 _LOOK_S = 0.1
@@ -215,10 +215,10 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
     """
     try:
         await power.off(place)
-        dark_at = time.monotonic()
-        while listed() and time.monotonic() < dark_at + GONE_S:  # noqa: ASYNC110 (a port has no event)
+        off_at = time.monotonic()
+        while listed() and time.monotonic() < off_at + GONE_S:  # noqa: ASYNC110 (a port has no event)
             await asyncio.sleep(_LOOK_S)
-        await asyncio.sleep(max(0.0, dark_at + DARK_S - time.monotonic()))
+        await asyncio.sleep(max(0.0, off_at + OFF_S - time.monotonic()))
     finally:
         back = asyncio.create_task(power.on(place), name=f"power on {place.path}")
         try:

@@ -14,7 +14,7 @@ from farm.devices.power.power_rules import PowerConfig
 from farm.model.device import UsbPlace, hubs_above, parse_place
 
 REFUSED_S = 600.0  # a hub that hung or was replugged may obey again: the next one to need it asks it
-RELIGHT_EVERY_S = 30.0  # a phone without power is empty in hours, and a call of uhubctl is cheap
+RESTORE_EVERY_S = 30.0  # a phone without power is empty in hours, and a call of uhubctl is cheap
 
 log = logging.getLogger(__name__)
 
@@ -24,24 +24,24 @@ class Switchboard:
 
     Args:
         config: `[power]`.
-        dark: a folder that remembers which ports farm has switched off, for a daemon after one that was killed.
+        notes: a folder with a file for each port that farm has switched off, for a daemon after one that was killed.
         monotonic: seconds.
     """
 
     def __init__(
         self,
         config: PowerConfig | None = None,
-        dark: Path | None = None,
+        notes: Path | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config or PowerConfig()
-        self._dark = dark
+        self._notes = notes
         self._monotonic = monotonic
         self.uhubctl = Uhubctl(self._config.uhubctl, self._config.timeout_s)
         self._refused: dict[UsbPlace, tuple[str, float]] = {}  # what a port's switch said last, and when
         self._off: set[UsbPlace] = set()  # a power cycle under way will switch them on
-        self._unlit: dict[UsbPlace, PowerError] = {}  # why they could not be switched on
+        self._failed: dict[UsbPlace, PowerError] = {}  # why ports could not be switched on again
         self._turns: defaultdict[UsbPlace, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def why_not(self, place: UsbPlace | None, *, ordered: bool = False) -> str:
@@ -75,10 +75,10 @@ class Switchboard:
 
     def problems(self) -> list[str]:
         """Ports that may be without power because farm could not switch them on again."""
-        again = f"tried again every {RELIGHT_EVERY_S:g} s"
+        again = f"tried again every {RESTORE_EVERY_S:g} s"
         return [
             f"port {place.path} may have no power: {error.message}; {again} ({error.hint})"
-            for place, error in sorted(self._unlit.items(), key=lambda each: each[0].path)
+            for place, error in sorted(self._failed.items(), key=lambda each: each[0].path)
         ]
 
     async def off(self, place: UsbPlace) -> None:
@@ -97,26 +97,26 @@ class Switchboard:
         """See `PowerSwitch`. What fails is tried again by `run`."""
         try:
             async with self._turns[place]:
-                await self._light(place)
+                await self._switch_on(place)
         finally:
             self._off.discard(place)
 
     async def run(self) -> None:
         """Until cancelled: switch on ports that farm, or a daemon before this one, left switched off."""
         while True:
-            await self.relight()
+            await self.restore_power()
             self.uhubctl.find()  # it may be installed any day
-            await asyncio.sleep(RELIGHT_EVERY_S)
+            await asyncio.sleep(RESTORE_EVERY_S)
 
-    async def relight(self) -> None:
+    async def restore_power(self) -> None:
         """Try once to switch on every port that was left without power. Never raises."""
-        for place in sorted({*self._noted(), *self._unlit}, key=lambda each: each.path):
-            known = self._unlit.get(place)
+        for place in sorted({*self._noted(), *self._failed}, key=lambda each: each.path):
+            known = self._failed.get(place)
             try:
                 async with self._turns[place]:
                     if place in self._off:
                         continue
-                    await self._light(place)
+                    await self._switch_on(place)
                 log.warning("port %s was left without power: it has it again", place.path)
             except PowerError as error:
                 if known is None or known.message != error.message:
@@ -124,38 +124,38 @@ class Switchboard:
             except Exception:
                 log.exception("port %s: a bug in farm while its power was switched on", place.path)
 
-    async def _light(self, place: UsbPlace) -> None:
+    async def _switch_on(self, place: UsbPlace) -> None:
         try:
             await self._switch_of(place).on(place)
         except PowerError as error:
-            self._unlit[place] = error
+            self._failed[place] = error
             raise
-        self._unlit.pop(place, None)
-        if self._dark is None:
+        self._failed.pop(place, None)
+        if self._notes is None:
             return
         try:
-            (self._dark / place.path).unlink(missing_ok=True)
+            (self._notes / place.path).unlink(missing_ok=True)
         except OSError as error:
             log.warning("port %s has power, but its note stays: %s", place.path, error)
 
     def _note(self, place: UsbPlace) -> None:
-        if self._dark is None:
+        if self._notes is None:
             return
         try:
-            self._dark.mkdir(parents=True, exist_ok=True)
-            (self._dark / place.path).touch()
+            self._notes.mkdir(parents=True, exist_ok=True)
+            (self._notes / place.path).touch()
         except OSError as error:
             raise PowerError(
                 f"port {place.path} keeps its power: that it is off could not be noted ({error.strerror})",
-                hint=f"a daemon that is killed meanwhile would leave it dark; look at {self._dark}: df, ls -ld",
+                hint=f"a daemon that is killed meanwhile would leave it off; look at {self._notes}: df, ls -ld",
                 evidence=str(error),
             ) from error
 
     def _noted(self) -> set[UsbPlace]:
-        if self._dark is None:
+        if self._notes is None:
             return set()
         try:
-            return {place for path in self._dark.iterdir() if (place := parse_place(path.name)) is not None}
+            return {place for path in self._notes.iterdir() if (place := parse_place(path.name)) is not None}
         except FileNotFoundError:
             return set()
         except OSError as error:

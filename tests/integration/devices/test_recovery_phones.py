@@ -124,4 +124,4 @@ async def test_a_session_that_breaks_before_the_killed_adb_server_is_missed_cost
         r.phones.plug("*")
         await r.until(Life.READY, count=len(phones))
         assert r.actions(mark) == []
-        assert not r.fleet.recovery.log.taken(view.serial)
+        assert not r.fleet.recovery.log.actions(view.serial)

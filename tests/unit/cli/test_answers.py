@@ -16,6 +16,7 @@ from farm.common.durations import many
 from farm.common.errors import UserError
 from farm.common.events import Event
 from farm.compiler.records import RecordReading, RecordSet
+from farm.config import FarmConfig
 from farm.kinds.tune.summary import task_lines
 
 AT = datetime(2026, 11, 20, 15, 19, 56, tzinfo=UTC)
@@ -102,13 +103,16 @@ def test_doctor_names_only_servers_that_may_hold_usb_phones_and_tells_nobody_to_
     assert list(host.other_adb("tcp:5037")) == []
 
 
-def test_doctor_names_the_running_daemons_toolchain():
+def test_doctor_names_the_running_daemons_toolchain(monkeypatch):
     own, told = (
         doctor.Diagnosis("toolchain default", doctor.DoctorVerdict.OK, path) for path in ("/usr/bin", "/opt/farm")
     )
-    adb = doctor.Diagnosis("adb", doctor.DoctorVerdict.OK, "")
-    assert doctor.current([adb, own, told]) == [adb, told]
-    assert doctor.current([own, adb]) == [own, adb]
+    for name in ("linkers", "clock", "tools", "units"):
+        monkeypatch.setattr(host, name, lambda *_: ())
+    monkeypatch.setattr(host, "toolchains", lambda _: [own])
+    for of_daemon, shown in (([told], told), ([], own)):
+        monkeypatch.setattr(doctor, "_daemon", lambda _, found=of_daemon: found)
+        assert [each for each in doctor.checks(FarmConfig()) if each.check == own.check] == [shown]
 
 
 ROW = {"name": "new", "hash": "ab" * 32, "abi": "arm64-v8a", "files": [], "reason": "", "phones": 1, "of": 4}

@@ -37,11 +37,11 @@ async def test_hubs_that_switch_and_phones_that_are_well_placed(tmp_path: Path) 
     assert (finding.verdict, finding.detail) == ("ok", "uhubctl switches 1-4 (2 ports)")
 
 
-async def test_a_port_left_dark_and_a_phone_beyond_the_hubs(tmp_path: Path) -> None:
-    _, beyond, dark = await look(tmp_path, TEXT, view("a", "1-4.2"), view("b", "1-5.1"))
+async def test_a_port_without_power_and_a_phone_beyond_the_hubs(tmp_path: Path) -> None:
+    _, beyond, unpowered = await look(tmp_path, TEXT, view("a", "1-4.2"), view("b", "1-5.1"))
     assert beyond.detail == "b: their hub cannot switch its ports one by one"
     assert "[power.hub]" in beyond.fix
-    assert (dark.detail, dark.fix) == ("the port of a has no power", "uhubctl -l 1-4 -p 2 -a on")
+    assert (unpowered.detail, unpowered.fix) == ("the port of a has no power", "uhubctl -l 1-4 -p 2 -a on")
 
 
 async def test_no_hub_can_switch(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ class SlowSwitch:
 
 async def test_a_power_cycle_takes_as_long_as_its_switch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CleanupTasks.add, "__defaults__", (0.01,))  # its limit_s
-    monkeypatch.setattr("farm.devices.power.power.DARK_S", 0.0)
+    monkeypatch.setattr("farm.devices.power.power.OFF_S", 0.0)
     away = LifecycleState(Life.OFFLINE, adopted=True, identified=True, generation=5)
     async with agent_of(for_ever, away, SlowSwitch()) as (agent, _):
         agent.place = UsbPlace("1-4", 2, "1-4.2")

@@ -270,53 +270,53 @@ def test_whom_a_cut_hurts() -> None:
     assert Switchboard(outlet).hurt(PLACE, where) == ("a", "c")
 
 
-async def test_a_port_that_a_killed_daemon_left_dark_gets_its_power_back(tmp_path: Path) -> None:
-    config, dark = PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "dark"
-    await Switchboard(config, dark).off(PLACE)
-    (dark / "no place").touch()
-    after = Switchboard(config, dark)
-    await after.relight()
+async def test_a_port_that_a_killed_daemon_left_off_gets_its_power_back(tmp_path: Path) -> None:
+    config, notes = PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "ports-off"
+    await Switchboard(config, notes).off(PLACE)
+    (notes / "no place").touch()
+    after = Switchboard(config, notes)
+    await after.restore_power()
     assert not (tmp_path / "off").exists()
-    assert [path.name for path in dark.iterdir()] == ["no place"]
+    assert [path.name for path in notes.iterdir()] == ["no place"]
     calls = (tmp_path / "calls").read_text()
-    await after.relight()
+    await after.restore_power()
     assert (tmp_path / "calls").read_text() == calls
 
 
-async def test_a_dark_port_that_stays_dark_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
-    (tmp_path / "dark").mkdir()
-    (tmp_path / "dark" / PLACE.path).touch()
-    await Switchboard(PowerConfig(uhubctl=str(tmp_path / "none")), tmp_path / "dark").relight()
-    assert (tmp_path / "dark" / PLACE.path).exists()
+async def test_a_port_without_power_that_stays_so_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "ports-off").mkdir()
+    (tmp_path / "ports-off" / PLACE.path).touch()
+    await Switchboard(PowerConfig(uhubctl=str(tmp_path / "none")), tmp_path / "ports-off").restore_power()
+    assert (tmp_path / "ports-off" / PLACE.path).exists()
 
 
 async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path: Path) -> None:
     broken = HUB.replace("LAG", "touch $here/off;").replace("*'-a on')", "*'-a on') [ ! -f $here/broken ] || exit 3;")
-    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, broken)), tmp_path / "dark")
+    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, broken)), tmp_path / "ports-off")
     await board.off(PLACE)
-    await board.relight()
+    await board.restore_power()
     assert board.problems() == []
     assert (tmp_path / "off").exists()  # it is off for a moment: whoever wanted that lights it
     (tmp_path / "broken").touch()
     with pytest.raises(PowerError):
         await board.on(PLACE)
     assert PLACE.path in board.problems()[0]
-    await board.relight()
+    await board.restore_power()
     assert len(board.problems()) == 1
     (tmp_path / "broken").unlink()
-    await board.relight()
+    await board.restore_power()
     assert board.problems() == []
     assert not (tmp_path / "off").exists()
-    assert not list((tmp_path / "dark").iterdir())
+    assert not list((tmp_path / "ports-off").iterdir())
 
 
-async def test_dark_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "RELIGHT_EVERY_S", 0.01)
+async def test_switched_off_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "RESTORE_EVERY_S", 0.01)
     body = "[ -f $here/mended ] || exit 3\n" + HUB
-    (tmp_path / "dark").mkdir()
-    (tmp_path / "dark" / PLACE.path).touch()
+    (tmp_path / "ports-off").mkdir()
+    (tmp_path / "ports-off" / PLACE.path).touch()
     (tmp_path / "off").touch()
-    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, body)), tmp_path / "dark")
+    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, body)), tmp_path / "ports-off")
     running = asyncio.create_task(board.run())
     await until(board.problems)
     (tmp_path / "mended").touch()
@@ -326,9 +326,11 @@ async def test_dark_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch:
 
 
 async def test_a_full_disk_is_told_as_a_switch_that_cannot(tmp_path: Path) -> None:
-    (tmp_path / "dark").write_text("not a folder")
-    board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "dark")
-    await board.relight()
+    (tmp_path / "ports-off").write_text("not a folder")
+    board = Switchboard(
+        PowerConfig(uhubctl=fake(tmp_path, HUB.replace("LAG", "touch $here/off;"))), tmp_path / "ports-off"
+    )
+    await board.restore_power()
     with pytest.raises(PowerError, match="keeps its power") as caught:
         await board.off(PLACE)
     assert "df" in caught.value.hint
@@ -342,11 +344,11 @@ class Switch:
     def __init__(self, *, broken: bool = False) -> None:
         self.done: list[str] = []
         self.broken = broken
-        self.dark = asyncio.Event()
+        self.is_off = asyncio.Event()
 
     async def off(self, place: UsbPlace) -> None:
         self.done.append(f"off {place.path}")
-        self.dark.set()
+        self.is_off.set()
         if self.broken:
             raise PowerError("it sparks")
 
@@ -356,7 +358,7 @@ class Switch:
 
 
 async def test_a_cycle_waits_until_adb_has_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "DARK_S", 0.0)
+    monkeypatch.setattr(power, "OFF_S", 0.0)
     monkeypatch.setattr(power, "_LOOK_S", 0.001)
     switch, looks = Switch(), iter([True, True, False])
     await cycle(switch, PLACE, lambda: next(looks))
@@ -374,7 +376,7 @@ async def test_power_comes_back_when_cutting_failed() -> None:
 async def test_power_comes_back_when_nobody_waits_any_more() -> None:
     switch = Switch()
     task = asyncio.create_task(cycle(switch, PLACE, lambda: True))
-    await switch.dark.wait()
+    await switch.is_off.wait()
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -75,7 +75,7 @@ async def test_each_action_is_told_and_kept_with_its_end(desk: Callable[[], Desk
         ("recovery.ended", "failed"),
         ("recovery.action", "reboot"),
     ]
-    reap, reboot = first.log.taken("S1")
+    reap, reboot = first.log.actions("S1")
     assert (reap.action, reap.outcome, reap.took_s, reap.detail) == ("reap", "failed", 1.0, "pid 7 survives SIGKILL")
     assert (reboot.action, reboot.fault, reboot.outcome) == ("reboot", "stuck", None)
 
@@ -89,7 +89,7 @@ async def test_a_restart_refills_no_budget_and_ends_what_was_under_way(desk: Cal
     await second.log.close()
     remembered = second.log.remembered("S1", LifecycleState(adopted=True))
     assert budgets_left(remembered.progress, 0.0, RecoveryContext())[RecoveryAction.REBOOT] == 2
-    assert [each.outcome for each in second.log.taken("S1")] == ["failed", ActionOutcome.CUT]
+    assert [each.outcome for each in second.log.actions("S1")] == ["failed", ActionOutcome.CUT]
     assert (
         budgets_left(second.log.remembered("S2", LifecycleState()).progress, 0.0, RecoveryContext())[
             RecoveryAction.REBOOT
@@ -146,12 +146,12 @@ async def test_a_promised_quarantine_is_refused_where_it_cannot_be_kept(
     first = desk()
     free, _ = fail(first, monkeypatch)
     with pytest.raises(StoreWriteError):
-        await first.log.promise("S1", "it smokes")
+        await first.log.store_quarantine("S1", "it smokes")
     free()
-    await first.log.promise("S1", "it smokes")
+    await first.log.store_quarantine("S1", "it smokes")
     kept = desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine
     assert kept is not None
-    first.log.renounce("S1")
+    first.log.restore_quarantine("S1")
     await first.log.close()
     assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
 
@@ -211,7 +211,7 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     second.on_event(m.PlainEvent.RELEASED)
     await second.log.close()
     assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
-    (row,) = second.log.taken("S1")
+    (row,) = second.log.actions("S1")
     assert (row.action, row.outcome, row.took_s) == ("quarantine", "mended", 7200.0)
 
 
@@ -227,7 +227,7 @@ async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable
     second.log.begin()
     await second.log.close()
     assert first.store.recoveries.quarantined() == ()
-    assert [each.outcome for each in second.log.taken("S1")] == [ActionOutcome.CUT]
+    assert [each.outcome for each in second.log.actions("S1")] == [ActionOutcome.CUT]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -236,14 +236,14 @@ async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(
 ) -> None:
     first = desk()
     first.on_event(m.QuarantineOrdered("screen cracked"))
-    first.log.moved("S1", "10.0.0.7:5555")
+    first.log.change_serial("S1", "10.0.0.7:5555")
     await first.log.close()
     second = desk() if restarted else first
     kept = first.life.state
     second.log.begin()
     second.log.recovery_changed("10.0.0.7:5555", "pixel", kept, replace(kept, quarantine=None))
     await second.log.close()
-    (row,) = second.log.taken("10.0.0.7:5555")
+    (row,) = second.log.actions("10.0.0.7:5555")
     assert (row.action, row.outcome, row.detail) == ("quarantine", "mended", "released")
     assert second.store.recoveries.open_quarantines() == ()
 
@@ -253,7 +253,7 @@ async def test_which_bundle_worked_is_remembered_and_all_of_it_moves_with_the_ph
     first.life = Lifecycle(LifecycleState(Life.CHECKING, adopted=True, identified=True, generation=4, bundle="b2"))
     first.on_event(m.CheckPassed(4))
     first.on_event(m.QuarantineOrdered("screen cracked"))
-    first.log.moved("S1", "10.0.0.7:5555")
+    first.log.change_serial("S1", "10.0.0.7:5555")
     await first.log.close()
     second = desk()
     moved = second.log.remembered("10.0.0.7:5555", LifecycleState(adopted=True))

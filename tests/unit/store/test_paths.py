@@ -56,7 +56,7 @@ def test_a_folder_in_place_of_a_file(places, name):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
-@pytest.mark.parametrize("name", ["", "adb", "logs", "keys/server.key", "dark-ports"])
+@pytest.mark.parametrize("name", ["", "adb", "logs", "keys/server.key", "ports-off"])
 def test_what_belongs_to_another_user(places, name):
     code = "import os, sys; from pathlib import Path; from farm.store.files import check_paths\n"
     for path in (places[0], *takewhile(lambda each: each != Path(tempfile.gettempdir()), places[0].parents)):
