@@ -255,7 +255,7 @@ def test_a_value_that_something_else_wrote_into_history_is_told_to_who_reads_it(
 
 
 WRONG = [
-    ("labels", "[]", "device.labels: '[]' is not the JSON of its column: it is no object (row serial='S2')"),
+    ("labels", "[]", "device.labels: '[]' is not the JSON of its column: it is no object"),
     ("health_at", 1e300, "device.health_at: 1e+300 is no time: "),
 ]
 
@@ -270,7 +270,7 @@ async def test_a_value_that_farm_did_not_write_is_named_with_its_place(store, co
     with raises_code(Code.STORE_READ_FAILED) as caught:
         store.devices.all()
     assert told in caught.value.message
-    assert "(row serial='S2')" in caught.value.message
+    assert "serial='S2')" in caught.value.message
     (finding,) = check(store.database.engine).findings
     assert finding.startswith(told)
     if store.path is not None:
@@ -278,4 +278,4 @@ async def test_a_value_that_farm_did_not_write_is_named_with_its_place(store, co
         with raises_code(Code.DATABASE_UNUSABLE) as caught:
             Store.open(store.path)
         assert told in caught.value.evidence
-        assert "(row serial='S2')" in caught.value.evidence
+        assert "serial='S2')" in caught.value.evidence
