@@ -7,9 +7,9 @@ a candidate stands beside what building one here takes.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -45,7 +45,7 @@ async def _builders(context: Context) -> list[Figure]:
         with FakeRun(farm) as tuning:
             rate, cpu_s = await asyncio.to_thread(_rate, tuning, host)
             context.say("all builders are killed")
-            lost, ended_s = await asyncio.to_thread(_kill, tuning, [each.pid for each in started])
+            lost, ended_s = await asyncio.to_thread(_kill, tuning, started)
     return [
         Figure("candidates", rate, "1/s", goal=f"at least {GOAL_PER_S:g}", ok=rate >= GOAL_PER_S),
         Figure("candidates without exactly one answer, all builders killed", lost, "", goal="0", ok=lost == 0),
@@ -73,7 +73,7 @@ def _rate(tuning: FakeRun, host: psutil.Process) -> tuple[float, float]:
     return MEASURED / took_s, used_s / MEASURED
 
 
-def _kill(tuning: FakeRun, pids: list[int]) -> tuple[int, float]:
+def _kill(tuning: FakeRun, builders: Sequence[BaseProcess]) -> tuple[int, float]:
     """How many candidates had no answer, and when the last one had its."""
     while len(tuning.answers) < tuning.ordered:
         tuning.read()
@@ -83,8 +83,8 @@ def _kill(tuning: FakeRun, pids: list[int]) -> tuple[int, float]:
     wanted = first + tuning.slots
     time.sleep(BUILD_S / 2)  # they are under way
     killed_s = time.monotonic()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    for each in builders:
+        each.kill()
     while len(tuning.answers) < wanted and time.monotonic() - killed_s < 10 * GOAL_LOCAL_S:
         tuning.read()
     return wanted - len(tuning.answers), time.monotonic() - killed_s

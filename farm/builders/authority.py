@@ -42,11 +42,9 @@ class Member:
     """A builder that has a certificate."""
 
     serial: int
-    joined_at: str  # ISO 8601
-    removed_at: str = ""
+    removed_at: str = ""  # ISO 8601, as the next
     built: int = 0
     seen_at: str = ""  # the latest heartbeat of any process with that certificate
-    slots: int = 0  # as it was connected last
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -120,7 +118,7 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UserError("the builder's key is of another kind", hint="is it the same release of farm?")
         certificate = _signed(name, key, self._key, self._certificate.subject, BUILDER_LIFE)
-        members = {**self.members.builders, name: Member(certificate.serial_number, _now().isoformat())}
+        members = {**self.members.builders, name: Member(certificate.serial_number)}
         tokens = {**self.members.tokens, digest: replace(token, used_by=name)}
         self._keep(replace(self.members, tokens=tokens, builders=members))
         return certificate.public_bytes(_PEM)
@@ -138,11 +136,11 @@ class Authority:
         self._keep(replace(self.members, builders=members, revoked=(*self.members.revoked, member.serial)))
         self._write_crl()
 
-    def note(self, name: str, *, built: int, slots: int, versions: dict[str, str]) -> None:
+    def note(self, name: str, *, built: int, versions: dict[str, str], seen_at: str) -> None:
         """What a builder that is connected, or was until now, has done; written with the next change."""
         if (member := self.members.builders.get(name)) is not None:
             self.members.builders[name] = replace(
-                member, built=member.built + built, slots=slots, versions=versions, seen_at=_now().isoformat()
+                member, built=member.built + built, versions=versions, seen_at=seen_at
             )
 
     def save(self) -> None:

@@ -6,7 +6,6 @@ Each order of a run ends once, with a library or with the word that there is non
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import socket
 import time
@@ -15,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from distributed import Client, KilledWorker, Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
-from farm.builders.table_policy import Builder, BuilderTable, blame, checked, grant, must_be_alone
+from farm.builders.table_policy import Builder, BuilderTable, blame, checked, must_be_alone
 from farm.builders.worker import FACTS, SLOT, build
 from farm.bundle.model import Abi, Platform
 from farm.common.errors import ProtocolError
@@ -25,8 +25,6 @@ from farm.common.files import SHA256_FORM
 from farm.common.frames import FrameReader, frame
 
 READ_BYTES = 1 << 18
-LOOK_S = 1.0  # between two looks at the builders
-GRACE_S = 0.5  # dask says within it that a builder died; one that left by itself says nothing
 
 Tell = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind, subject and data
 
@@ -37,18 +35,12 @@ class Order:
     """A candidate that a run wants."""
 
     number: Annotated[int, Field(ge=0)]
+    identity: str  # of the builders that may build it
     key: Annotated[str, Field(pattern=SHA256_FORM)]
     target: Any
     abi: Abi
     platform: Platform
     timeout_s: Annotated[float, Field(gt=0, le=3600)]
-
-    def to_wire(self) -> dict[str, Any]:
-        """For a builder, which has places of its own."""
-        return {
-            "key": self.key, "target": self.target, "abi": str(self.abi), "platform": str(self.platform),
-            "timeout_s": self.timeout_s,
-        }  # fmt: skip
 
 
 _ORDER = TypeAdapter(Order)
@@ -68,59 +60,61 @@ class Run:
             self.writer.write(frame(fields, library))
 
 
-class Broker:
+class Broker(SchedulerPlugin):  # type: ignore[misc]
     """The builders of dask's scheduler, and the runs that want them."""
 
-    def __init__(self, scheduler: Scheduler, client: Client, tell: Tell) -> None:
+    def __init__(self, scheduler: Scheduler, tell: Tell) -> None:
+        """`scheduler`: not started yet, so that no builder joins unnoticed."""
         self.table = BuilderTable()
         self.runs: set[Run] = set()
         self.wanted: frozenset[str] = frozenset()  # identities that runs have asked for
-        self._scheduler, self._client, self._tell = scheduler, client, tell
+        self._scheduler, self._tell = scheduler, tell
+        self._client: Client  # from `listen` on
         self._numbers = itertools.count(1)
-        self._gone: dict[Builder, asyncio.Event] = {}
+        self._left: dict[Builder, asyncio.Future[None]] = {}  # of those that are connected
+        scheduler.add_plugin(self)
 
-    async def listen(self, bound: socket.socket) -> asyncio.Server:
-        """Serve runs at a unix socket."""
+    async def listen(self, bound: socket.socket, client: Client) -> asyncio.Server:
+        """Serve runs at a unix socket. `client`: of the scheduler."""
+        self._client = client
         return await asyncio.start_unix_server(self._serve, sock=bound)
 
-    def look(self) -> None:
-        """Bring the table up to date with dask's scheduler, and tell runs how many slots they have."""
-        workers = self._scheduler.workers
-        for address in self.table.builders.keys() - workers.keys():
-            builder = self.table.builders.pop(address)
-            self._gone.pop(builder).set()
-            self._tell("builder.left", builder.name, {"built": builder.built, "reason": builder.aside})
-        for address, worker in workers.items():
-            builder = self.table.builders.get(address) or self._joined(worker)
-            # dask's clock is the wall's.
-            builder.seen_s = time.monotonic() - max(0.0, time.time() - worker.last_seen)
-        for run in self.runs:
-            run.send({"slots": self._granted(run)})
-
-    async def keep_looking(self) -> None:
-        """For ever."""
-        while True:
-            self.look()
-            await asyncio.sleep(LOOK_S)
-
-    async def disconnect(self, builder: Builder) -> None:
-        """End the connection of a builder."""
-        await self._scheduler.remove_worker(builder.address, stimulus_id="farm", expected=True)
-        self.look()
-
-    def _joined(self, worker: Any) -> Builder:
-        slots = int(worker.resources.get(SLOT, 0))
-        versions = {name: str(value) for name, value in (worker.extra.get(FACTS) or {}).items()}
-        identities = frozenset(worker.resources) - {SLOT}
-        builder = Builder(str(worker.name), worker.address, slots, identities, versions, time.monotonic())
-        self.table.builders[worker.address] = builder
-        self._gone[builder] = asyncio.Event()
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Dask's scheduler has a new worker, of that address."""
+        joined = scheduler.workers[worker]
+        slots = int(joined.resources.get(SLOT, 0))
+        versions = {name: str(value) for name, value in (joined.extra.get(FACTS) or {}).items()}
+        identities = frozenset(joined.resources) - {SLOT}
+        builder = Builder(str(joined.name), worker, slots, identities, versions, time.monotonic())
+        self.table.builders[worker] = builder
+        self._left[builder] = asyncio.get_running_loop().create_future()
         self._tell("builder.joined", builder.name, {"slots": slots, **versions})
-        return builder
+        self.grant_slots()
 
-    def _granted(self, run: Run) -> int:
-        runs = sum(each.identity == run.identity for each in self.runs)
-        return grant(self.table.slots(run.identity, time.monotonic()), runs)
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:  # noqa: ARG002
+        """It has one less; its tasks have failed already if it was killed."""
+        builder = self.table.builders.pop(worker)
+        self._left.pop(builder).set_result(None)
+        self._tell("builder.left", builder.name, {"built": builder.built, "reason": builder.aside})
+        self.grant_slots()
+
+    def note_heartbeats(self) -> None:
+        """Take over from dask when each builder was seen last."""
+        for address, builder in self.table.builders.items():
+            seen = self._scheduler.workers[address].last_seen  # by the wall's clock
+            builder.seen_s = time.monotonic() - max(0.0, time.time() - seen)
+
+    def grant_slots(self) -> None:
+        """Tell each run how many candidates it may have at builders."""
+        now_s, identities = time.monotonic(), [run.identity for run in self.runs]
+        for run in self.runs:
+            run.send({"slots": self.table.grant(run.identity, identities, now_s)})
+
+    async def remove(self, certificate: str) -> None:
+        """End the connections of all builders with the certificate of that name."""
+        for each in [each for each in self.table.builders.values() if each.certificate == certificate]:
+            each.aside = "removed"
+            await self._scheduler.remove_worker(each.address, stimulus_id="farm", expected=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         run = Run(writer)
@@ -138,83 +132,81 @@ class Broker:
             for order in run.orders.values():
                 order.cancel()
             writer.close()
+            self.grant_slots()
 
     def _take(self, run: Run, fields: Mapping[str, Any], module: bytes) -> None:
-        if "identity" in fields:
-            run.identity = str(fields["identity"])
-            self.wanted |= {run.identity}
-            run.send({"slots": self._granted(run)})
+        if "number" in fields:
+            order = _ORDER.validate_python(fields)
+            task = run.orders[order.number] = asyncio.create_task(self._fill(run, order, module))
+            task.add_done_callback(lambda _: run.orders.pop(order.number, None))
         elif "cancel" in fields:
             if (under_way := run.orders.get(fields["cancel"])) is not None:
                 under_way.cancel()
         else:
-            order = _ORDER.validate_python(fields)
-            task = run.orders[order.number] = asyncio.create_task(self._fill(run, order, module))
-            task.add_done_callback(lambda _: run.orders.pop(order.number, None))
+            run.identity = str(fields.get("identity", ""))
+            self.wanted |= {run.identity}
+            self.grant_slots()
 
     async def _fill(self, run: Run, order: Order, module: bytes) -> None:
-        """Have builders build a candidate, one after the other while they die of it."""
+        """Have builders build a candidate, one after the other while they leave or die of it."""
         killed: list[str] = []
         while not (why := blame(killed)):
             alone = must_be_alone(killed)
-            builder = self.table.choose(run.identity, time.monotonic(), alone=alone)
+            builder = self.table.choose(order.identity, time.monotonic(), alone=alone)
             if builder is None:
                 break
             try:
-                library = await self._try(builder, run.identity, order, module, alone=alone)
+                library = await self._try(builder, order, module, alone=alone)
             except KilledWorker:
                 killed.append(builder.name)
-                self.look()  # dask knows already that it is gone
                 continue
-            run.send({"number": order.number}, library)
-            return
+            if library or builder in self._left:
+                run.send({"number": order.number}, library)
+                return
         if why:
             self._tell("builder.killed", order.key[:12], {"builders": killed})
         run.send({"number": order.number, "blame": why})
 
-    async def _try(self, builder: Builder, identity: str, order: Order, module: bytes, *, alone: bool) -> bytes:
-        """A builder's library; b"": it has none.
+    async def _try(self, builder: Builder, order: Order, module: bytes, *, alone: bool) -> bytes:
+        """A builder's library; b"": it has none, or left.
 
         Raises:
             KilledWorker: it died with it.
         """
         key = f"build-{next(self._numbers)}"
         future = self._client.submit(
-            build, order.to_wire(), module, key=key, workers=[builder.address], allow_other_workers=False, retries=0,
-            pure=False, resources={identity: 1, SLOT: builder.slots if alone else 1},
+            build, _ORDER.dump_python(order, mode="json"), module, key=key, workers=[builder.address],
+            allow_other_workers=False, retries=0, pure=False,
+            resources={order.identity: 1, SLOT: builder.slots if alone else 1},
         )  # fmt: skip
         builder.running.add(key)
         try:
-            answer = await self._answer(future, self._gone[builder])
-        except (KilledWorker, asyncio.CancelledError):
+            answer = await self._answer(future, self._left[builder])
+        except KilledWorker:
             raise
         except Exception as error:  # noqa: BLE001 - what a builder's own code raises, or what cannot be unpickled
             answer = {"key": order.key, "error": f"{type(error).__name__}: {error}", "host_fault": True}
         finally:
             builder.running.discard(key)
-            builder.reserved = builder.reserved and not alone
+            if alone:
+                builder.reserved = False
             future.release()
-        if answer is None:
-            return b""
-        found = checked(answer, order.key, order.abi)
-        if found.library:
+        library, fault = checked(answer, order.key, order.abi)
+        if library:
             builder.succeeded()
-        elif found.fault and builder.failed(found.why):
+        elif fault and builder in self._left and builder.failed(fault):
             self._tell("builder.aside", builder.name, {"reason": builder.aside})
-        return found.library
+            self.grant_slots()
+        return library
 
-    async def _answer(self, future: Any, gone: asyncio.Event) -> Any:
+    async def _answer(self, future: Any, left: asyncio.Future[None]) -> Any:
         """What the builder answered; None: it left by itself."""
         answered = asyncio.ensure_future(future.result())
-        left = asyncio.create_task(gone.wait())
         try:
             await asyncio.wait({answered, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not answered.done():
-                await asyncio.wait({answered}, timeout=GRACE_S)
-            return answered.result() if answered.done() else None
+            task = self._scheduler.tasks.get(future.key)
+            if not answered.done() and (task is None or task.state != "erred"):
+                return None
+            return await answered
         finally:
-            for each in (answered, left):
-                each.cancel()
-            if not answered.done():
-                with contextlib.suppress(Exception):
-                    await future.cancel()
+            answered.cancel()

@@ -28,7 +28,7 @@ from farm.common.files import write_durably
 from farm.common.frames import MAX_LINE_BYTES, FrameReader, frame
 
 LIMIT_S = 10.0
-_BROKEN = (OSError, TimeoutError, ValueError, ProtocolError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+_BROKEN = (OSError, ValueError, ProtocolError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 KEY, CERTIFICATE, AUTHORITY, FACTS = "builder.key", "builder.pem", "ca.pem", "builder.json"
 
 
@@ -38,7 +38,6 @@ class Membership:
 
     name: str
     scheduler: str  # tls://HOST:PORT
-    farm: str  # the host's release
 
 
 def join(token: BuilderToken, name: str, folder: Path) -> Membership:
@@ -70,7 +69,7 @@ def join(token: BuilderToken, name: str, folder: Path) -> Membership:
         ) from error
     if "error" in answer:
         raise UserError(str(answer["error"]), hint=str(answer.get("hint", "")))
-    found = Membership(name, f"tls://{token.host}:{answer['port']}", answer["farm"])
+    found = Membership(name, f"tls://{token.host}:{answer['port']}")
     authority, certificate = answer["authority"].encode(), answer["certificate"].encode()
     facts = json.dumps(asdict(found)).encode()
     try:
@@ -142,7 +141,7 @@ class JoinServer:
                     answer = {"error": error.message, "hint": error.hint}
                 writer.write(frame(answer))
                 await writer.drain()
-        with contextlib.suppress(OSError, TimeoutError):
+        with contextlib.suppress(OSError):
             writer.close()
             await writer.wait_closed()
 
@@ -159,5 +158,4 @@ class JoinServer:
             "certificate": certificate.decode(),
             "authority": self._authority.path("ca.pem").read_text(),
             "port": self._port(),
-            "farm": __version__,
         }

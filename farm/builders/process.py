@@ -10,10 +10,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from farm.common.durations import BackOff
 from farm.common.errors import HostError, ProtocolError, UserError
 from farm.common.events import EventLog
 from farm.common.frames import FrameReader, frame
@@ -23,37 +23,35 @@ from farm.config.consistency import address_of
 from farm.control.callers import Role
 from farm.control.verbs import VerbGroup, verb
 
-AGAIN_S = (1.0, 30.0)  # between two starts of a process that ends: at first, at most
+BACK_OFF = BackOff(1.0, 30.0)  # between two starts of a process that ends
 ANSWER_S = 10.0
+SERVER = "farm.builders.server"
 READ_BYTES = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class BuilderPlaces:
-    """Where the process finds its files and where runs find it."""
-
-    folder: Path
-    socket: Path
-    gid: int | None  # of the workers, when they are another user
 
 
 class BuildersProcess:
     """The process. `run` keeps it running until it is cancelled."""
 
-    def __init__(self, config: BuildersConfig, places: BuilderPlaces, events: EventLog) -> None:
-        """`config.listen` is not empty."""
-        self._config, self._places, self._events = config, places, events
+    def __init__(
+        self, config: BuildersConfig, events: EventLog, *, folder: Path, socket: Path, gid: int | None = None
+    ) -> None:
+        """`config.listen` is not empty.
+
+        Args:
+            config: where builders connect.
+            events: what happens to builders is told there.
+            folder: of the process's files.
+            socket: where runs order.
+            gid: of the workers, when they are another user.
+        """
+        self.socket = str(socket)
+        self._config, self._events, self._folder, self._gid = config, events, folder, gid
         self.rows: Sequence[Mapping[str, Any]] = ()  # as `farm builder list` has them
         self.listening: Mapping[str, int] = {}  # its ports; empty: it is not there
         self._problem = ""
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._write: Callable[[bytes], None] | None = None
-
-    @property
-    def socket(self) -> str:
-        """Where runs order."""
-        return str(self._places.socket)
 
     def problems(self) -> list[str]:
         """Why there are no builders."""
@@ -70,7 +68,7 @@ class BuildersProcess:
 
     async def run(self) -> None:
         """Start the process, again and again; the first failure is a problem that `farm status` shows."""
-        wait_s = AGAIN_S[0]
+        failures = 0
         while True:
             if importlib.util.find_spec("distributed") is None or importlib.util.find_spec("cryptography") is None:
                 self._problem = f"this host has no dask.distributed: {pip_install('builders')}"
@@ -79,14 +77,13 @@ class BuildersProcess:
                     await self._run_once()
                 except OSError as error:
                     self._problem = f"its process does not start: {error}"
-            if self.listening:
-                wait_s = AGAIN_S[0]
+            failures = 1 if self.listening else failures + 1
             self._problem = self._problem or "its process has ended, the daemon's log says why; it is started again"
             self.rows, self.listening, self._write = (), {}, None
             for asked in self._asked.values():
-                asked.cancel()
-            await asyncio.sleep(wait_s)
-            wait_s = min(AGAIN_S[1], 2 * wait_s)
+                if not asked.done():
+                    asked.set_exception(HostError("the builders' process has ended"))
+            await asyncio.sleep(BACK_OFF.delay_s(failures))
 
     async def ask(self, asking: str, **fields: Any) -> Mapping[str, Any]:
         """The process's answer.
@@ -104,10 +101,6 @@ class BuildersProcess:
             answer = await asyncio.wait_for(asked, ANSWER_S)
         except TimeoutError as error:
             raise HostError("the builders' process does not answer") from error
-        except asyncio.CancelledError:
-            if not asked.cancelled():
-                raise
-            raise HostError("the builders' process has ended") from None
         finally:
             del self._asked[number]
         if "error" in answer:
@@ -122,16 +115,15 @@ class BuildersProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "farm.builders.server", str(theirs.fileno()),
+                sys.executable, "-m", SERVER, str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )  # fmt: skip
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
             settings = {
-                **{name: str(each) for name, each in asdict(self._places).items() if name != "gid"},
-                "host": host, "port": port, "join_port": port + 1 if port else 0,
-                "advertise": self._config.advertise or host, "gid": self._places.gid,
+                "folder": str(self._folder), "host": host, "port": port, "advertise": self._config.advertise or host,
+                "socket": self.socket, "gid": self._gid,
             }  # fmt: skip
             writer.write(frame(settings))
             self._write = writer.write
@@ -159,13 +151,6 @@ class BuildersProcess:
             asked.set_result(fields)
 
 
-def no_builders_error() -> UserError:
-    """The error of a farm that is configured without builders."""
-    return UserError(
-        "this farm takes no builders", hint='set [builders] listen = "tcp://ADDRESS:9193" and restart the daemon'
-    )
-
-
 class BuilderVerbs(VerbGroup):
     """Verbs about builders."""
 
@@ -190,5 +175,8 @@ class BuilderVerbs(VerbGroup):
 
     def _of(self) -> BuildersProcess:
         if self._process is None:
-            raise no_builders_error()
+            raise UserError(
+                "this farm takes no builders",
+                hint='set [builders] listen = "tcp://ADDRESS:9193" and restart the daemon',
+            )
         return self._process

@@ -4,7 +4,7 @@
 
 FD is one end of a stream socket pair (farm.common.frames). The first message says where everything is (`Settings`);
 then the daemon asks {id, verb, ...}, is answered {id, answer} or {id, error, hint}, and is told {event, ...} and, every
-two seconds, {builders}. The process ends when the daemon closes its end, however it ended.
+second, {builders}. The process ends when the daemon closes its end, however it ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from farm.builders.token_policy import BuilderToken
 from farm.common.errors import FarmError, UserError
 from farm.common.frames import FrameReader, frame
 
-TELL_S = 2.0
+REPORT_S = 1.0  # between two reports to the daemon, and to runs
 SAVE_S = 60.0
 
 
@@ -44,8 +44,7 @@ class Settings:
 
     folder: str  # an Authority's
     host: str  # where dask and joining listen
-    port: int  # of dask; 0: the kernel chooses both
-    join_port: int
+    port: int  # of dask; joining is at the next one; 0: the kernel chooses both
     advertise: str  # the host that tokens name
     socket: str  # of runs
     gid: int | None  # whose members may connect there; None: only our user
@@ -69,28 +68,26 @@ class BuilderServer:
         """
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            scheduler = await stack.enter_async_context(
-                Scheduler(
-                    host=settings.host, port=settings.port, protocol="tls", security=self._security,
-                    dashboard_address=NO_DASHBOARD,
-                )
+            scheduler = Scheduler(
+                host=settings.host, port=settings.port, protocol="tls", security=self._security,
+                dashboard_address=NO_DASHBOARD,
             )  # fmt: skip
-            client = await stack.enter_async_context(
-                Client(scheduler.address, asynchronous=True, security=self._security)
-            )
-            broker = self._broker = Broker(scheduler, client, self._tell)
-            await self._listen(broker, int(scheduler.port))
-            tasks = [asyncio.create_task(each) for each in (broker.keep_looking(), self._report(), self._serve(reader))]
+            self._broker = Broker(scheduler, self._tell)
+            await stack.enter_async_context(scheduler)
+            client = Client(scheduler.address, asynchronous=True, security=self._security)
+            await self._listen(await stack.enter_async_context(client), int(scheduler.port))
+            tasks = [asyncio.create_task(each) for each in (self._keep_reporting(), self._serve(reader))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
             self._save()
 
-    async def _listen(self, broker: Broker, port: int) -> None:
+    async def _listen(self, client: Client, port: int) -> None:
         joining = JoinServer(self._authority, lambda: port, lambda name: self._tell("builder.certified", name, {}))
-        server = await joining.listen(self._settings.host, self._settings.join_port)
+        asked_for = self._settings.port
+        server = await joining.listen(self._settings.host, asked_for + 1 if asked_for else 0)
         self._join_port = server.sockets[0].getsockname()[1]
-        await broker.listen(_bound(Path(self._settings.socket), self._settings.gid))
+        await self._broker.listen(_bound(Path(self._settings.socket), self._settings.gid), client)
         self._send({"listening": {"port": port, "join_port": self._join_port}})
 
     def _send(self, fields: Mapping[str, Any]) -> None:
@@ -98,20 +95,22 @@ class BuilderServer:
 
     def _tell(self, kind: str, subject: str, data: Mapping[str, Any]) -> None:
         self._send({"event": kind, "subject": subject, "data": dict(data)})
+        self._report()
         if kind in ("builder.left", "builder.certified"):
-            self._report_now()
             self._save()
 
-    async def _report(self) -> None:
+    async def _keep_reporting(self) -> None:
         saved_s = time.monotonic()
         while True:
-            self._report_now()
+            self._broker.note_heartbeats()
+            self._broker.grant_slots()
+            self._report()
             if time.monotonic() - saved_s >= SAVE_S:
                 saved_s = time.monotonic()
                 self._save()
-            await asyncio.sleep(TELL_S)
+            await asyncio.sleep(REPORT_S)
 
-    def _report_now(self) -> None:
+    def _report(self) -> None:
         builders = list(self._broker.table.builders.values())
         for each in {*builders, *self._noted}:
             new = each.built - self._noted[each]
@@ -119,7 +118,7 @@ class BuilderServer:
                 self._noted[each] += new
             else:
                 del self._noted[each]
-            self._authority.note(each.certificate, built=new, slots=each.slots, versions=dict(each.versions))
+            self._authority.note(each.certificate, built=new, versions=dict(each.versions), seen_at=_seen_at(each))
         self._send({"builders": self._rows(builders)})
 
     def _rows(self, builders: list[Builder]) -> list[dict[str, Any]]:
@@ -133,7 +132,7 @@ class BuilderServer:
                 "built": each.built,
                 "identity": min(each.identities & wanted, default=min(each.identities, default="")),
                 "versions": dict(each.versions),
-                "seen_at": (datetime.now(UTC) - timedelta(seconds=now_s - each.seen_s)).isoformat(timespec="seconds"),
+                "seen_at": _seen_at(each),
             }
             for each in builders
         ]
@@ -174,14 +173,15 @@ class BuilderServer:
             name = str(fields["name"])
             self._authority.remove(name)
             self._security.read_crl()
-            for each in list(self._broker.table.builders.values()):
-                if each.certificate == name:
-                    each.aside = "removed"
-                    await self._broker.disconnect(each)
+            await self._broker.remove(name)
             self._tell("builder.removed", name, {})
-            self._report_now()
             return {"name": name}
         raise UserError(f"no verb {fields['verb']}")
+
+
+def _seen_at(builder: Builder) -> str:
+    """When its latest heartbeat was, ISO 8601."""
+    return (datetime.now(UTC) - timedelta(seconds=time.monotonic() - builder.seen_s)).isoformat(timespec="seconds")
 
 
 def _bound(path: Path, gid: int | None) -> socket.socket:

@@ -70,9 +70,15 @@ class BuilderTable:
     def __init__(self) -> None:
         self.builders: dict[str, Builder] = {}
 
-    def slots(self, identity: str, now_s: float) -> int:
-        """How many candidates can be built at once for that identity."""
-        return sum(each.slots for each in self._usable(identity, now_s))
+    def grant(self, identity: str, identities: Sequence[str], now_s: float) -> int:
+        """How many candidates a run of that identity may have at builders.
+
+        `identities`: of all runs, its own too; those that could use a builder share it.
+        """
+        shares = (
+            each.slots / sum(one in each.identities for one in identities) for each in self._usable(identity, now_s)
+        )
+        return math.ceil(PREFETCH * sum(shares))
 
     def choose(self, identity: str, now_s: float, *, alone: bool) -> Builder | None:
         """Who builds the next candidate: the one with the least to do for its slots; None: nobody would build the same.
@@ -97,11 +103,6 @@ class BuilderTable:
         ]
 
 
-def grant(slots: int, runs: int) -> int:
-    """How many candidates each of so many runs may have at builders that have so many slots."""
-    return math.ceil(PREFETCH * slots / runs) if runs else 0
-
-
 def must_be_alone(killed: Sequence[str]) -> bool:
     """Whether a candidate with which these builders died is tried alone: else another one beside it may be to blame."""
     return len(killed) == MAX_KILLED - 1
@@ -114,31 +115,22 @@ def blame(killed: Sequence[str]) -> str:
     return f"it killed {len(killed)} builders, the last one alone: {', '.join(killed)}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedAnswer:
-    """What a builder sent, checked: a library, or why there is none and whether that is the builder's fault."""
-
-    library: bytes = b""
-    why: str = ""
-    fault: bool = False
-
-
-def checked(answer: Any, key: str, abi: str) -> CheckedAnswer:
-    """Whether an answer is the library of the candidate of that key for that ABI."""
+def checked(answer: Any, key: str, abi: Abi) -> tuple[bytes, str]:
+    """The library of the candidate of that key for that ABI; b"" with the builder's fault, if it is its fault."""
     if not isinstance(answer, Mapping):
-        return CheckedAnswer(why="it answered garbage", fault=True)
+        return b"", "it answered garbage"
     if answer.get("key") != key:
-        return CheckedAnswer(why="it answered for another candidate", fault=True)
+        return b"", "it answered for another candidate"
     if error := answer.get("error"):
-        return CheckedAnswer(why=str(error), fault=bool(answer.get("host_fault")))
+        return b"", str(error) if answer.get("host_fault") else ""
     library = answer.get("library")
     if not isinstance(library, bytes) or not library:
-        return CheckedAnswer(why="it answered nothing", fault=True)
+        return b"", "it answered nothing"
     if hashlib.sha256(library).hexdigest() != answer.get("sha256"):
-        return CheckedAnswer(why="its library is not what its hash says", fault=True)
-    if not _is_library(library, Abi(abi)):
-        return CheckedAnswer(why=f"its library is none for {abi}", fault=True)
-    return CheckedAnswer(library)
+        return b"", "its library is not what its hash says"
+    if not _is_library(library, abi):
+        return b"", f"its library is none for {abi}"
+    return library, ""
 
 
 def _is_library(data: bytes, abi: Abi) -> bool:

@@ -11,6 +11,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from distributed import Worker
 from farm import __version__
 from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membership
 from farm.builders.tls import NO_DASHBOARD, builder_security, use_settings
+from farm.common.durations import BackOff
 from farm.common.errors import HostError
-from farm.tuning.build_identity import all_build_facts
+from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
 
 SLOT = "slot"  # dask's resource beside the identities: a candidate takes one, or all when it must be alone
 TIMEOUT_S = 60.0  # of a candidate, for noticing a server that hangs; each order has its own
-AGAIN_S = (1.0, 30.0)  # between two tries to connect: at first, at most
+BACK_OFF = BackOff(1.0, 30.0)  # between two tries to connect
 CLOSE_S = 5.0  # for the end of a connection
 FACTS = "farm"  # in dask's startup information
 
@@ -44,8 +46,7 @@ class CandidateBuilds:
         """`folder`: for everything that is made."""
         self._folder = folder
         self._numbers = itertools.count(1)
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[Exception | None]] = {}
+        self._waiting: dict[int, Future[Exception | None]] = {}
         self._local = LocalBuilds(started_server(), folder, TIMEOUT_S, self._ended)
 
     @property
@@ -57,10 +58,11 @@ class CandidateBuilds:
         """One candidate."""
         number = next(self._numbers)
         output = self._folder / f"{number}.so"
-        ended = self._waiting[number] = self._loop.create_future()
+        ended = self._waiting[number] = Future()
+        ended.set_running_or_notify_cancel()  # it ends however its caller does
         own = {"number": number, "folder": str(self._folder), "output": str(output)}
         try:
-            error = self._local.order({**fields, **own}, module) or await ended
+            error = self._local.order({**fields, **own}, module) or await asyncio.wrap_future(ended)
             if error is not None:
                 return {"key": fields["key"], "error": str(error), "host_fault": isinstance(error, HostError)}
             library = output.read_bytes()
@@ -76,12 +78,7 @@ class CandidateBuilds:
         self._local.close()
 
     def _ended(self, number: int, error: Exception | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._tell, number, error)
-
-    def _tell(self, number: int, error: Exception | None) -> None:
-        ended = self._waiting.get(number)
-        if ended is not None and not ended.done():
+        if (ended := self._waiting.get(number)) is not None:
             ended.set_result(error)
 
 
@@ -100,74 +97,60 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
     """
     about = membership(folder)
     use_settings()
-    facts = await asyncio.to_thread(all_build_facts)
-    if not facts:
+    identities = await asyncio.to_thread(build_identities)
+    if not identities:
         raise HostError("this machine has no linker: nothing can be built", hint="pip install ziglang")
-    stop = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     with tempfile.TemporaryDirectory(prefix="farm-builder-") as place:
         _builds[:] = [CandidateBuilds(Path(place))]
+        connected = asyncio.create_task(
+            _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, say)
+        )
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, connected.cancel)
         try:
-            await _connected_until(stop, lambda: _worker(about, folder, facts, slots, port, place), about, say)
+            with contextlib.suppress(asyncio.CancelledError):
+                await connected
         finally:
             await asyncio.to_thread(_builds.pop().close)
 
 
-async def _connected_until(
-    stop: asyncio.Event, new: Callable[[], Worker], about: Membership, say: Callable[[str], None]
-) -> None:
+async def _keep_connected(new: Callable[[], Worker], about: Membership, say: Callable[[str], None]) -> None:
     """Connect again and again; the first failure is said, repeats are not."""
-    wait_s, said = AGAIN_S[0], ""
-    stopped = asyncio.create_task(stop.wait())
-    while not stop.is_set():
-        problem = f"the farm at {about.scheduler} has ended the connection"
-        connected = asyncio.create_task(_connected(new, stopped, about, say))
-        await asyncio.wait({connected, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    failures, said = 0, ""
+    while True:
+        failures += 1
         try:
-            if not connected.done():
-                await asyncio.wait({connected}, timeout=CLOSE_S)
-            connected.cancel()
-            await connected
-            wait_s, said = AGAIN_S[0], ""
-        except asyncio.CancelledError:
-            return
-        except (OSError, TimeoutError, RuntimeError, ValueError) as error:  # dask's own are among them
+            worker = await new()
+            try:
+                say(f"builds for the farm at {about.scheduler} as {worker.name}: {worker.state.nthreads} at once")
+                await worker.finished()
+                failures, said = 1, ""
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(worker.close(), CLOSE_S)
+            problem = f"the farm at {about.scheduler} has ended the connection"
+        except (OSError, RuntimeError, ValueError) as error:  # dask's own are among them
             problem = f"cannot connect to {about.scheduler}: {_root(error)}"
-        if stop.is_set():
-            return
         if isinstance(over := _builds[0].over, HostError):
             raise over
         if problem != said:
             said = problem
             say(f"{problem}; it tries again until it is stopped")
-        await asyncio.wait({stopped}, timeout=wait_s)
-        wait_s = min(AGAIN_S[1], 2 * wait_s)
-
-
-async def _connected(
-    new: Callable[[], Worker], stopped: asyncio.Task[Any], about: Membership, say: Callable[[str], None]
-) -> None:
-    """Until the connection ends, or `stopped`."""
-    async with new() as worker:
-        say(f"builds for the farm at {about.scheduler} as {worker.name}: {worker.state.nthreads} at once")
-        finished = asyncio.create_task(worker.finished())
-        await asyncio.wait({finished, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finished.cancel()
+        await asyncio.sleep(BACK_OFF.delay_s(failures))
 
 
 def _worker(
-    about: Membership, folder: Path, facts: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: str
+    about: Membership, folder: Path, identities: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: str
 ) -> Worker:
-    versions = next(iter(facts.values()))
-    shown = {"tvm": versions["tvm"], "ffi": versions["ffi"], "farm": __version__}
+    facts = next(iter(identities.values()))
+    versions = {"tvm": facts["tvm"], "ffi": facts["ffi"], "farm": __version__}
     return Worker(
         about.scheduler,
         security=builder_security(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY),
         name=f"{about.name}/{socket.gethostname()}-{os.getpid()}",
         nthreads=slots,
-        resources={SLOT: slots, **dict.fromkeys(facts, slots)},
-        startup_information={FACTS: lambda _: shown},
+        resources={SLOT: slots, **dict.fromkeys(identities, slots)},
+        startup_information={FACTS: lambda _: versions},
         port=port,
         memory_limit=0,
         local_directory=place,

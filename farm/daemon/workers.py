@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.builders.process import BuilderPlaces, BuildersProcess
+from farm.builders.process import BuildersProcess
 from farm.bundle.library import BundleLibrary
 from farm.config import FarmConfig
 from farm.control.artifact_rules import DAY_S, GB, ArtifactRules
@@ -61,7 +61,8 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
     # The runtime folder is closed to workers of another user: adb's socket is in it.
     sockets = config.state_dir / "work" if run_as.user else config.runtime_dir
-    server = WorkerServer(sockets / "worker.sock", artifacts, gid=run_as.user.gid if run_as.user else None)
+    own_gid = run_as.user.gid if run_as.user else None
+    server = WorkerServer(sockets / "worker.sock", artifacts, gid=own_gid)
     await server.start()
     stack.push_async_callback(server.stop)
     supervisor = Supervisor(toolchains.all(), config.state_dir / "work", server, user=run_as.user)
@@ -69,9 +70,10 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     stack.push_async_callback(supervisor.stop)
     builders, tasks = None, list(server.tasks)
     if config.builders.listen:
-        own_gid = run_as.user.gid if run_as.user else None
-        places = BuilderPlaces(config.state_dir / "builders", sockets / "builders.sock", own_gid)
-        builders = BuildersProcess(config.builders, places, persistence.events)
+        builders = BuildersProcess(
+            config.builders, persistence.events, folder=config.state_dir / "builders",
+            socket=sockets / "builders.sock", gid=own_gid,
+        )  # fmt: skip
         tasks.append(asyncio.create_task(builders.run(), name="builders"))
         stack.push_async_callback(_end, tasks[-1])
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, group_to_admit(), builders, tasks)

@@ -181,8 +181,9 @@ def _key(tools: Tools) -> str:
 
 @contextmanager
 def _only_builder(lock: Path) -> Iterator[None]:
-    """One builder at a time; the kernel lets go of the lock when its process ends."""
+    """One builder at a time; the kernel lets go of the lock when its process and what that ran have ended."""
     with lock.open("a") as file:
+        os.set_inheritable(file.fileno(), True)  # one that outlives a killed builder writes into its folder still
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -322,7 +323,8 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(folder)}
     try:
         return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_DOWNLOAD_LIMIT_S, check=False
-        )
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_DOWNLOAD_LIMIT_S,
+            check=False, close_fds=False,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DownloadError(f"{command[0]}: {error}", hint="is there a network?") from error

@@ -166,7 +166,8 @@ def output_of(command: Sequence[str], limit_s: float, hint: str = _HINT) -> str:
         HostError: it failed.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
+        # With the descriptors that may be inherited: the lock under which arm64's programs are built.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True, close_fds=False)
     except subprocess.CalledProcessError as error:
         raise compile_error(
             f"{command[0]} failed with exit code {error.returncode}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import subprocess
 from collections.abc import Mapping
@@ -18,14 +20,9 @@ RECIPE = 2  # raise it when candidates are built differently: what is cached, an
 VERSION_LIMIT_S = 10.0
 
 
-def identity_of(facts: Mapping[str, Any]) -> str:
-    """The identity of facts as `build_facts` has them."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
 @functools.cache
-def build_facts(abi: Abi, platform: Platform) -> Mapping[str, Any]:
-    """Recipe and versions that shape a candidate for that ABI and platform on this host. Imports TVM.
+def build_identity(abi: Abi, platform: Platform) -> tuple[str, Mapping[str, Any]]:
+    """The identity of this host for candidates for that ABI and platform, and the facts that it is over. Imports TVM.
 
     Raises:
         HostError: the host has no linker for it.
@@ -34,7 +31,7 @@ def build_facts(abi: Abi, platform: Platform) -> Mapping[str, Any]:
     import tvm_ffi
 
     linker = find_linker(abi, platform)
-    return {
+    facts = {
         "recipe": RECIPE,
         "tvm": str(tvm.__version__),
         "ffi": str(tvm_ffi.__version__),
@@ -44,19 +41,16 @@ def build_facts(abi: Abi, platform: Platform) -> Mapping[str, Any]:
         "abi": str(abi),
         "platform": str(platform),
     }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest(), facts
 
 
-def all_build_facts() -> dict[str, Mapping[str, Any]]:
-    """The facts of everything that this host can build, by their identities."""
-    found = {}
-    for abi in Abi:
-        for platform in Platform:
-            try:
-                facts = build_facts(abi, platform)
-            except HostError:
-                continue
-            found[identity_of(facts)] = facts
-    return found
+def build_identities() -> dict[str, Mapping[str, Any]]:
+    """Those of everything that this host can build, with their facts."""
+    found = []
+    for abi, platform in itertools.product(Abi, Platform):
+        with contextlib.suppress(HostError):
+            found.append(build_identity(abi, platform))
+    return dict(found)
 
 
 def _version(linker: Linker) -> str:

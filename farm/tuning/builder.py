@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +27,13 @@ from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 
 from farm.common.errors import FarmError
 from farm.compiler.files import drop_unused
-from farm.compiler.link import find_linker
 from farm.compiler.targets import abi_of
-from farm.tuning.build_identity import RECIPE, build_facts, identity_of
+from farm.tuning.build_identity import build_identity
 from farm.tuning.build_process import BuildError, BuildServerProcess, LocalBuilds, started_server
 from farm.tuning.build_server import processors
 from farm.tuning.host_faults import cannot_build_error
 from farm.tuning.placement_rules import Place, Placement
-from farm.tuning.remote_builds import RemoteAnswer, RemoteBuilds
+from farm.tuning.remote_builds import RemoteBuilds
 from farm.tuning.runner import PoolRunner
 
 _Base: Any = PyBuilder._tvm_metadata["cls"]  # noqa: SLF001 - what derived_object would derive from
@@ -196,33 +195,26 @@ class BuildOwner:
         module = tvm.ir.save_json(given.mod).encode()
         target = given.target
         abi, platform = abi_of(target)
-        shaped_by = [RECIPE, json.loads(str(target)), tvm.__version__, find_linker(abi, platform).name]
+        identity, _ = build_identity(abi, platform)
+        shaped_by = {"identity": identity, "target": json.loads(str(target))}
         key = hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode() + b"\n" + module).hexdigest()
         if self._remote is not None:
-            self._remote.begin(identity_of(build_facts(abi, platform)))
+            self._remote.begin(identity)
         return {
-            "number": number, "key": key, "target": shaped_by[1], "abi": str(abi), "platform": str(platform),
+            **shaped_by, "number": number, "key": key, "abi": str(abi), "platform": str(platform),
             "folder": str(self._own), "output": str(self._cache / f"{key}.so"), "timeout_s": self._timeout_s,
         }, module  # fmt: skip
 
-    def _place(self) -> None:
-        """Have what waits, or is late, built where there is room."""
-        with self._lock:
-            failed = self._carry_out(self._placement.place(time.monotonic()))
-        self._fail(failed)
-
-    def _carry_out(self, places: Sequence[Place]) -> dict[int, Exception]:
-        """Give orders; returns why some cannot be built. Under the lock."""
+    def _place(self, decide: Callable[[], Sequence[Place]] = tuple) -> None:
+        """Have candidates built where there is room: those that are decided, those that wait, and late ones."""
         failed = {}
-        for each in places:
-            pending = self._pending[each.number]
-            if each.remote and self._remote is not None:
-                self._remote.order(pending.fields, pending.module)
-            elif (over := self._local.order(pending.fields, pending.module)) is not None:
-                failed[each.number] = over
-        return failed
-
-    def _fail(self, failed: Mapping[int, Exception]) -> None:
+        with self._lock:
+            for each in (*decide(), *self._placement.place(time.monotonic())):
+                pending = self._pending[each.number]
+                if each.remote and self._remote is not None:
+                    self._remote.order(pending.fields, pending.module)
+                elif (over := self._local.order(pending.fields, pending.module)) is not None:
+                    failed[each.number] = over
         for number, why in failed.items():
             self._finish(number, why)
 
@@ -231,39 +223,28 @@ class BuildOwner:
 
     def _on_slots(self, slots: int) -> None:
         """So many candidates may be at builders now; what is late, or lost with all of them, is built here."""
-        with self._lock:
-            self._placement.remote_slots = slots
-            lost = (
-                []
-                if slots
-                else [each for number in list(self._placement.remote) for each in self._placement.not_built(number)]
-            )
-            failed = self._carry_out(lost)
-        self._fail(failed)
-        self._place()
+        self._place(lambda: self._placement.grant(slots))
 
-    def _on_remote(self, answer: RemoteAnswer) -> None:
+    def _on_remote(self, number: int, library: bytes, blame: str) -> None:
         """A builder's library; without one it is built here: no other machine says that a candidate cannot be built."""
-        number = answer.number
+        if not library and not blame:
+            self._place(lambda: self._placement.not_built(number))
+            return
         with self._lock:
             pending = self._pending.get(number)
-            if pending is None:
-                return
-            if not answer.library and not answer.blame:
-                failed = self._carry_out(self._placement.not_built(number))
-            else:
-                failed = {number: BuildError(answer.blame)} if answer.blame else {}
-                self._placement.answered(number, time.monotonic())
-        if answer.library:
+            self._placement.answered(number, time.monotonic())
+        if pending is None:
+            return
+        error: Exception | None = BuildError(blame)
+        if library:
             try:
                 part = self._own / f"{number}.part"
-                part.write_bytes(answer.library)
+                part.write_bytes(library)
                 part.rename(pending.cached)
-            except OSError as error:
-                failed = {number: self._error_of(error)}
-            else:
-                self._finish(number, None, "remote")
-        self._fail(failed)
+                error = None
+            except OSError as trouble:
+                error = self._error_of(trouble)
+        self._finish(number, error, "remote")
 
     def _finish(self, number: int, error: Exception | None, where: str = "") -> None:
         """The end of a candidate and its twins; without an error it is a good one."""

@@ -58,6 +58,11 @@ class Placement:
                 break
         return placed
 
+    def grant(self, slots: int) -> list[Place]:
+        """So many candidates may be at builders from now on; with none, all that they had is built here."""
+        self.remote_slots = slots
+        return [] if slots else [each for number in list(self.remote) for each in self.not_built(number)]
+
     def not_built(self, number: int) -> list[Place]:
         """Builders gave no library for it: it is built here, at once."""
         if self.remote.pop(number, None) is None or number in self.local:

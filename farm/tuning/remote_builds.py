@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from farm.common.errors import ProtocolError
@@ -25,22 +24,16 @@ CONNECT_EVERY_S = 5.0
 READ_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteAnswer:
-    """What became of an order; without a library it is to be built here, unless `blame` says that it is to blame."""
-
-    number: int
-    library: bytes = b""
-    blame: str = ""
-
-
 class RemoteBuilds:
     """The link to the farm's builders. Begins with `begin`."""
 
-    def __init__(self, path: str, on_slots: Callable[[int], None], on_answer: Callable[[RemoteAnswer], None]) -> None:
+    def __init__(
+        self, path: str, on_slots: Callable[[int], None], on_answer: Callable[[int, bytes, str], None]
+    ) -> None:
         """`path` is of the unix socket.
 
         `on_slots`: told now and then how many orders may be at builders; 0: what they had is lost.
+        `on_answer`: told of each order's end: its number, library and blame. Without both it is to be built here.
         """
         self._path, self._on_slots, self._on_answer = path, on_slots, on_answer
         self._identity = ""
@@ -49,12 +42,11 @@ class RemoteBuilds:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="remote builds", daemon=True)
 
-    def begin(self, identity: str) -> bool:
-        """Ask for builders of this identity, the first time; whether it is the one that is asked for."""
+    def begin(self, identity: str) -> None:
+        """Ask for slots at builders of this identity, the first time."""
         if not self._identity:
             self._identity = identity
             self._thread.start()
-        return identity == self._identity
 
     def order(self, fields: Mapping[str, Any], module: bytes) -> None:
         """Have a candidate built."""
@@ -117,5 +109,5 @@ class RemoteBuilds:
                     if "slots" in fields:
                         slots = fields["slots"]
                     else:
-                        self._on_answer(RemoteAnswer(fields["number"], library, fields.get("blame", "")))
+                        self._on_answer(fields["number"], library, fields.get("blame", ""))
             self._on_slots(slots)

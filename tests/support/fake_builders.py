@@ -1,26 +1,21 @@
-"""The builders' process of a farm and builders that build nothing real: real dask over TLS on loopback, no TVM.
-
-    python -m tests.support.fake_builders FOLDER SLOTS BEHAVIOUR
-
-runs such a builder with the certificate in FOLDER until it is killed.
-"""
+"""The builders' process of a farm and builders that build nothing real: real dask over TLS on loopback, no TVM."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Self
 
 from farm.builders.join import join
-from farm.builders.process import BuilderPlaces, BuildersProcess
+from farm.builders.process import BuildersProcess
 from farm.builders.token_policy import BuilderToken
 from farm.common.frames import FrameReader, frame
 from farm.config import BuildersConfig
@@ -30,6 +25,8 @@ IDENTITY = "f" * 64
 ABI = "arm64-v8a"
 PATIENCE_S = 180.0  # of a loaded host, which imports dask in each process
 KILLER = b"kills its builder"  # a module
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["farm.builders.worker", __name__])  # dask is imported once, not by each builder
 
 
 def library_of(module: bytes) -> bytes:
@@ -77,15 +74,15 @@ class FakeBuilds:
         """As CandidateBuilds."""
 
 
-def main(folder: str, slots: str, behaviour: str) -> None:
-    """A builder."""
+def main(folder: Path, slots: int, behaviour: str) -> None:
+    """A builder with the certificate in `folder`, until it is killed."""
     from farm.builders import worker
 
     FakeBuilds.behaviour = behaviour
     worker.CandidateBuilds = FakeBuilds  # type: ignore[misc,assignment]
     identity = "0" * 64 if behaviour == "other" else IDENTITY
-    worker.all_build_facts = lambda: {identity: {"tvm": "0.27.0", "ffi": "0.1"}}  # type: ignore[assignment]
-    asyncio.run(worker.run(Path(folder), int(slots), 0, lambda line: print(line, flush=True)))
+    worker.build_identities = lambda: {identity: {"tvm": "0.27.0", "ffi": "0.1"}}  # type: ignore[assignment]
+    asyncio.run(worker.run(folder, slots, 0, lambda line: print(line, flush=True)))
 
 
 class FakeEvents:
@@ -106,9 +103,13 @@ class BuilderFarm:
 
     def __init__(self, place: Path) -> None:
         self.place, self.events = place, FakeEvents()
-        places = BuilderPlaces(place / "state", place / "builders.sock", None)
-        self.process = BuildersProcess(BuildersConfig("tcp://127.0.0.1:0"), places, self.events)  # type: ignore[arg-type]
-        self.builders: list[subprocess.Popen[bytes]] = []
+        self.process = BuildersProcess(
+            BuildersConfig("tcp://127.0.0.1:0"),
+            self.events,  # type: ignore[arg-type]
+            folder=place / "state",
+            socket=place / "builders.sock",
+        )
+        self.builders: list[ForkServerProcess] = []
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -122,7 +123,7 @@ class BuilderFarm:
         finally:
             for each in farm.builders:
                 each.kill()
-                each.wait()
+                each.join()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
@@ -134,13 +135,14 @@ class BuilderFarm:
         await asyncio.to_thread(join, await self.token(), name, self.place / name)
         return self.place / name
 
-    async def start(self, name: str, behaviour: str = "good", slots: int = 2) -> subprocess.Popen[bytes]:
+    async def start(self, name: str, behaviour: str = "good", slots: int = 2) -> ForkServerProcess:
         """A builder, which is connected."""
         folder = await self.joined(name)
-        command = [sys.executable, "-m", "tests.support.fake_builders", folder, str(slots), behaviour]
-        self.builders.append(await asyncio.to_thread(subprocess.Popen, command))
+        builder = _PROCESSES.Process(target=main, args=(folder, slots, behaviour))
+        self.builders.append(builder)
+        await asyncio.to_thread(builder.start)
         await until(lambda: self.row(name)["slots"], PATIENCE_S)
-        return self.builders[-1]
+        return builder
 
     def row(self, name: str) -> dict[str, Any]:
         """As `farm builder list` has it."""
@@ -156,6 +158,7 @@ class FakeRun:
         self.link.settimeout(PATIENCE_S)
         self.link.connect(farm.process.socket)
         self.link.sendall(frame({"identity": identity}))
+        self.identity = identity
         self._messages = FrameReader()
         self.slots = self.ordered = 0
         self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
@@ -168,13 +171,16 @@ class FakeRun:
 
     def order(self, number: int, module: bytes) -> None:
         fields = {
-            "number": number, "key": key_of(module), "target": {}, "abi": ABI, "platform": "android", "timeout_s": 30,
+            "number": number, "identity": self.identity, "key": key_of(module), "target": {}, "abi": ABI,
+            "platform": "android", "timeout_s": 30,
         }  # fmt: skip
         self.link.sendall(frame(fields, module))
 
     def read(self) -> None:
         """What has come, at least one message."""
-        for fields, library in self._messages.feed(self.link.recv(1 << 20)):
+        data = self.link.recv(1 << 20)
+        assert data, "the broker has closed the connection"
+        for fields, library in self._messages.feed(data):
             if "slots" in fields:
                 self.slots = fields["slots"]
             else:
@@ -191,7 +197,3 @@ class FakeRun:
     def until_slots(self, wanted: int) -> None:
         while self.slots != wanted:
             self.read()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.builders import process
 from farm.builders.join import join
 from farm.builders.table_policy import MAX_FAULTS, MAX_KILLED
 from farm.builders.token_policy import BuilderToken
@@ -19,6 +20,11 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.timeout(600)]
 pytest.importorskip("distributed")
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SERVER", "tests.support.impatient_builders")
 
 
 @pytest.fixture
@@ -86,6 +92,7 @@ async def test_when_all_builders_are_killed_the_run_has_its_candidates_back_once
         await asyncio.to_thread(run.until_slots, 0)
 
 
+@pytest.mark.usefixtures("_impatient")
 async def test_a_stopped_builder_gets_nothing_more(farm: BuilderFarm) -> None:
     builder = await farm.start("stopped")
     with FakeRun(farm) as run:
@@ -110,6 +117,46 @@ async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm: BuilderFa
     assert farm.row("gone")["state"] == "removed"
     with pytest.raises(UserError, match="there is no builder 'gone'"):
         await farm.process.ask("remove", name="gone")
+
+
+async def test_a_removed_builders_orders_are_built_by_another_one(farm: BuilderFarm) -> None:
+    await farm.start("gone", "never")
+    with FakeRun(farm) as run:
+        await asyncio.to_thread(run.until_slots, 3)
+        for number in range(3):
+            run.order(number, b"module %d" % number)
+        await until(lambda: farm.row("gone")["building"] == 3, PATIENCE_S)
+        await farm.start("stays")
+        await farm.process.ask("remove", name="gone")
+        for number in range(3):
+            assert await asyncio.to_thread(run.answer, number) == (library_of(b"module %d" % number), "")
+    await until(lambda: farm.row("stays")["built"] == 3, PATIENCE_S)
+    assert farm.row("gone")["built"] == 0
+    assert farm.events.of("builder.killed") == []
+
+
+async def test_two_runs_share_the_builders_until_both_have_what_they_want(farm: BuilderFarm) -> None:
+    await farm.start("shared", "good:0.01")
+    with FakeRun(farm) as greedy, FakeRun(farm) as modest:
+        await asyncio.to_thread(modest.until_slots, 2)
+        greedy_ends = asyncio.create_task(asyncio.to_thread(_flood, greedy, modest))
+        for number in range(20):
+            modest.order(number, b"module %d" % number)
+            assert (await asyncio.to_thread(modest.answer, number))[0] == library_of(b"module %d" % number)
+        await greedy_ends
+        built = len(greedy.answers) + len(modest.answers)
+        await until(lambda: farm.row("shared")["built"] == built, PATIENCE_S)
+
+
+def _flood(run: FakeRun, until_served: FakeRun) -> None:
+    """Keep as many orders under way as are granted, until the other run has had its twenty."""
+    ordered = 0
+    while len(until_served.answers) < 20 or len(run.answers) < ordered:
+        while ordered - len(run.answers) < run.slots and len(until_served.answers) < 20:
+            run.order(ordered, b"flood %d" % ordered)
+            ordered += 1
+        run.read()
+    assert all(library for _, library in run.answers.values())
 
 
 async def test_tokens_used_twice_of_another_farm_and_without_a_farm_are_refused(

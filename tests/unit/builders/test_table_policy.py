@@ -14,9 +14,9 @@ from farm.builders.table_policy import (
     BuilderTable,
     blame,
     checked,
-    grant,
     must_be_alone,
 )
+from farm.bundle.model import Abi
 
 OURS, OTHER = "a" * 64, "b" * 64
 KEY = "c" * 64
@@ -36,7 +36,7 @@ def table(*builders: Builder) -> BuilderTable:
 
 def test_only_builders_of_the_same_identity_get_a_candidate() -> None:
     both = table(builder("other", 8, OTHER), builder("ours", 2))
-    assert both.slots(OURS, 0.0) == 2
+    assert both.grant(OURS, [OURS], 0.0) == 3
     chosen = both.choose(OURS, 0.0, alone=False)
     assert chosen is not None
     assert chosen.name == "ours"
@@ -56,7 +56,7 @@ def test_a_silent_builder_and_one_that_is_set_aside_get_nothing() -> None:
         assert not faulty.failed("garbage")
     faulty.succeeded()
     assert [faulty.failed("garbage") for _ in range(MAX_FAULTS)] == [False, False, True]
-    assert table(silent, faulty).slots(OURS, SILENT_S) == 0
+    assert table(silent, faulty).grant(OURS, [OURS], SILENT_S) == 0
     assert silent.state(SILENT_S, frozenset()) == "silent for 10 s"
     assert faulty.state(SILENT_S, frozenset()) == "set aside: 3 faults in a row, the last: garbage"
 
@@ -82,9 +82,18 @@ def test_three_builders_that_die_of_a_candidate_blame_it_the_last_one_alone() ->
 
 
 def test_runs_share_the_slots_and_each_slot_has_a_little_to_come() -> None:
-    assert grant(8, 1) == 10
-    assert grant(8, 3) == 4
-    assert grant(0, 2) == grant(8, 0) == 0
+    assert table(builder("x", 8)).grant(OURS, [OURS], 0.0) == 10
+    assert table(builder("x", 8)).grant(OURS, [OURS] * 3, 0.0) == 4
+    assert table().grant(OURS, [OURS] * 2, 0.0) == 0
+
+
+def test_runs_of_two_identities_share_a_builder_that_has_both() -> None:
+    """Each had all of its slots: every candidate took twice as long, and was built by the host once more."""
+    both = builder("both", 8)
+    both.identities = frozenset({OURS, OTHER})
+    found = table(both, builder("ours", 4))
+    assert found.grant(OURS, [OURS, OTHER], 0.0) == 10  # half of both's, and all of the other one's
+    assert found.grant(OTHER, [OURS, OTHER], 0.0) == 5
 
 
 def answer(**changed: Any) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def answer(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_library_with_its_key_and_hash_is_believed() -> None:
-    assert checked(answer(), KEY, "arm64-v8a").library == LIBRARY
+    assert checked(answer(), KEY, Abi.ARM64) == (LIBRARY, "")
 
 
 @pytest.mark.parametrize(
@@ -109,17 +118,16 @@ def test_a_library_with_its_key_and_hash_is_believed() -> None:
     ],
 )
 def test_whatever_else_a_builder_sends_is_its_own_fault(given: Any, why: str) -> None:
-    found = checked(given, KEY, "arm64-v8a")
-    assert not found.library
-    assert found.fault
-    assert why in found.why
+    library, fault = checked(given, KEY, Abi.ARM64)
+    assert library == b""
+    assert why in fault
 
 
 def test_a_library_for_another_machine_is_none() -> None:
-    assert "none for x86_64" in checked(answer(), KEY, "x86_64").why
+    assert checked(answer(), KEY, Abi.X86_64) == (b"", "its library is none for x86_64")
 
 
 @pytest.mark.parametrize("host_fault", [True, False])
 def test_a_build_that_failed_is_the_builders_fault_only_when_its_host_lacks_something(host_fault: bool) -> None:
-    found = checked({"key": KEY, "error": "no", "host_fault": host_fault}, KEY, "arm64-v8a")
-    assert (found.library, found.why, found.fault) == (b"", "no", host_fault)
+    given = {"key": KEY, "error": "no", "host_fault": host_fault}
+    assert checked(given, KEY, Abi.ARM64) == (b"", "no" if host_fault else "")

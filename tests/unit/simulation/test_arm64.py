@@ -1,8 +1,12 @@
 """What an arm64 phone is built from: missing programs and failed downloads are told in a sentence, damage is seen."""
 
+import fcntl
 import json
+import os
 import platform
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,6 +88,35 @@ def test_a_package_without_its_library_is_told(tmp_path):
     apt = program(tmp_path / "apt-get", '[ "$4" != download ] || touch libc6.deb')
     with pytest.raises(DownloadError, match=r"have no libc\.so\.6"):
         fetch_debian(apt, program(tmp_path / "dpkg-deb", "true"), tmp_path, tmp_path / "root", tmp_path / "bundle")
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+from farm.simulation import arm64
+folder, run = Path(sys.argv[1]), sys.argv[2]
+with arm64._only_builder(folder / "lock"):
+    command = ["sh", "-c", f"echo > {folder}/begun; read line < {folder}/end"]
+    arm64._compile(command) if run == "compile" else arm64._run(command, folder)
+"""
+
+
+@pytest.mark.parametrize("run", ["compile", "download"])
+def test_a_program_that_outlives_its_killed_builder_keeps_the_lock(tmp_path, run):
+    """The next builder swept the folder into which that program still wrote: some of it was left for ever."""
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    for fifo in (begun, end):
+        os.mkfifo(fifo)
+    with subprocess.Popen([sys.executable, "-c", BUILDER, tmp_path, run]) as builder:
+        begun.read_text()
+        builder.kill()
+    with (tmp_path / "lock").open("a") as lock:
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            end.write_text("\n")
+        fcntl.flock(lock, fcntl.LOCK_EX)  # when it has ended
 
 
 def test_what_pip_said_is_the_evidence(tmp_path, monkeypatch):

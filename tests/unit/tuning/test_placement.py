@@ -55,5 +55,5 @@ def test_what_builders_do_not_build_is_built_here_at_once() -> None:
 def test_when_the_last_builder_goes_nothing_waits() -> None:
     placement = waiting(4, local_slots=1, remote_slots=1)
     placement.place(0.0)
-    placement.remote_slots = 0
+    assert placement.grant(0) == [Place(0, remote=False)]
     assert placement.place(0.1) == [Place(2, remote=False), Place(3, remote=False)]
