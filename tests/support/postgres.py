@@ -128,6 +128,20 @@ def new_database(server: str) -> str:
     return server.replace("/postgres?", f"/{name}?")
 
 
+def emptied(url: str) -> str:
+    """The same database without what a test left in it."""
+    import psycopg
+
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return url
+
+
 def _programs() -> Path | None:
     """The folder of the newest server installed here."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from farm.store.store import Store
 from tests.support import postgres
+
+MOST_AT_ONCE = 3
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +23,16 @@ def server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def databases(server: str) -> Iterator[str]:
+    """A few in turn: each new one is thousands of files to make and to remove."""
+    return cycle([postgres.new_database(server) for _ in range(MOST_AT_ONCE)])
+
+
 @pytest.fixture
-def new_database(server: str) -> Callable[[], str]:
-    """Makes empty databases on the server."""
-    return lambda: postgres.new_database(server)
+def new_database(databases: Iterator[str]) -> Callable[[], str]:
+    """Makes empty databases on the server, at most MOST_AT_ONCE for a test."""
+    return lambda: postgres.emptied(next(databases))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
