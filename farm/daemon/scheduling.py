@@ -164,8 +164,8 @@ async def _take_up(
     """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
     orphans, leases = tvm_server.orphans, persistence.store.leases
-    kept = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
-    await dispatcher.start(kept)
+    adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
+    await dispatcher.start(adopted)
     stack.push_async_callback(dispatcher.stop)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}

@@ -99,12 +99,12 @@ class Dispatcher:
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
 
-    async def start(self, kept: Collection[str] = ()) -> None:
+    async def start(self, adopted: Collection[str] = ()) -> None:
         """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed.
 
-        `kept`: ids of leases that another component has adopted.
+        `adopted`: ids of leases that another component has restored.
         """
-        survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, kept)
+        survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, adopted)
         live = await self._store.read(self._store.jobs.live)
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)

@@ -81,7 +81,7 @@ class JobWriter:
         def failed(instead: Job) -> Awaitable[bool]:
             return finish(instead, replace(ended, state=AttemptState.FAILED, error=instead.error), None)
 
-        return await self._kept(becomes, at, lambda: finish(becomes, ended, result), failed)
+        return await self._write(becomes, at, lambda: finish(becomes, ended, result), failed)
 
     async def save(self, becomes: Job, before: JobState, at: datetime) -> Job:
         """Commit a job's next state; returns what it became."""
@@ -90,13 +90,13 @@ class JobWriter:
             with self._events.drafted(job_event(becomes, before)) as drafts:
                 return await self._store.jobs.save(becomes, expected=(before,), events=drafts)
 
-        return await self._kept(becomes, at, lambda: save(becomes), save)
+        return await self._write(becomes, at, lambda: save(becomes), save)
 
     async def move_deadlines(self, by_s: float) -> None:
         """The wall clock was set: what is written of deadlines follows it."""
         await self._retrier.write(lambda: self._store.jobs.move_deadlines(by_s), "deadlines")
 
-    async def _kept(
+    async def _write(
         self,
         becomes: Job,
         at: datetime,
@@ -137,17 +137,17 @@ def _attempt_facts(attempt: Attempt) -> dict[str, object]:
 
 
 async def recover(
-    store: Store, events: EventLog, writer: JobWriter, now: ClockReading, kinds: Kinds, kept: Collection[str] = ()
+    store: Store, events: EventLog, writer: JobWriter, now: ClockReading, kinds: Kinds, adopted: Collection[str] = ()
 ) -> tuple[tuple[Job, Attempt, Lease], ...]:
     """End or take up what the daemon before this one left running; returns the attempts that go on.
 
-    `kept`: ids of leases that are adopted already.
+    `adopted`: ids of leases that another component has restored.
 
     Raises:
         StoreWriteError: the store cannot write.
     """
     read = store.read
-    open_leases = {record.id: record for record in await read(store.leases.open) if record.id not in kept}
+    open_leases = {record.id: record for record in await read(store.leases.open) if record.id not in adopted}
     survivors = []
     for attempt in await read(store.jobs.running):
         job, record = await read(store.jobs.get, attempt.job), open_leases.get(attempt.lease)

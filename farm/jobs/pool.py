@@ -78,13 +78,13 @@ def decide(
     suiting = (view for view in views if view.adopted and view.name not in barred)
     would_do = {view.name: view for view in suiting if known.get(view.name) == like}
     drop = tuple(lease for lease, device in held.items() if known.get(device, like) != like)
-    kept = [lease for lease in held if lease not in drop]
-    there = {name for name, view in would_do.items() if view.in_service} | {held[lease] for lease in kept}
+    staying = [lease for lease in held if lease not in drop]
+    there = {name for name, view in would_do.items() if view.in_service} | {held[lease] for lease in staying}
     wanted = len(there) if devices == "all" else devices
     wanted = max(1, wanted)
-    fit = {view.name for view in views if not resting(view)}
-    spare = tuple(sorted(kept, key=lambda lease: held[lease] not in fit)[wanted:])
-    return PoolActions(wanted, frozenset(would_do), max(0, wanted - len(kept)), drop, spare)
+    usable = {view.name for view in views if not resting(view)}
+    spare = tuple(sorted(staying, key=lambda lease: held[lease] not in usable)[wanted:])
+    return PoolActions(wanted, frozenset(would_do), max(0, wanted - len(staying)), drop, spare)
 
 
 def resting(view: DeviceView) -> str:

@@ -59,12 +59,12 @@ class WorkerOutput:
             self.writer = -1
 
     async def end(self) -> None:
-        """Hear the rest, once every writer is dead."""
+        """Read the rest, once every writer is dead."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), END_LIMIT_S)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Read no more."""
         self.handed_on()
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +90,7 @@ class WorkerOutput:
 
 
 class LineSplitter:
-    """Tells lines as they are complete, and keeps the stream's end."""
+    """Passes lines on as they are complete, and keeps the stream's end."""
 
     def __init__(self, write: Callable[[str], None], *, tail_bytes: int) -> None:
         """`write` gets complete lines, several at once with newlines between them."""

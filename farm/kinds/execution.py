@@ -102,13 +102,13 @@ class LeaseHost:
         await self.parts.poison.report(artifact, device, what, kills, user=job.user, job=job.id, seen=True)
 
     def progressed(self, step: str, fields: Mapping[str, Any]) -> None:
-        """Told to those who watch; steps are kept, but not the standings of a timing, which repeat its step."""
+        """Publish the step; the log gets it, too, but not the standings of a timing, which repeat its step."""
         self.context.progress(step, **fields)
         if "timing" not in fields:
             self.context.log(step, source=WORKER)
 
     def logged(self, text: str, level: str) -> None:
-        """Kept."""
+        """Keep the line in the attempt's log."""
         self.context.log(text, level, source=WORKER)
 
     def yield_wanted(self) -> bool:

@@ -2,7 +2,7 @@
 
 A candidate is answered exactly once, after a bounded number of tries. What goes wrong while its arguments are made on
 the phone is charged to it as want of memory; a death only when its own code was on the phone; and it is called poison
-only when it killed its process twice, the second time alone in a fresh session on a phone that is fit
+only when it killed its process twice, the second time alone in a fresh session on a phone that is ready
 again afterwards: then nothing but the candidate is left to blame.
 """
 
@@ -58,7 +58,7 @@ def after_try(tries: CandidateTries, end: TryEnd, why: str, timeout_s: float) ->
 
     Args:
         tries: what it had behind it before this try.
-        end: how this try ended; `DIED` with `alone` means that the phone is fit again, see `LOST`.
+        end: how this try ended; `DIED` with `alone` means that the phone is ready again, see `LOST`.
         why: what the phone or TVM said, one line.
         timeout_s: its time limit, for the words.
     """

@@ -188,12 +188,12 @@ class TuningDatabase:
             self._folder.append(RECORDS, record.line(self._index[name]))
         return WrittenTrial(record, origin, tuned)
 
-    def commit(self, kept: WrittenTrial) -> None:
+    def commit(self, written: WrittenTrial) -> None:
         """Count what was written. TVM reads its database while it thinks of candidates: only between that."""
-        key = kept.record.key
-        self._origins[key] = kept.origin
-        self._trials[key] = self._known[key] = kept.record
-        self.memory.commit_tuning_record(kept.tuned)
+        key = written.record.key
+        self._origins[key] = written.origin
+        self._trials[key] = self._known[key] = written.record
+        self.memory.commit_tuning_record(written.tuned)
 
     def know_defaults(self, seconds: Mapping[str, float]) -> None:
         """How long tasks take, by workload, as TVM schedules them by itself."""

@@ -79,7 +79,7 @@ class PhoneSource(Protocol):
         ...
 
     def abort_session(self, lease: str, reason: str) -> None:
-        """Cut the session and kill what it left on the phone, which comes back under the same lease when it is fit."""
+        """Cut the session and kill what it left on the phone, which comes back under its lease when it is ready."""
         ...
 
     def give_back(self, lease: str) -> None:
@@ -147,12 +147,12 @@ class HostPhones:
     def state(self) -> PoolState:
         """All of them, but those that are being started again; over when none can be or is wanted any more."""
         servers = {name: server for name, server in self._servers.items() if name not in self._put_out}
-        fit = tuple(PooledPhone(name, name) for name, server in servers.items() if server.fit)
+        running = tuple(PooledPhone(name, name) for name, server in servers.items() if server.running)
         broken = [server.broken for server in servers.values() if server.broken]
         if len(broken) == len(servers):
             return PoolState((), len(self._servers), over=broken[0] if broken else "this host cannot be measured on")
-        waits = broken[0] if broken else "" if len(fit) == len(servers) else "a server starts again"
-        return PoolState(fit, len(self._servers), waits)
+        waits = broken[0] if broken else "" if len(running) == len(servers) else "a server starts again"
+        return PoolState(running, len(self._servers), waits)
 
     def open_session(self, lease: str) -> SessionOffer:
         """The server's own port and key.
@@ -195,7 +195,7 @@ class _Server:
     """One RPC server process with its group."""
 
     def __init__(self, folder: Path, command: Command, environment: dict[str, str]) -> None:
-        self.fit = False
+        self.running = False
         self.broken = ""  # why it will not serve again, one sentence
         self._folder, self._command, self._environment = folder, command, environment
         self._lock = threading.Lock()
@@ -203,7 +203,7 @@ class _Server:
         self._offer = SessionOffer("127.0.0.1", 0, "")
 
     def offer(self) -> SessionOffer:
-        if not self.fit:
+        if not self.running:
             raise HostError("this host's RPC server does not run now")
         return self._offer
 
@@ -212,7 +212,7 @@ class _Server:
             self._start()
 
     def restart(self) -> None:
-        self.fit = False
+        self.running = False
         with self._lock:
             for left in reversed(range(STARTS)):
                 self._stop()
@@ -226,7 +226,7 @@ class _Server:
                     return
 
     def stop(self) -> None:
-        self.fit = False
+        self.running = False
         with self._lock:
             self._stop()
 
@@ -251,7 +251,7 @@ class _Server:
             raise HostError(f"this host's RPC server cannot be started: {error.strerror}") from error
         self._wait_for(port)
         self._offer = SessionOffer("127.0.0.1", port, key)
-        self.fit = True
+        self.running = True
 
     def _wait_for(self, port: int) -> None:
         """Until it listens. Without connecting: a bare connect confuses stock servers."""

@@ -211,7 +211,7 @@ class CandidateQueue:
                 return
 
     def _readable(self, works: list[QueuedCandidate]) -> list[QueuedCandidate]:
-        fit = []
+        readable = []
         for work in works:
             try:
                 work.library = self._link(Path(work.path).read_bytes())
@@ -224,12 +224,12 @@ class CandidateQueue:
                 self._answer(work, cannot_build_error(number, Path(work.path).parent) if number else unread)
                 continue
             work.artifact = hashlib.sha256(work.library).hexdigest()
-            fit.append(work)
-        poisoned = self._poisoned({work.artifact for work in fit})
-        for work in fit:
+            readable.append(work)
+        poisoned = self._poisoned({work.artifact for work in readable})
+        for work in readable:
             if work.artifact in poisoned:
                 self._answer(work, CandidateError(POISON))
-        return [work for work in fit if work.artifact not in poisoned]
+        return [work for work in readable if work.artifact not in poisoned]
 
     def _poisoned(self, artifacts: Iterable[str]) -> frozenset[str]:
         wanted = sorted(artifacts)
@@ -390,7 +390,7 @@ class PhonePool:
             sum(slot.work is not None for slot in seen),
             sum(slot.measuring for slot in seen),
             self._queue.unanswered,
-            self._state.waits or (f"not fit after a session was cut: {', '.join(unseen)}" if unseen else ""),
+            self._state.waits or (f"not ready yet after a session was cut: {', '.join(unseen)}" if unseen else ""),
         )
 
     def close(self) -> None:

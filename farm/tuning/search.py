@@ -69,7 +69,7 @@ class SearchTask(TaskProgress):
 class _Candidate:
     given: Any  # ms.MeasureCandidate
     result: Any = None  # ms.runner.RunnerResult
-    kept: WrittenTrial | None = None  # written by the thread of the phone that measured it
+    written: WrittenTrial | None = None  # by the thread of the phone that measured it
 
 
 @dataclass(slots=True)
@@ -212,9 +212,9 @@ class Search:
         """Keep what was measured since; learn from the rounds that are complete."""
         for each in self._rounds:
             for candidate in each.candidates:
-                if candidate.result is None and candidate.kept is not None:
+                if candidate.result is None and candidate.written is not None:
                     self.under_way -= 1
-                    self._count(each.task, candidate, candidate.kept)
+                    self._count(each.task, candidate, candidate.written)
         if self._broken is not None:
             raise self._broken
         for each in [one for one in self._rounds if one.done]:
@@ -237,15 +237,15 @@ class Search:
             else:
                 run_s = [float(each) for each in measured.scaled]
                 origin = replace(origin, device=measured.device, factor=round(measured.factor, 6))
-            candidate.kept = self.database.write(tunable, candidate.given, run_s, origin)
+            candidate.written = self.database.write(tunable, candidate.given, run_s, origin)
         except Exception as error:  # noqa: BLE001 - raised in the run's own thread
             self._broken = error
 
-    def _count(self, task: SearchTask, candidate: _Candidate, kept: WrittenTrial) -> None:
-        candidate.result = _result(kept.record, kept.origin.error)
-        self.database.commit(kept)
-        task.count(kept.record.seconds)
-        self.estimate.add(kept.record.workload, kept.record.seconds, kept.origin.spent_s)
+    def _count(self, task: SearchTask, candidate: _Candidate, written: WrittenTrial) -> None:
+        candidate.result = _result(written.record, written.origin.error)
+        self.database.commit(written)
+        task.count(written.record.seconds)
+        self.estimate.add(written.record.workload, written.record.seconds, written.origin.spent_s)
         self._news(self)
 
     def _learn(self, task: SearchTask, candidates: Sequence[_Candidate]) -> None:

@@ -39,7 +39,7 @@ class CandidateSession:
     touched: bool = False  # whether code of the candidate at hand may be on the phone
     _functions: dict[str, Any] = field(default_factory=dict)
     _buffers: dict[tuple[str, ArgsInfo], list[Any]] = field(default_factory=dict)
-    _kept: list[Any] = field(default_factory=list)  # remote modules and evaluators: see the module's text
+    _remote: list[Any] = field(default_factory=list)  # remote modules and evaluators: see the module's text
     _candidates: int = 0  # loaded; these and the bytes wear the session
     _upload_bytes: int = 0
     _buffer_bytes: int = 0
@@ -69,7 +69,7 @@ class CandidateSession:
 
     def ping(self) -> None:
         """One round trip; raises when the phone does not answer."""
-        self._kept.append(self.raw.get_function("tvm.rpc.server.upload"))
+        self._remote.append(self.raw.get_function("tvm.rpc.server.upload"))
 
     def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: EvaluatorConfig) -> Any:
         """Everything up to the first run: returns what measures when it is called."""
@@ -82,7 +82,7 @@ class CandidateSession:
         self.function("tvm.rpc.server.upload")(name, bytearray(library))
         self.touched = True  # loading runs the library's initialisers
         module = self.function("tvm.rpc.server.load_module")(name)
-        self._kept.append(module)
+        self._remote.append(module)
         local = tvm.runtime.device(device_type, 0)
         flush = "cache_flush_cpu_non_first_arg" if how.enable_cpu_cache_flush else ""
 
@@ -90,7 +90,7 @@ class CandidateSession:
             timer = self.function("runtime.RPCTimeEvaluator")(
                 module, "main", int(local.dlpack_device_type()), 0, number, repeat, min_repeat_ms, 100, 0, 1, 0, flush,
             )  # fmt: skip
-            self._kept.append(timer)
+            self._remote.append(timer)
             return struct.unpack("@" + "d" * repeat, timer(*arguments))
 
         return lambda: measured(how.number, how.repeat, how.min_repeat_ms, timed)
@@ -100,7 +100,7 @@ class CandidateSession:
         with contextlib.suppress(Exception):  # broken already: ended
             self.raw._sess.get_function("CloseRPCConnection")()  # noqa: SLF001 - the one way to close for certain
         # Only now, when they cannot ask the phone any more.
-        self._kept.clear()
+        self._remote.clear()
         self._buffers.clear()
         self._functions.clear()
 
@@ -114,7 +114,7 @@ class CandidateSession:
             for _, dtype, shape in args_info:
                 self._buffer_bytes += _bytes(dtype, shape)
                 buffer = tvm.runtime.empty(shape=shape, dtype=dtype, device=device)
-                self._kept.append(buffer)
+                self._remote.append(buffer)
                 fill(buffer)
                 made.append(buffer)
             device.sync()

@@ -195,7 +195,7 @@ def _is_corrected(result: Mapping[str, Any]) -> bool:
     return abs(_factor(result) - 1) > SMALL_CORRECTION
 
 
-def print_job(outcome: BenchOutcome, _kept: Mapping[str, Any] | None) -> None:
+def print_job(outcome: BenchOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """What came of one bench, for `farm job show`."""
     if outcome.latency is not None:
         print_results([{**outcome.result, "device": outcome.device}], why=True)

@@ -188,7 +188,7 @@ def _error(side: Mapping[str, Any]) -> str:
     return "-" if error is None else f"{error:.1e}"
 
 
-def print_job(outcome: CompareOutcome, _kept: Mapping[str, Any] | None) -> None:
+def print_job(outcome: CompareOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """What came of one comparison, for `farm job show`."""
     if outcome.answer:
         print_results([outcome.result], why=True)

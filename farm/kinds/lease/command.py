@@ -114,7 +114,7 @@ def print_lease(held: HeldPhone) -> None:
         print_line(f"{name:<8}{value}")
 
 
-def print_job(outcome: LeaseOutcome, _kept: Mapping[str, Any] | None) -> None:
+def print_job(outcome: LeaseOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """What came of one lease, for `farm job show`."""
     held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
     print_line(": ".join(filter(None, (held, outcome.reason))))

@@ -93,7 +93,7 @@ def _printing(
     return began
 
 
-def print_job(outcome: ShellOutcome, _kept: Mapping[str, Any] | None) -> None:
+def print_job(outcome: ShellOutcome, _record_set: Mapping[str, Any] | None) -> None:
     """What came of one line, for `farm job show`."""
     print_line(f"exit code {outcome.exit_code}")
     for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):

@@ -277,12 +277,12 @@ def _prior(which: str | None, scratch: Path) -> str | None:
     return str(scratch / "prior.tar")
 
 
-def print_job(outcome: TuneOutcome, kept: Mapping[str, Any] | None) -> None:
-    """What came of one tuning, for `farm job show`. `kept`: the set of records that it has kept."""
+def print_job(outcome: TuneOutcome, record_set: Mapping[str, Any] | None) -> None:
+    """What came of one tuning, for `farm job show`. `record_set`: the records that it has stored."""
     if outcome.speedup is None:
         return
     typed = Typed(
         model=str(outcome.spec["name"]), on=outcome.job.selector, options=build_options(outcome.spec),
-        job=outcome.job.id, prior=str(kept["set"]) if kept else "",
+        job=outcome.job.id, prior=str(record_set["set"]) if record_set else "",
     )  # fmt: skip
     print_result(outcome.result, typed)

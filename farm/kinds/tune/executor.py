@@ -21,15 +21,15 @@ WORKER = "farm.kinds.tune.worker"
 SALVAGE = "farm.kinds.tune.salvage"
 SALVAGE_S = 15.0  # less than a stopped attempt is waited for
 END_S = 120.0  # of an attempt: the last candidates come in, the best schedules are compiled and kept
-END_SHARE = 0.25  # of a short attempt
+END_PART = 0.25  # of a short attempt
 MAX_NAME_CHARS = 255  # of a model
 
 
 @dataclass(frozen=True, slots=True)
-class KeepingHost(LeaseHost):
-    """What a worker may ask for that keeps records."""
+class RecordsHost(LeaseHost):
+    """What a worker may ask for that stores records."""
 
-    kept: list[int] = field(default_factory=list, kw_only=True)  # versions that this attempt has kept
+    versions: list[int] = field(default_factory=list, kw_only=True)  # of the records that this attempt has stored
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """`records.keep`."""
@@ -38,12 +38,12 @@ class KeepingHost(LeaseHost):
         found = _records(fields)
         await asyncio.to_thread(self.parts.artifacts.path, found["artifact"])
         job = self.context.job
-        self.kept.append(await self.parts.record_sets.keep(**found, user=job.user, job=job.id))
-        return {"version": self.kept[-1]}
+        self.versions.append(await self.parts.record_sets.keep(**found, user=job.user, job=job.id))
+        return {"version": self.versions[-1]}
 
 
 @dataclass(frozen=True, slots=True)
-class PoolHost(KeepingHost):
+class PoolHost(RecordsHost):
     """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
@@ -91,7 +91,7 @@ class PoolHost(KeepingHost):
                     raise ProtocolError("the worker does not say whether it searches")
                 self.pool.search(on=on)
                 return {}
-        return await KeepingHost.serve(self, verb, fields)
+        return await RecordsHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
         """Whether the attempt as a whole should end: others lack its worker slot. Single phones are the pool's."""
@@ -121,7 +121,7 @@ class TuneExecutor(Executor):
             task = await self._task(context, spec)
             report = await self.parts.work.run(context, WORKER, task.to_wire(), host)
         except (FarmError, asyncio.CancelledError) as error:
-            if not host.kept and ends_job(context, error):
+            if not host.versions and ends_job(context, error):
                 await self._salvage(context, host)
             raise
         return {**report, "target": spec.target, "devices": list(pool.had)}
@@ -140,9 +140,9 @@ class TuneExecutor(Executor):
 
     async def salvage(self, context: AttemptContext) -> None:
         """Keep what the attempts of a job measured that ends while it waits for the next one."""
-        await self._salvage(context, KeepingHost(context, self.parts))
+        await self._salvage(context, RecordsHost(context, self.parts))
 
-    async def _salvage(self, context: AttemptContext, host: KeepingHost) -> None:
+    async def _salvage(self, context: AttemptContext, host: RecordsHost) -> None:
         spec = context.spec
         assert isinstance(spec, TuneSpec)
         try:
@@ -165,7 +165,7 @@ def ends_job(context: AttemptContext, error: BaseException) -> bool:
 
 def search_s(timeout_s: float) -> float:
     """How long a search may last whose attempt is ended after `timeout_s`."""
-    return timeout_s - min(END_S, END_SHARE * timeout_s)
+    return timeout_s - min(END_S, END_PART * timeout_s)
 
 
 def _sha256(fields: Mapping[str, Any], name: str) -> str:

@@ -239,7 +239,7 @@ def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, reporter: Repo
     Raises:
         UserError: no record is any good.
     """
-    kept = pruned(records)
+    useful = pruned(records)
     if not any(math.isfinite(each.seconds) for each in records.records):
         errors = [each.error for each in records.origins.values() if each.error]
         raise UserError(
@@ -249,11 +249,11 @@ def builds(plan: TuningPlan, ready: Prepared, records: RecordSet, reporter: Repo
             evidence="\n".join(errors[:5]),
         )
     folder = ready.folder / "best"
-    write_records(kept, folder)
+    write_records(useful, folder)
     untuned = built(plan, None, reporter)
-    if not kept.records:
+    if not useful.records:
         reporter.log("no schedule was faster than TVM's own: the model is compiled without records", "warning")
-    return (built(plan, folder, reporter) if kept.records else untuned), untuned
+    return (built(plan, folder, reporter) if useful.records else untuned), untuned
 
 
 def built(plan: TuningPlan, records: Path | None, reporter: Reporter) -> Build:

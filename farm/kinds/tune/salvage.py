@@ -74,10 +74,10 @@ def _about(own: RecordSet, prior: RecordSet, target: object) -> RecordSet:
     if not prior.records:
         return prior
     try:
-        fit, _ = records_for(target, prior, "the prior")
+        suitable, _ = records_for(target, prior, "the prior")
     except ForeignRecordsError:
         return RecordSet()
-    workloads = {name: each for name, each in fit.workloads.items() if name in own.workloads}
-    return replace(fit, workloads=workloads).with_records(
-        tuple(each for each in fit.records if each.workload in own.workloads)
+    workloads = {name: each for name, each in suitable.workloads.items() if name in own.workloads}
+    return replace(suitable, workloads=workloads).with_records(
+        tuple(each for each in suitable.records if each.workload in own.workloads)
     )

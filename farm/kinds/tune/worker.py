@@ -69,7 +69,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     daemon.search(on=True)
     records, found = searched(plan, ready, daemon, daemon, yielding(daemon), server=forked())
     daemon.search(on=False)
-    kept = _kept(records, ready.model.key, task, daemon)
+    stored = _store_records(records, ready.model.key, task, daemon)
 
     def end(report: dict[str, Any], note: Callable[[str], None]) -> None:
         reporter = Ending(daemon, note, until_s)
@@ -81,7 +81,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         report.update(compared(tuned, untuned, daemon, found["search_s"], reporter))
 
     report = within(until_s - time.monotonic(), end)
-    return {**found, **report, "records": kept}
+    return {**found, **report, "records": stored}
 
 
 def _plan(task: TuneTask, daemon: DaemonChannel) -> TuningPlan:
@@ -110,7 +110,7 @@ def _plan(task: TuneTask, daemon: DaemonChannel) -> TuningPlan:
     )
 
 
-def _kept(records: RecordSet, model: str, task: TuneTask, daemon: DaemonChannel) -> dict[str, Any]:
+def _store_records(records: RecordSet, model: str, task: TuneTask, daemon: DaemonChannel) -> dict[str, Any]:
     """Keep the records of the model of that key; returns where."""
     daemon.progress("keeping the records")
     artifact, count, name = daemon.put_artifact(packed(records)), len(records.records), task.spec.name

@@ -16,5 +16,5 @@ def echo(fields, detach: work.Detach = False, wait: work.Wait = None) -> None:
         print_job(outcome, None)
 
 
-def print_job(outcome, _kept):
+def print_job(outcome, _record_set):
     print_line(f"{outcome.device} said {outcome.result['said']}")

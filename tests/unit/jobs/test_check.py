@@ -25,7 +25,7 @@ def spec(on="android", **fields):
 
 
 async def test_a_check_counts_and_adds_nothing(tmp_path):
-    async with running(tmp_path / "farm.db", "p1", "p2", limits=UserConfig(jobs=3)) as farm:
+    async with running(tmp_path / "farm.db", "p1", "p2", quota=UserConfig(jobs=3)) as farm:
         assert await farm.dispatcher.check(spec(devices="all"), "alice") == 2
         assert await farm.dispatcher.check(spec(), "alice", besides=2) == 1
         with raises_code(Code.QUOTA_EXCEEDED):

@@ -222,13 +222,13 @@ async def test_records_are_kept_as_the_jobs(host):
 async def test_what_are_no_records_is_refused(host, wrong, said):
     with pytest.raises(ProtocolError, match=said):
         await host.serve("records.keep", RECORDS | wrong)
-    assert not host.kept
+    assert not host.versions
 
 
 async def test_records_that_are_not_in_the_store_are_not_kept(host):
     with pytest.raises(UserError, match="there is no artifact"):
         await host.serve("records.keep", RECORDS | {"artifact": B})
-    assert not host.kept
+    assert not host.versions
 
 
 class Work:
