@@ -33,7 +33,13 @@ TRIALS = 16
 # 100 ms that is too little to show as a second level, for which a result is rejected.
 RUNS = 1000
 
-app = typer.Typer(help="Run the farm's main job on virtual phones; `fault` breaks one of them.")
+app = typer.Typer(
+    help="""Run the farm's main job on virtual phones; `fault` breaks one of them.
+
+    Its database, jobs and results are in a new folder farm-* below $TMPDIR or /tmp, which goes when the demo ends; after
+    kill -9 it is left, and yours to delete. Compiled RPC servers stay in ~/.cache/farm ($XDG_CACHE_HOME/farm). No farm of
+    this host is touched."""
+)
 
 
 @app.callback(invoke_without_command=True)

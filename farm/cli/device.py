@@ -18,13 +18,14 @@ from farm.cli.output.terminal import TransferBars, is_lively
 from farm.cli.status import age_of, device_table, long_device_table
 from farm.common.durations import format_duration
 from farm.common.errors import NoPhoneError, PhoneError, UserError
-from farm.common.files import check_writable
+from farm.common.files import check_writable, checked_file
 from farm.control.client import ControlClient
 from farm.model.identity import target_typed
 
 app = typer.Typer(help="Phones: list, adopt, change, remove.")
 STUCK = frozenset({"device.quarantined", "device.unauthorized", "device.gone"})  # a person must act
 LINES_PER_PUSH = 10
+ZIP_MAGIC = b"PK"
 
 Name = Annotated[str, typer.Argument(help="A device's name or adb serial.", autocompletion=complete.devices)]
 Labels = Annotated[list[str] | None, typer.Option("--label", help="KEY=VALUE; an empty value removes it. Repeatable.")]
@@ -166,7 +167,10 @@ def set_device(
 
 @app.command()
 def drain(name: Name, json: JsonFlag = False) -> None:
-    """Start no new lease on it; its running lease goes on."""
+    """Start no new lease on it; its running lease goes on, others wait or use other phones.
+
+    Until `farm device release`, restarts included. All phones of the host, for an upgrade: `farm drain`.
+    """
     _service(name, "draining", json)
 
 
@@ -285,6 +289,9 @@ def pull(
 @app.command()
 def install(name: Name, package: Annotated[Path, typer.Argument(help="An .apk file.")]) -> None:
     """Install or replace an app on a phone."""
+    with checked_file(package).open("rb") as file:
+        if file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
+            raise UserError(f"{package} is no .apk file", hint="an .apk is a ZIP archive; `unzip -l FILE` lists it")
     with connect() as client:
         on_bytes = partial(TransferBars().update, package.name)
         artifact = client.put_artifact(package, on_progress=on_bytes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +31,9 @@ VALUES = {
     "labels": "FILE", "config": "FILE", "rename": "NAME", "label": "KEY=VALUE", "socket": "PATH", "only": "WORDS",
 }  # fmt: skip
 TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
+PATHS = frozenset({"TyperPath", "Path"})
+MAY_BE_EMPTY = frozenset({"line", "command", "arguments"})  # words of people's own commands
+NO_NUMBER = re.compile(r"is not a valid (int|float)\w*( range)?")  # typer's words for its types
 NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench": (
@@ -130,7 +136,7 @@ SECTIONS = {
         "serve": ("farm.cli.daemon:serve", "Run the daemon in the foreground"),
         "gate": ("farm.cli.daemon:gate", "Hold the TVM port and its sessions, apart from the daemon"),
         "reload": ("farm.cli.daemon:reload", "Have the daemon read its configuration again"),
-        "drain": ("farm.cli.daemon:drain", "Start no new lease on this host, for an upgrade"),
+        "drain": ("farm.cli.daemon:drain", "Start no new lease on any phone, for an upgrade"),
         "doctor": ("farm.cli.doctor:doctor", "Check this host; each finding comes with its fix"),
         "bundle": ("farm.cli.runtimes:bundle", "TVM runtimes that are pushed to phones"),
         "builder": ("farm.cli.builder:app", "CPU machines that build tuning candidates"),
@@ -313,6 +319,7 @@ def _misused(error: Any) -> int:
         if error.ctx.parent and any(option in each.opts for each in error.ctx.find_root().command.params):
             usage = f"it stands before the command: farm {option} ... {error.ctx.info_name}"
     message = " ".join(message.split())  # choices stand on lines of their own there
+    message = NO_NUMBER.sub(lambda found: "is no whole number" if found[1] == "int" else "is no number", message)
     parameter = getattr(error, "param", None)  # that is missing, or has a wrong value; `--on` takes any
     if parameter is not None and parameter.name == "on":
         message = message.rstrip(".") + ", and ANDROID_SERIAL is not set"
@@ -341,6 +348,7 @@ def _load(path: str, home: str) -> Any:
         each.short_help = " ".join((each.help or "").partition("\n\n")[0].split())  # whole: typer cuts it at 80 columns
         for parameter in each.params:
             _name_plainly(parameter)
+            parameter.process_value = partial(_checked, parameter, parameter.process_value)
             if parameter.name == "on" and parameter.required:
                 parameter.default = phone_of_environment
                 parameter.help += " Left out: the phone of ANDROID_SERIAL."
@@ -349,6 +357,20 @@ def _load(path: str, home: str) -> Any:
     if below:
         command.add_lazy(path, getattr(source, "LAZY", {}))
     return command
+
+
+def _checked(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """A parameter's value; an empty name of a thing or file (`""` would be this folder) and NaN are refused."""
+    named = parameter.param_type_name == "argument" and parameter.name not in MAY_BE_EMPTY
+    is_path = type(parameter.type).__name__ in PATHS
+    given = value if isinstance(value, tuple | list) else (value,)
+    if (named or is_path) and "" in given and _on_the_line(context, parameter.name):
+        what = f"argument '{parameter.metavar}'" if named else f"option '{parameter.opts[0]}'"
+        raise MisusedError(f"{what} is empty", context)
+    converted = process(context, value)
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise typer.BadParameter(f"{value} is no number", context, parameter)
+    return converted
 
 
 def _name_plainly(parameter: Any) -> None:

@@ -29,7 +29,7 @@ StateOption = Annotated[
 def check(config: ConfigOption = None, state_dir: StateOption = None, json: JsonFlag = False) -> None:
     """Look at every page, reference and rule of the database. Exits with 1 when something is wrong."""
     try:
-        report = call("store.check")
+        report = _ask("store.check", config, state_dir)
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (_, where):
             from farm.store.maintenance import check_database
@@ -60,7 +60,7 @@ def backup(
     """Copy the database as it is at one moment, while the daemon serves."""
     to = path.absolute() if path else None
     try:
-        answer = call("store.backup", path=str(to or ""))
+        answer = _ask("store.backup", config, state_dir, path=str(to or ""))
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (_, where):
             from farm.store.maintenance import back_up
@@ -72,7 +72,9 @@ def backup(
 
 @app.command()
 def prune(
-    keep_days: Annotated[float | None, typer.Option(help="Keep so many days; default: [store] keep_days.")] = None,
+    keep_days: Annotated[
+        float | None, typer.Option(min=0, max=36_500, help="Keep so many days; default: [store] keep_days.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     config: ConfigOption = None,
     state_dir: StateOption = None,
@@ -80,7 +82,7 @@ def prune(
 ) -> None:
     """Remove ended jobs with their results and logs, ended leases and events that are too old."""
     try:
-        answer = call("store.prune", keep_days=keep_days, dry_run=dry_run)
+        answer = _ask("store.prune", config, state_dir, keep_days=keep_days, dry_run=dry_run)
     except DaemonUnreachableError as unreachable:
         with _alone(config, state_dir, unreachable) as (farm, where):
             from farm.jobs.logs import AttemptLogs
@@ -97,6 +99,22 @@ def prune(
     rows = f"{answer['jobs']} jobs, {answer['leases']} leases, {answer['events']} events"
     done = f"would remove {rows}" if dry_run else f"removed {rows}; freed {answer['freed_bytes'] / 1e6:.1f} MB"
     emit(answer, done, json=json)
+
+
+def _ask(kind: str, config: Path | None, state_dir: Path | None, **fields: object) -> dict[str, Any]:
+    """The daemon's answer.
+
+    Raises:
+        DaemonUnreachableError: none runs.
+        UserError: one does, and another database may be meant.
+    """
+    if config is None and state_dir is None:
+        return call(kind, **fields)
+    pid = call("status")["pid"]
+    raise UserError(
+        f"--state-dir and --config are for when no daemon runs, and one does (pid {pid})",
+        hint="leave them out to ask it; for another database: farm --socket /nowhere store ...",
+    )
 
 
 @contextmanager

@@ -52,6 +52,8 @@ def field_error(errors: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
     alternatives = dict.fromkeys(_words(each) for each in errors if _path(each) == path)
     problem = " or ".join([*alternatives][:1] + [each.removeprefix("must be ") for each in [*alternatives][1:]])
     given = first["input"]
+    if given != given:  # NaN is beyond every bound
+        problem = _WORDS["float"]
     if first["type"] not in ("missing", "unexpected_keyword_argument", "extra_forbidden"):
         problem += f" (got {str(given)[:SHOWN_CHARS]!r})" if isinstance(given, str) else f" (got {_short(given)})"
     return ".".join(map(str, path)), problem, _nearest(first) or _hint(path, given)

@@ -211,8 +211,8 @@ def load(
             _put(tree, keys, _scalar(value), f"environment {name}")
     for key, flag in (flags or {}).items():
         if flag is not None:
-            elsewhere[key] = f"option {key}"
-            _put(tree, key.split("."), flag, f"option {key}")
+            elsewhere[key] = "the command line"
+            _put(tree, key.split("."), flag, "the command line")
     try:
         _refuse_unknown(FarmConfig, tree, origin, ())
         return _with_paths(_validate(tree, origin))

@@ -253,9 +253,10 @@ def _values(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1).decode()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        hint = "name the file that `farm auth new` wrote: --key FILE or FARM_KEY"
+        raise UserError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no text") from error
+        raise UserError(f"{path} is no text", hint="name the file that `farm auth new` wrote") from error
     values = {}
     for number, line in enumerate(text[:MAX_FILE_BYTES].splitlines(), 1):
         stripped = line.strip()

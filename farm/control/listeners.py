@@ -131,7 +131,10 @@ def _check_free(path: Path) -> None:
             pass
         except OSError:
             return
-    raise ControlSocketError(f"another process listens on {path}", hint="is a farm daemon already running?")
+    raise ControlSocketError(
+        f"another process, perhaps a farm daemon, listens on {path}",
+        hint=f"stop it (fuser {path} names it), or start this one with another --runtime-dir",
+    )
 
 
 class CurveListener:

@@ -50,6 +50,8 @@ def test_while_it_serves(farm, tmp_path):
         done = farm.farm("store", "backup", str(wrong))
         assert (done.returncode, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
 
+    other = farm.farm("store", "check", "--state-dir", str(tmp_path))  # it checked the daemon's, and said "sound"
+    assert (other.returncode, "--state-dir and --config are for when no daemon runs" in other.stderr) == (2, True)
     assert "would remove 0 jobs" in farm.farm("store", "prune", "--dry-run").stdout
     pruned = answer(farm.farm("store", "prune", "--keep-days", "1", "--json"))
     assert (pruned["jobs"], pruned["dry_run"]) == (0, False)

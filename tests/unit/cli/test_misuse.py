@@ -31,6 +31,18 @@ def told(monkeypatch, capsys, *words):
         (["top", "--nope"], "no such option: --nope", "farm top [OPTIONS]"),
         (["status", "--socket", "x"], "--socket", "it stands before the command: farm --socket ... status"),
         (["bench", "m.onnx", "--wait"], "error: option '--wait' requires an argument", "farm COMMAND"),
+        (
+            ["bench", "m.onnx", "--on", "x", "--measure", "nan"],
+            "'--measure': nan is no number",
+            "farm bench [OPTIONS] MODEL",
+        ),
+        (["top", "--interval", "inf"], "inf is no", "farm top [OPTIONS]"),
+        (["tune", "m.onnx", "--on", "x", "--trials", "nan"], "'nan' is no whole number", "farm tune [OPTIONS] MODEL"),
+        (["records", "remove", "abc"], "'abc' is no whole number", "farm records remove [OPTIONS] {SET...}"),
+        (["store", "prune", "--keep-days", "-1"], "-1.0 is not in the range 0<=x<=36500", "farm store prune [OPTIONS]"),
+        (["bundle", "add", ""], "error: argument 'FOLDER' is empty", "farm bundle add [OPTIONS] FOLDER"),
+        (["watch", "j", ""], "error: argument 'JOBS...' is empty", "farm watch [OPTIONS] JOBS..."),
+        (["serve", "--state-dir", ""], "error: option '--state-dir' is empty", "farm serve [OPTIONS]"),
         (["bench", "m.onnx", "--on"], "error: option '--on' requires an argument", "farm COMMAND"),
     ],
 )
