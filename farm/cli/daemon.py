@@ -132,8 +132,8 @@ def drain(
 ) -> None:
     """Hand out no phone any more; leases and jobs that run go on, requests wait (operators; docs/service.md).
 
-    One phone: `farm device drain NAME`, which a restart does not end. This ends with `farm drain --end`, and with the daemon: after a restart phones are handed out again. Exit code 3 when
-    phones are still leased.
+    One phone: `farm device drain NAME`, which a restart does not end. This ends with `farm drain --end`, and with the
+    daemon: after a restart phones are handed out again. Exit code 3 when phones are still leased.
     """
     limit_s = work.wait_s(wait) or 0.0
     answer = call("host.drain", on=not end)

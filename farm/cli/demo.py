@@ -36,9 +36,9 @@ RUNS = 1000
 app = typer.Typer(
     help="""Run the farm's main job on virtual phones; `fault` breaks one of them.
 
-    Its database, jobs and results are in a new folder farm-* below $TMPDIR or /tmp, which goes when the demo ends; after
-    kill -9 it is left, and yours to delete. Compiled RPC servers stay in ~/.cache/farm ($XDG_CACHE_HOME/farm). No farm of
-    this host is touched."""
+    Its database, jobs and results are in a new folder farm-* below $TMPDIR or /tmp, which goes when the demo ends;
+    after kill -9 it is left, and yours to delete. Compiled RPC servers stay in ~/.cache/farm ($XDG_CACHE_HOME/farm).
+    No farm of this host is touched.""",
 )
 
 
