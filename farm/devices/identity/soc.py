@@ -27,7 +27,8 @@ _STATING = ("ro.hardware.chipname", "ro.chipname", "ro.vendor.soc.model", "ro.ve
 _MARKETING = ("ro.hardware.alter", "ro.config.cpu_info_display")  # Huawei: "Hisilicon Kirin 659", "HUAWEI Kirin 990"
 # Names of a family's first chip: Dimensity 1100 (MT6891) says MT6893, a MT6877 phone was seen to say MT6833 in the
 # last.
-_FAMILY = ("ro.hardware", "ro.vendor.mediatek.platform", "ro.mediatek.platform")
+# The platform's own part goes first: a Meizu M2 Note has ro.hardware mt6735, ro.board.platform mt6753.
+_FAMILY = (PLATFORM, "ro.hardware", "ro.vendor.mediatek.platform", "ro.mediatek.platform")
 # Vendors' own properties and names of packages; some hold made-up parts ("SDM855"):
 # a part counts that the table has, with the GPU that the phone has.
 _VENDORS_OWN = (
@@ -72,7 +73,8 @@ def identify_soc(
     for source, model, confidence in _stated(properties, files, hardware, evidence):
         rows = _fitting(rows_of_model(model), evidence)
         name = " / ".join(dict.fromkeys(row.name for row in rows if row.name))
-        vendor = vendor_name(manufacturer, model) or common(row.vendor for row in rows) or ""
+        vendor = vendor_name(manufacturer, model) or common(row.vendor for row in rows)
+        vendor = vendor or vendor_name("", properties.get(PLATFORM, ""))  # of a part that is just T612
         return Soc(model, name, vendor, source, confidence), rows
     return _of_platform(properties.get(PLATFORM, "").strip(), manufacturer, evidence)
 
@@ -95,7 +97,8 @@ def _stated(
         if part := model_of_soc_id(files.get(path, "")):
             yield path, part, Confidence.LIKELY
     for name in _FAMILY:
-        if part := part_name(properties.get(name, "")):
+        part = part_name(properties.get(name, ""))
+        if part and (name != PLATFORM or _MEDIATEK.search(part)):
             rows = rows_of_platform(properties[name])
             yield name, (common(base_part(row.model) for row in rows) or part), Confidence.LIKELY
     for name in _VENDORS_OWN:
@@ -157,7 +160,13 @@ _POWERVR = re.compile(  # "Rogue GE8320", "B-Series BXM-8-256"
 _MALEOON = re.compile(r"maleoon[-_ ]?([0-9]{3}[a-z]?)", re.IGNORECASE)
 
 # Values of the properties that name the graphics library. `meow` is MediaTek's wrapper around any of its GPUs.
-_LIBRARY_FAMILIES = {"adreno": "adreno", "mali": "mali", "powervr": "powervr", "samsung": "xclipse"}
+_LIBRARY_FAMILIES = {
+    "adreno": "adreno",
+    "mali": "mali",
+    "powervr": "powervr",
+    "powervr_rogue": "powervr",
+    "samsung": "xclipse",
+}
 _LIBRARY_PROPERTIES = ("ro.hardware.vulkan", "ro.hardware.egl")
 
 

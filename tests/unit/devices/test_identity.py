@@ -134,7 +134,7 @@ GOLDEN = {
         *("mali", "Mali-G77", LIKELY, OTHER_GPU),
     ),
     "redmi-note11s-fleur": (
-        *("miel", "", "12", 32, "arm64-v8a", "MT6781", "Helio G96", LIKELY, "ro.hardware"),
+        *("miel", "", "12", 32, "arm64-v8a", "MT6781", "Helio G96", LIKELY, "ro.board.platform"),
         *("mali", "Mali-G57", LIKELY, OTHER_GPU),
     ),
     "redmi8a-msm8937-a10-32bit": (
@@ -310,6 +310,22 @@ def test_a_virtual_phone_is_what_runs_there() -> None:
     assert identity.targets == {
         "cpu": {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64", "num-cores": 8}
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "vendor", "family"),
+    [
+        ("meizu-m2note-mt6753", "MT6753", "MediaTek", ""),  # ro.hardware has the family's first, MT6735
+        ("realme-note50-ums9230", "T612", "Unisoc", ""),
+        ("teclast-p20hd-sp9863a", "SP9863A", "Unisoc", "powervr"),
+        ("konka551-hi3751-a5", "Hi3751", "HiSilicon", ""),
+    ],
+)
+def test_parts_of_rarer_vendors(name: str, model: str, vendor: str, family: str) -> None:
+    properties = parse_getprop(decode(capture(f"getprop_excerpts/{name}")))
+    soc, rows = identify_soc(properties, {}, "", SocEvidence())
+    assert (soc.model, soc.vendor) == (model, vendor)
+    assert read_gpu({}, properties, rows, soc.confidence).family == family
 
 
 @pytest.mark.parametrize("path", every("getprop"), ids=lambda path: path.stem)

@@ -148,6 +148,14 @@ HOTTEST = {
 }
 
 
+def test_no_thermistor_of_the_radio_is_the_processor_and_no_missing_battery_is_cold() -> None:
+    said, _ = parse_thermalservice(text("thermalservice_excerpts/galaxy-a24"))
+    assert {each.sensor for each in said.temperatures if each.group is SensorGroup.CPU} == {"AP"}
+    said, dropped = parse_thermalservice(text("thermalservice_excerpts/galaxy-s24plus"))
+    assert [each.sensor for each in said.temperatures if each.group is SensorGroup.BATTERY] == ["BAT"]
+    assert [each.sensor for each in dropped] == ["SUBBAT"]
+
+
 @pytest.mark.parametrize("path", every("thermalservice"), ids=lambda path: path.stem)
 def test_thermalservice(path: Path) -> None:
     said, _ = parse_thermalservice(decode(path.read_bytes()))

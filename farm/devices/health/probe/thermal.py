@@ -34,10 +34,11 @@ _ELECTRIC = {6: "a voltage", 7: "a current", 8: "a percentage"}
 _LAST_TYPE = 30
 # Samsung's Sdhms numbers types from 1 and names them as the enumeration does: the name counts.
 _SHIFTED = re.compile(r"^[ \t]*Sdhms connected", re.MULTILINE)
-_NAMED = re.compile(r"(?:TYPE_)?(CPU|GPU|BATTERY|SKIN|UNKNOWN|BCL_[A-Z]+|AP|BAT|SUBBAT)[0-9]*", re.IGNORECASE)
+_NAMED = re.compile(r"(?:TYPE_)?(CPU|GPU|BATTERY|SKIN|UNKNOWN|BCL_[A-Z]+|AP|PATHM|BAT|SUBBAT)[0-9]*", re.IGNORECASE)
 _BY_NAME = {
     "CPU": SensorGroup.CPU, "AP": SensorGroup.CPU, "GPU": SensorGroup.GPU, "BATTERY": SensorGroup.BATTERY,
     "BAT": SensorGroup.BATTERY, "SUBBAT": SensorGroup.BATTERY, "SKIN": SensorGroup.SKIN,
+    "PATHM": SensorGroup.OTHER,  # of a Galaxy A24's radio amplifier, as type 0
 }  # fmt: skip
 
 _HEADLINE = re.compile(r"^[ \t]*Thermal Status:[ \t]*([0-6])[ \t]*$", re.MULTILINE)
