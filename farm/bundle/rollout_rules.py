@@ -22,9 +22,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from farm.common.durations import BackOff
 from farm.common.errors import UserError
 
-RETRY_S, MOST_RETRY_S = 60.0, 3600.0  # before a phone tries again after a failure that was not the bundle's
+RETRY = BackOff(60.0, 3600.0)  # before a phone tries again after a failure that was not the bundle's
 
 
 class TrialState(StrEnum):
@@ -141,8 +142,7 @@ def trial_failed(rollout: Rollout, serial: str, bundle: str, reason: str, *, bla
     if blamed:
         trial = Trial(bundle, TrialState.FAILED, reason)
     else:
-        pause_s = min(MOST_RETRY_S, RETRY_S * 2 ** min(put_off - 1, 10))
-        trial = Trial(bundle, TrialState.PUT_OFF, reason, put_off, now_s + pause_s)
+        trial = Trial(bundle, TrialState.PUT_OFF, reason, put_off, now_s + RETRY.delay_s(put_off))
     return replace(rollout, trials={**rollout.trials, serial: trial})
 
 

@@ -69,8 +69,7 @@ def spec_of_files(
     A package is for one device, which may be left out: its target is that device's, unless another was asked for.
 
     Raises:
-        UserError: an option is wrong.
-        UserError: a package is damaged, or of another version.
+        UserError: an option is wrong; a package is damaged, or of another version.
     """
     fields = {**given, **hashes}
     for name, source in sources.items():

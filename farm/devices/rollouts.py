@@ -341,7 +341,7 @@ class Rollouts:
                 await self._store(group, self._groups[group])
             except StoreWriteError as error:
                 self._unsaved.add(group)  # with the next step
-                log.info("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
+                log.debug("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
 
     async def _store(self, group: RolloutGroup, rollout: Rollout) -> None:
         await self._table.save(RolloutRecord(*group, **_ROLLOUT.dump_python(rollout, mode="json")))

@@ -1,6 +1,6 @@
 """Leases: takes what the head grants, and guards the way to every phone.
 
-One object serves jobs (`ask`, `acquire`, ...) and the TVM server (`tvm`). Everything runs on one
+One object serves jobs (`ask`, `withdraw`, ...) and the TVM server (`tvm`, `acquire`). Everything runs on one
 event loop. How a request becomes a lease is in `request_queue`, what ends a lease in `active_leases`.
 """
 
@@ -136,7 +136,7 @@ class Leasing:
         self.requests.receive(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
-        """Wait for a device. Cancelling withdraws the request, or gives back what was granted in the same moment."""
+        """`ask` and wait, for the TVM server. Cancelling withdraws the request, or gives back what was granted in the same moment."""
         while True:
             future: asyncio.Future[Lease] = self._loop.create_future()
             request_id = self.ask(request, partial(self._answer, future))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.bundle.rollout_rules import (
-    RETRY_S,
+    RETRY,
     Rollout,
     RolloutConfig,
     RolloutPhone,
@@ -160,13 +160,13 @@ def test_a_failure_that_is_not_the_bundles_puts_the_phone_off() -> None:
     lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
     lab.provision("S0")
     assert lab.on() == [OLD]
-    assert lab.step(RETRY_S / 2) == ()
+    assert lab.step(RETRY.first_s / 2) == ()
     assert lab.rollout.refused == {}
-    assert lab.step(RETRY_S / 2) == ("S0",)
+    assert lab.step(RETRY.first_s / 2) == ("S0",)
     lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
     lab.provision("S0")
-    assert lab.step(RETRY_S) == ()  # longer each time
-    assert lab.step(RETRY_S) == ("S0",)
+    assert lab.step(RETRY.first_s) == ()  # longer each time
+    assert lab.step(RETRY.first_s) == ("S0",)
 
 
 def test_a_phone_that_leaves_meanwhile_is_tried_again_later() -> None:
