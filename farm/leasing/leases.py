@@ -136,7 +136,10 @@ class Leasing:
         self.requests.receive(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
-        """`ask` and wait, for the TVM server. Cancelling withdraws the request, or gives back what was granted in the same moment."""
+        """`ask` and wait, for the TVM server.
+
+        Cancelling withdraws the request, or gives back what was granted in the same moment.
+        """
         while True:
             future: asyncio.Future[Lease] = self._loop.create_future()
             request_id = self.ask(request, partial(self._answer, future))
