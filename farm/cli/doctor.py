@@ -190,7 +190,12 @@ def folders(config: FarmConfig) -> Iterator[Diagnosis]:
 def database(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether the database is sound; for when no daemon serves: one that does is asked by `farm store check`."""
     path = config.state_dir / "farm.db"
-    if config.store.url or not os.access(path, os.R_OK):
+    if config.store.url:
+        from farm.store.opening import look_at_server
+
+        yield from look_at_server(config.store.url)
+        return
+    if not os.access(path, os.R_OK):
         return
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:

@@ -100,7 +100,7 @@ class AdbConfig:
 class StoreConfig:
     """What is remembered, where and how long."""
 
-    url: str = ""  # SQLAlchemy's form, postgresql+psycopg://...; empty: farm.db in the state folder
+    url: str = ""  # postgresql://USER@HOST/DATABASE; empty: farm.db in the state folder
     keep_days: Amount = 90.0  # ended jobs with their logs, and events
     max_mb: Annotated[int, Field(gt=0)] = 2_000  # of the database; the oldest ended jobs go first
 

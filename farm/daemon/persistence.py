@@ -43,6 +43,8 @@ class Persistence:
         tasks = {"history": self.history.run(), "retention": self.retention.run()}
         if self.store.term is not None:
             tasks["term of the database"] = self.store.term.lost()
+        if self.store.server is not None:
+            tasks["database server"] = self.store.server.run()
         return tasks
 
 
@@ -54,7 +56,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = config.store.url or config.state_dir / "farm.db"
-    store = Store.open(where)
+    store = Store.open(where, state=config.state_dir)
     stack.callback(store.close)
     events = EventLog(store.epoch)
     events.subscribe(_log_event)
@@ -64,6 +66,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     stack.push_async_callback(audit.close)  # after the parts that may still write to it
     events.publish("daemon.started", "daemon", epoch=store.epoch, version=__version__)
     store.on_problem(problems.of_store(store, events))
+    if store.server is not None:
+        problems.sources.append(store.server.problems)
     logs = AttemptLogs(config.state_dir / "logs")
     keep = config.store
     retention = Retention(

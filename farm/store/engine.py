@@ -6,6 +6,8 @@ Such an outage is recognised by the engine's error codes, never by its texts.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import text as sql
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+
+from farm.store.server_rules import connect_fault
 
 BUSY_TIMEOUT_MS = 5_000  # `farm store backup` or a curious sqlite3 shell may hold the file for a moment
 INCREMENTAL = 2  # auto_vacuum: free pages go on request
@@ -44,13 +48,16 @@ _SQLITE = {
     sqlite3.SQLITE_BUSY: ("another program keeps it locked", "close other programs that have it open (sqlite3?)"),
     sqlite3.SQLITE_NOMEM: ("the host is out of memory", "end what needs so much of it"),
 }
+DRIVER = "postgresql+psycopg"
+READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
 _SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
-    "53": ("the database server has no room or memory left", ROOM_HINT),
+    "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
+    "53": ("the database server has no memory or connections left", "look at its log; farm goes on once it has"),
     "08": ("the database server cannot be reached", "is it running? farm goes on once it answers"),
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
     "57": ("the database server is stopping", "farm goes on once it is back"),
     "58": ("the database server's disk failed", "look at its log"),
-    "25006": ("the database server is read-only", "is it a standby? [store] url must name the primary"),
+    READ_ONLY: ("the database server is read-only", "is it a standby? [store] url must name the primary, or all hosts"),
     "XX": ("the database server is damaged", "look at its log"),
 }
 _GONE = ("its file was removed or replaced", "put it back, or restart farm to begin with what is there")
@@ -91,22 +98,53 @@ def sqlite_engine(
     return engine
 
 
+def server_url(text: str) -> URL:
+    """The address of a PostgreSQL database, as SQLAlchemy or as libpq writes it (several hosts with commas between).
+
+    Raises:
+        ArgumentError: it is no address.
+    """
+    scheme, slashes, rest = text.partition("://")
+    login, at, place = rest.rpartition("@")
+    hosts, path, tail = place.partition("/")
+    several = hosts.split(",") if "," in hosts else []
+    if several:
+        tail += "".join(f"{'&' if '?' in tail or number else '?'}host={host}" for number, host in enumerate(several))
+        hosts = ""
+    try:
+        url = make_url(scheme + slashes + login + at + hosts + path + tail)
+    except ValueError as error:  # of a port that is no number
+        raise ArgumentError("its port is no number") from error
+    return url.set(drivername=DRIVER) if url.drivername == "postgresql" else url
+
+
 def server_engine(url: str) -> Engine:
     """An engine over a PostgreSQL server. A connection that broke meanwhile is made anew.
 
-    Options of the URL (`?tcp_user_timeout=...`, `?options=-c statement_timeout=...`) replace these limits.
+    Of several hosts the one that is writable is connected to. Options of the URL (`?tcp_user_timeout=...`,
+    `?options=-c statement_timeout=...`) replace these limits.
     """
     options = f"-c statement_timeout={STATEMENT_TIMEOUT} -c idle_in_transaction_session_timeout={IDLE_TIMEOUT}"
-    limits = {**SERVER, "options": options}
-    given = make_url(url).query
+    name = f"farm {socket.gethostname()[:40]} {os.getpid()}"  # in pg_stat_activity, which cuts it at 63 bytes
+    limits: dict[str, Any] = {**SERVER, "options": options, "fallback_application_name": name}
+    address = server_url(url)
+    given = address.query
+    if not isinstance(given.get("host", ""), str):
+        limits["target_session_attrs"] = "read-write"
     engine = create_engine(
-        url, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}
+        address, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}
     )
     from farm.store.bounded_connection import BoundedConnection  # after the engine, which reports a missing psycopg
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, arguments: Any, options: Any) -> BoundedConnection:
         return BoundedConnection.connect(*arguments, **options)
+
+    @event.listens_for(engine, "handle_error")
+    def leave(context: Any) -> None:
+        """After a failover the server of the open connections may be a standby: all are made anew."""
+        if getattr(context.original_exception, "sqlstate", "") == READ_ONLY:
+            context.is_disconnect = True
 
     return engine
 
@@ -170,7 +208,8 @@ def _of_driver(error: DBAPIError) -> DatabaseOutage | None:
     state = getattr(cause, "sqlstate", None)
     if state is None:  # the driver has no server that could give a code
         lost = isinstance(error, OperationalError | InterfaceError)
-        return DatabaseOutage(*_UNREACHABLE, evidence=str(cause).strip()) if lost else None
+        said = str(cause).strip()
+        return DatabaseOutage(*(connect_fault(said) or _UNREACHABLE), evidence=said) if lost else None
     words = _SERVER.get(state) or _SERVER.get(state[:2])
     return DatabaseOutage(*words, evidence=str(cause).strip()) if words else None
 

@@ -16,6 +16,7 @@ from farm.common.files import publish
 PAGES_AT_ONCE = 256  # 1 MiB: between steps the database's own writers go on
 HEADER_BYTES = 100  # counters and the journal's mode stand there, and differ between a file and its copy
 CHUNK_BYTES = 1 << 20
+STARTS = "starts"
 
 
 # What a daemon opens at its start; farm.db and its reserve have checks of their own.
@@ -24,8 +25,8 @@ STATE_FOLDERS = (
     "bundles/tmp", "ports-off", "keys", "logs", "work", "work/attempts", "work/cache",
 )  # fmt: skip
 STATE_FILES = (
-    "lock", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/server.log", "adb/tunnels.json",
-    "keys/server.key", "work/zygote-*.log",
+    "lock", "starts", "farm.db-wal", "farm.db-shm", "adb/adbkey", "adb/adbkey.pub", "adb/server.log",
+    "adb/tunnels.json", "keys/server.key", "work/zygote-*.log",
 )  # fmt: skip
 
 
@@ -112,6 +113,26 @@ class StateFolderLock:
     def close(self) -> None:
         """Let the next daemon in."""
         os.close(self._file)
+
+
+def read_starts(folder: Path) -> int:
+    """The number of the latest start that this host has made with a database on a server; 0: none."""
+    try:
+        return int((folder / STARTS).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def write_starts(folder: Path, number: int) -> None:
+    """Keep the number: a database that was restored from a backup does not know it."""
+    part = folder / f"{STARTS}.part"
+    try:
+        part.write_text(f"{number}\n")
+        publish(part, folder / STARTS)
+    except OSError as error:
+        raise HostError(
+            f"cannot write {folder / STARTS}: {error.strerror}", hint="is there room, and is the folder farm's own?"
+        ) from error
 
 
 def backup_name(path: Path, what: str = "") -> Path:

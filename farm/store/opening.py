@@ -15,21 +15,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, insert, inspect, make_url, select, update
+from sqlalchemy import Connection, Engine, insert, inspect, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError
 
+from farm.common.doctor_findings import FAIL, WARN, Diagnosis, of_error
 from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.common.install import pip_install
 from farm.store.columns import StoredValueError
-from farm.store.engine import is_damage, outage_of, server_engine, sqlite_engine, without_limits
-from farm.store.files import copy_before, newest_backup
+from farm.store.engine import DRIVER, is_damage, outage_of, server_engine, server_url, sqlite_engine, without_limits
+from farm.store.files import copy_before, newest_backup, read_starts, write_starts
 from farm.store.jobs import select_jobs
 from farm.store.leases import select_leases
 from farm.store.reserve import ReserveFile
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
+from farm.store.server_facts import read_facts
+from farm.store.server_rules import CHECK, GUIDE, STANDBY, findings_of
 from farm.store.term import Term, rest_of_term, take_term
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
@@ -50,7 +53,7 @@ LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve 
 LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopped (farm.store.term)
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
-MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
+NOT_ALLOWED = "42501"  # SQLSTATE
 
 
 database_error = partial(HostError, code=Code.DATABASE_UNUSABLE)
@@ -65,6 +68,7 @@ class OpenDatabase:
     epoch: int
     close: Callable[[], None]  # after the last write
     term: Term | None = None  # of a server's database: a file's is this daemon's alone
+    notes: tuple[Diagnosis, ...] = ()  # about a server, which stay true until the next start
 
 
 def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
@@ -152,8 +156,8 @@ def create_tables(connection: Connection) -> None:
     connection.execute(insert(meta), [{"name": name, "value": value} for name, value in start.items()])
 
 
-def next_epoch(connection: Connection) -> int:
-    """Count this start; the number must be durable before it is used.
+def next_epoch(connection: Connection, seen: int = 0) -> int:
+    """Count this start; the number must be durable before it is used. It is above `seen`, too.
 
     Raises:
         HostError: the stored number makes no sense, so fences would repeat.
@@ -161,9 +165,10 @@ def next_epoch(connection: Connection) -> int:
     before = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
     if not isinstance(before, int) or not 0 <= before < MOST_STARTS:
         raise _overwritten("the database", f"its number of starts is {before!r}")
-    connection.execute(update(meta).where(meta.c.name == "epoch").values(value=before + 1))
+    number = max(before, seen) + 1
+    connection.execute(update(meta).where(meta.c.name == "epoch").values(value=number))
     connection.execute(update(meta).where(meta.c.name == "serving").values(value=1))
-    return before + 1
+    return number
 
 
 def _overwritten(name: Path | str, evidence: str) -> HostError:
@@ -343,33 +348,106 @@ def _newest(name: Path | str) -> str:
     return f" ({backup})" if backup else ""
 
 
-def open_server(url: str) -> OpenDatabase:
+def open_server(url: str, state: Path | None = None) -> OpenDatabase:
     """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
 
+    Args:
+        url: its address.
+        state: the state folder, which knows the number of this host's latest start.
+
     Raises:
-        HostError: it cannot be reached, another daemon serves from it, or it is of another farm release.
+        HostError: it cannot be reached or used, another daemon serves from it, or it is of another farm release.
     """
-    name, engine = _named_engine(url)
+    name, engine = named_engine(url)
     with contextlib.ExitStack() as opened:
         opened.callback(engine.dispose)
         holds_until = 0
         epoch = None
+        seen = 0 if state is None else read_starts(state)
         try:
+            with engine.connect() as connection:
+                check_server(connection, name)
+                stored = start_number(connection)
             while epoch is None:
                 with engine.begin() as connection:
-                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until)
+                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen)
                 time.sleep(min(rest_s, LOOK_AGAIN_S))
         except DatabaseError as error:
             if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
                 raise _served(name) from error
-            raise database_error(
-                f"cannot use the database {name}", hint="is the server running, and [store] url right?",
-                evidence=str(error.orig).strip(),
-            ) from error  # fmt: skip
+            raise server_error(name, error) from error
+        notes: tuple[Diagnosis, ...] = ()
+        if stored is not None and stored < seen:
+            notes = (_went_back(stored, seen, epoch),)
+            logger.warning("%s", notes[0].detail)
+        if state is not None:
+            write_starts(state, epoch)
         term = Term(engine, epoch)
         opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
-        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term)
+        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes)
+
+
+def check_server(connection: Connection, name: str) -> None:
+    """Look at the server, and log what is doubtful.
+
+    Raises:
+        HostError: farm cannot use it.
+    """
+    for finding in findings_of(read_facts(connection)):
+        if finding.verdict is FAIL:
+            raise database_error(f"cannot use the database {name}: {finding.detail}", hint=finding.fix)
+        if finding.verdict is WARN and finding.check != STANDBY:
+            logger.warning("%s: %s (%s)", finding.check, finding.detail, finding.fix)
+
+
+def look_at_server(url: str) -> list[Diagnosis]:
+    """Every finding about the server of a database, or why there are none."""
+    try:
+        name, engine = named_engine(url)
+        try:
+            with engine.connect() as connection:
+                return list(findings_of(read_facts(connection)))
+        except DatabaseError as error:
+            raise server_error(name, error) from error
+        finally:
+            engine.dispose()
+    except HostError as error:
+        return [of_error(CHECK, FAIL, error)]
+
+
+def server_error(name: str, error: DatabaseError) -> HostError:
+    """The error for a database on a server that cannot be used."""
+    evidence = str(error.orig).strip()
+    if getattr(error.orig, "sqlstate", "") == NOT_ALLOWED:
+        return database_error(
+            f"cannot use the database {name}: the role has no right to create or change tables there",
+            hint="as the server's superuser: ALTER DATABASE ... OWNER TO ..., or GRANT CREATE ON SCHEMA public TO ...",
+            evidence=evidence,
+        )
+    outage = outage_of(error)
+    if outage is None:
+        return database_error(f"cannot use the database {name}", hint=GUIDE, evidence=evidence)
+    return database_error(
+        f"cannot use the database {name}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
+    )
+
+
+def start_number(connection: Connection) -> int | None:
+    """The number of the latest start; None in a database without farm's tables."""
+    if meta.name not in inspect(connection).get_table_names():
+        return None
+    number: int | None = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
+    return number
+
+
+def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
+    detail = (
+        f"the database has gone back in time (restored from a backup, or another one?): its latest start is number "
+        f"{stored}, this host has seen {seen}; farm goes on as number {epoch}"
+    )
+    fix = "jobs and leases since that backup are unknown: submit those jobs again"
+    return Diagnosis(CHECK, WARN, detail, fix)
 
 
 def _served(name: str) -> HostError:
@@ -379,7 +457,7 @@ def _served(name: str) -> HostError:
     )
 
 
-def _begin_on_server(connection: Connection, name: str, held_until: int) -> tuple[int | None, int, float]:
+def _begin_on_server(connection: Connection, name: str, held_until: int, seen: int) -> tuple[int | None, int, float]:
     """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
 
     Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
@@ -403,27 +481,27 @@ def _begin_on_server(connection: Connection, name: str, held_until: int) -> tupl
         logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
         with without_limits(connection):
             migrate(connection, version)
-    epoch = next_epoch(connection)
+    epoch = next_epoch(connection, seen)
     take_term(connection)
-    skew_s = time.time() - float(connection.execute(sql("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
-    if abs(skew_s) > MOST_SKEW_S:
-        logger.warning("the clock of the database server and this host's differ by %.0f s", abs(skew_s))
     return epoch, 0, 0.0
 
 
-def _named_engine(url: str) -> tuple[str, Engine]:
+def named_engine(url: str) -> tuple[str, Engine]:
+    """A server's engine, and its address without the password.
+
+    Raises:
+        HostError: it is no PostgreSQL address, or the driver is missing.
+    """
     try:
-        made = make_url(url)
-        if made.drivername != "postgresql+psycopg":
+        made = server_url(url)
+        if made.drivername != DRIVER:
             raise database_error(
                 f"[store] url: farm does not know databases of {made.drivername}",
-                hint="postgresql+psycopg://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
+                hint="postgresql://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
             )
         return made.render_as_string(hide_password=True), server_engine(url)
     except ArgumentError as error:
-        raise database_error(
-            "[store] url is no database's address", hint="postgresql+psycopg://USER@HOST/DATABASE"
-        ) from error
+        raise database_error("[store] url is no database's address", hint="postgresql://USER@HOST/DATABASE") from error
     except ModuleNotFoundError as error:
         raise database_error(
             f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")

@@ -19,6 +19,7 @@ from farm.store.leases import LeaseTable, ReservationTable
 from farm.store.measurements import MeasurementTable
 from farm.store.opening import OpenDatabase, open_file, open_server
 from farm.store.reserve import ReserveFile
+from farm.store.server_facts import ServerWatch
 from farm.store.writer import Writer
 
 
@@ -48,21 +49,23 @@ class Store:
         self.rollouts = RolloutTable(database, host)
         self.accounts = AccountTable(database)
         self.audit = AuditTable(database)
+        self.server = None if opened.term is None else ServerWatch(database, opened.notes)
         self._close = opened.close
 
     @classmethod
-    def open(cls, where: Path | str, host: str = "") -> Store:
+    def open(cls, where: Path | str, host: str = "", *, state: Path | None = None) -> Store:
         """Open or create the database and begin a new epoch, durably.
 
         Args:
-            where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql+psycopg://...).
+            where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql://...).
             host: whose phones it is about; "" is the only host of a database.
+            state: the daemon's state folder, which remembers the starts with a server's database.
 
         Raises:
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            opened = open_server(where)
+            opened = open_server(where, state)
             return cls(opened, Writer(opened.writing), None, host)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)

@@ -10,6 +10,7 @@ was cut off or stopped is held on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from concurrent.futures import Future
@@ -37,6 +38,7 @@ _RENEW = sql(
     "SET value = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + :lasts_ms "
     "WHERE name = 'until' AND EXISTS (SELECT 1 FROM mine)"
 )
+_NUMBER = sql("SELECT value FROM meta WHERE name = 'epoch'")
 _HOLD = sql(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle_ms, true) FROM meta "
     "WHERE name = 'epoch' AND value = :term FOR SHARE"
@@ -107,10 +109,23 @@ class Term:
                 logger.debug("the term of the database was not renewed: %s", error)
                 continue
             if not kept:
-                logger.error("another daemon has taken over the database")
+                over = self._why()
+                logger.error("%s", over.message)
                 if self._lost.set_running_or_notify_cancel():
-                    self._lost.set_exception(_over())
+                    self._lost.set_exception(over)
                 return
+
+    def _why(self) -> HostError:
+        with contextlib.suppress(SQLAlchemyError), self._engine.connect() as connection:
+            stored = connection.execute(_NUMBER).scalar_one_or_none()
+            if stored is None or stored < self.number:
+                return HostError(
+                    f"the database has gone back in time: its latest start is number {stored or 0}, this one "
+                    f"{self.number}",
+                    Code.DATABASE_UNUSABLE,
+                    hint="was it restored, or a standby promoted that lagged? start farm again: as a higher number",
+                )
+        return _over()
 
 
 def _over() -> HostError:

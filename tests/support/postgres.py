@@ -10,8 +10,10 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -35,35 +37,127 @@ def missing() -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Server:
+    """One server's files and programs."""
+
+    folder: Path  # of its data, log and socket
+    port: int = 0  # on loopback; 0: its socket only
+
+    @property
+    def url(self) -> str:
+        """Of its maintenance database."""
+        return f"postgresql+psycopg://farm@/postgres?host={self.folder}" + (f"&port={self.port}" if self.port else "")
+
+    @property
+    def pid(self) -> int:
+        """Of the server's first process, which reaps all others."""
+        return int((self.folder / "data/postmaster.pid").read_text().split()[0])
+
+    def run(self, program: str, *arguments: str | Path) -> None:
+        """Run one of PostgreSQL's programs as the server's user."""
+        programs = _programs()
+        assert programs is not None
+        subprocess.run(
+            [*as_server_user(), programs / program, *map(str, arguments)], check=True, timeout=START_TIMEOUT_S,
+            cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def start(self, options: str = "") -> None:
+        """Start it; returns when it admits connections."""
+        tcp = f"listen_addresses=127.0.0.1 -c port={self.port}" if self.port else "listen_addresses=''"
+        every = f"{options} -c {tcp} -c unix_socket_directories={self.folder}"
+        data, log = self.folder / "data", self.folder / "log"
+        self.run("pg_ctl", "-D", data, "-l", log, "-w", "-o", every, "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it, if it runs; "immediate" is as a crash."""
+        if (self.folder / "data/postmaster.pid").exists():
+            self.run("pg_ctl", "-D", self.folder / "data", "-m", mode, "-w", "stop")
+
+    def copy_to(self, standby: Server) -> None:
+        """Make another server its hot standby, of the name `standby`; that one is started with `start`."""
+        source = f"host={self.folder} user=farm application_name=standby" + (f" port={self.port}" if self.port else "")
+        standby.run("pg_basebackup", "-D", standby.folder / "data", "-R", "-X", "stream", "--no-sync", "-d", source)
+
+    def promote(self) -> None:
+        """Let a standby become the primary."""
+        self.run("pg_ctl", "-D", self.folder / "data", "-w", "promote")
+
+
+def as_server_user() -> list[str]:
+    """The words ahead of a command that refuses root; none for others."""
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam(SERVER_USER)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
 @contextmanager
-def running_server(*, durable: bool = False) -> Iterator[str]:
-    """A new server, gone afterwards; the URL of its maintenance database. `durable`: it waits for the disk."""
-    programs = _programs()
-    assert programs is not None
+def server_folder() -> Iterator[Path]:
+    """A new folder of the server's user, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="farm-pg-", dir="/tmp"))  # a socket's path must be short
-    as_user: list[str] = []
     if os.geteuid() == 0:
         user = pwd.getpwnam(SERVER_USER)
         os.chown(folder, user.pw_uid, user.pw_gid)
-        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    data = folder / "data"
-
-    def run(*command: str | Path) -> None:
-        subprocess.run(
-            [*as_user, *map(str, command)], check=True, timeout=START_TIMEOUT_S, cwd=folder,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-
     try:
-        run(programs / "initdb", "--no-sync", "--auth=trust", "--username=farm", "--encoding=UTF8", "-D", data)
-        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync={'on' if durable else 'off'}"
-        run(programs / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://farm@/postgres?host={folder}"
-        finally:
-            run(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        yield folder
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def new_server(*, durable: bool = False, port: int = 0, hba: str = "", options: str = "") -> Iterator[Server]:
+    """A new server, gone afterwards.
+
+    Args:
+        durable: it waits for the disk.
+        port: it also listens there on loopback; 0: on its socket only.
+        hba: lines ahead of those of pg_hba.conf, which admit everyone.
+        options: more of postgres.
+    """
+    with server_folder() as folder:
+        server, data = Server(folder, port), folder / "data"
+        server.run("initdb", "--no-sync", "--auth=trust", "--username=farm", "--encoding=UTF8", "-D", data)
+        rules = data / "pg_hba.conf"
+        rules.write_text(hba + rules.read_text())
+        server.start(f"-c fsync={'on' if durable else 'off'} {options}")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def running_server(*, durable: bool = False) -> Iterator[str]:
+    """As `new_server`; the URL of its maintenance database."""
+    with new_server(durable=durable) as server:
+        yield server.url
+
+
+@contextmanager
+def pooler(server: str, *, ignores_options: bool) -> Iterator[Path]:
+    """A pgbouncer in transaction mode before a server; the folder of its socket.
+
+    `ignores_options`: as administrators set it for clients that send options at the start of a session.
+    """
+    with server_folder() as folder:
+        (folder / "users").write_text('"farm" ""\n')
+        (folder / "ini").write_text(
+            f"[databases]\n* = host={server.partition('host=')[2]}\n[pgbouncer]\nlisten_addr =\nlisten_port = 5432\n"
+            f"unix_socket_dir = {folder}\nauth_type = any\nauth_file = {folder}/users\npool_mode = transaction\n"
+            + ("ignore_startup_parameters = options,extra_float_digits\n" if ignores_options else "")
+        )
+        (folder / "ini").write_text((folder / "ini").read_text().replace("* =", "* = user=farm", 1))
+        running = subprocess.Popen([*as_server_user(), "pgbouncer", "-q", folder / "ini"], cwd=folder)
+        try:
+            while not (folder / SOCKET).exists():
+                assert running.poll() is None
+                time.sleep(0.02)
+            yield folder
+        finally:
+            running.terminate()
+            running.wait()
 
 
 class SilentProxy:

@@ -88,12 +88,18 @@ def _artifacts(host: DoctorHost) -> Iterator[Diagnosis]:
 def _database(host: DoctorHost) -> Iterator[Diagnosis]:
     if host.store.problem:
         yield Diagnosis(
-            "database", FAIL, host.store.problem, "free space on its disk (df -h): jobs and leases wait for it"
+            "database",
+            FAIL,
+            host.store.problem,
+            "free space on its disk (df -h): jobs and leases wait for it"
+            if host.store.server is None
+            else "farm writes again by itself; docs/howto-postgresql.md",
         )
         return
-    if host.database is None:
-        yield Diagnosis("database", OK, "on a server, writable")
+    if host.store.server is not None:
+        yield from host.store.server.look()
         return
+    assert host.database is not None
     size = sum(path.stat().st_size for path in host.database.parent.glob(f"{host.database.name}*") if _ours(host, path))
     detail = f"{host.database}, {size / MB:.1f} of {host.max_database_bytes / MB:g} MB, writable"
     if wrong := host.damage():

@@ -1,0 +1,73 @@
+"""What farm says of a PostgreSQL server, from what it saw there."""
+
+from dataclasses import replace
+
+import pytest
+
+from farm.common.doctor_findings import FAIL, OK, WARN
+from farm.store.server_rules import CONNECTIONS, ServerFacts, connect_fault, findings_of, problems_in
+
+GOOD = ServerFacts("15.4", 150_004, "UTF8", False, False, False, 90, 100, 1, 0.001, 0.1)
+
+
+def test_a_good_server_has_nothing_wrong():
+    found = list(findings_of(GOOD))
+    assert {each.verdict for each in found} == {OK}
+    assert problems_in(found) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": "13.2", "version_number": 130_002}, "PostgreSQL 13.2; farm needs 14"),
+        ({"pooled": True}, "connection pooler"),
+        ({"encoding": "LATIN1"}, "encoding is LATIN1"),
+        ({"standby": True, "read_only": True}, "hot standby"),
+        ({"read_only": True}, "the server is read-only"),
+    ],
+)
+def test_a_server_that_cannot_be_used(change, words):
+    first, *rest = findings_of(replace(GOOD, **change))
+    assert (first.verdict, words in first.detail, bool(first.fix)) == (FAIL, True, True)
+    assert {each.verdict for each in rest} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"free_connections": CONNECTIONS - 1}, "too few connections"),
+        ({"round_trip_s": 0.5}, "500.0 ms"),
+        ({"offset_s": 3600.0}, "clock is 3600.0 s ahead of this host's"),
+        ({"offset_s": -3600.0}, "clock is 3600.0 s behind this host's"),
+    ],
+)
+def test_a_server_that_is_doubtful_is_a_problem_of_status(change, words):
+    found = list(findings_of(replace(GOOD, **change)))
+    (warned,) = [each for each in found if each.verdict is not OK]
+    assert (warned.verdict, words in warned.detail) == (WARN, True)
+    (line,) = problems_in(found)
+    assert words in line
+    assert warned.fix in line
+
+
+def test_no_synchronous_standby_is_advice_of_doctor_only():
+    found = list(findings_of(replace(GOOD, synchronous_standbys=0)))
+    (advice,) = [each for each in found if each.verdict is not OK]
+    assert "standby" in advice.detail
+    assert problems_in(found) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ('FATAL:  database "nope" does not exist', "no such database"),
+        ('FATAL:  role "ann" does not exist', "no such role"),
+        ('FATAL:  too many connections for role "ann"', "no connection left"),
+        ("FATAL:  sorry, too many clients already", "no connection left"),
+        ('FATAL:  permission denied for database "nope"', ""),
+        ("a sentence in another language", ""),
+    ],
+)
+def test_what_a_failed_connection_means(words, reason):
+    fault = connect_fault(words)
+    assert (reason in fault[0]) if reason else fault is None
