@@ -38,7 +38,6 @@ def test_times_are_ones_own_or_say_whose_they_are(farm, device):
     [
         (("pull", "{}", "/absent", "{out}"), "No such file or directory"),
         (("screenshot", "{}", "{out}"), "screencap"),  # a virtual phone has no screen
-        (("install", "{}", "/etc/hostname"), "INSTALL_PARSE_FAILED_NOT_APK"),
     ],
 )
 def test_a_refusal_is_the_phones_own_words(farm, device, tmp_path, arguments, said):
@@ -47,6 +46,12 @@ def test_a_refusal_is_the_phones_own_words(farm, device, tmp_path, arguments, sa
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_package_is_refused_before_the_phone_is_asked(farm, device):
+    done = farm.farm("device", "install", device, "/etc/hostname")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: /etc/hostname is no .apk file")
+    assert "unzip -l" in done.stderr
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_phone_is_asked(farm, device, tmp_path):
