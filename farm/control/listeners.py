@@ -132,8 +132,8 @@ def _check_free(path: Path) -> None:
         except OSError:
             return
     raise ControlSocketError(
-        f"another process, perhaps a farm daemon, listens on {path}",
-        hint=f"stop it (fuser {path} names it), or start this one with another --runtime-dir",
+        f"another process listens on {path}",
+        hint=f"stop it, perhaps a farm daemon (fuser {path} names it), or start this one with another --runtime-dir",
     )
 
 
