@@ -31,10 +31,14 @@ class BackgroundTasks:
         task.add_done_callback(self._ended)
 
     async def end(self, limit_s: float) -> tuple[str, ...]:
-        """Wait until all have ended, `limit_s` at most; the late ones are cancelled. Returns their names."""
-        if not self._tasks:
-            return ()
-        _, late = await asyncio.wait(tuple(self._tasks), timeout=limit_s)
+        """Wait until all have ended, also those that they begin, `limit_s` at most; the late ones are cancelled.
+
+        Returns their names.
+        """
+        deadline = time.monotonic() + limit_s
+        while self._tasks and (left_s := deadline - time.monotonic()) > 0:
+            await asyncio.wait(tuple(self._tasks), timeout=left_s)
+        late = tuple(self._tasks)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

@@ -25,10 +25,11 @@ from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
 from farm.head.allocator.model import AllocatorPolicy
+from farm.head.dispatcher import Dispatcher
 from farm.head.model import LeasePolicy
 from farm.head.reservations import ReservationBook
 from farm.jobs.attempt_run import AttemptContextFactory
-from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.attempts import Attempts
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
 from farm.kinds.execution import ExecutorParts, PhoneWork
@@ -131,11 +132,10 @@ async def open_scheduling(
         user_of=LoopbackUsers(phones.client.address),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
-    dispatcher = Dispatcher(
+    attempts = Attempts(
         store=store,
         events=events,
         leases=leasing,
-        devices=phones.fleet,
         executors=executors,
         contexts=AttemptContextFactory(
             kinds=KINDS,
@@ -145,9 +145,17 @@ async def open_scheduling(
             leases=leasing,
             devices=phones.fleet,
         ),
+    )
+    attempts.head = dispatcher = Dispatcher(
+        store=store,
+        events=events,
+        requests=leasing.requests,
+        runner=attempts,
+        tasks=attempts.tasks,
+        kinds=KINDS,
         quota_of=leasing.quota_of,
     )
-    await _take_up(stack, persistence, phones, leasing, tvm_server, dispatcher)
+    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
     return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, dispatcher, phones.fleet.quiesce)
@@ -159,14 +167,17 @@ async def _take_up(
     phones: Phones,
     leasing: Leasing,
     tvm_server: TvmServer,
-    dispatcher: Dispatcher,
+    attempts: Attempts,
 ) -> None:
     """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
     orphans, leases = tvm_server.orphans, persistence.store.leases
     adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
-    await dispatcher.start(adopted)
-    stack.push_async_callback(dispatcher.stop)
+    await attempts.recover(adopted)
+    await attempts.head.start()
+    attempts.begin()
+    stack.push_async_callback(attempts.stop)
+    stack.callback(attempts.head.close)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}
     phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""

@@ -1,8 +1,9 @@
-"""What a host and the head send each other about phones and leases: plain records, in order per host.
+"""What a host and the head send each other about phones, leases and attempts: plain records, in order per host.
 
 The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
 asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*
-the lease, from which moment it is held, or refuses it. Where both are one process, sending is a call.
+the lease, from which moment it is held, or refuses it. A job's attempt is then committed and sent with `RunAttempt`;
+the host commits its end together with what the head makes of the job. Where both are one process, sending is a call.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from farm.head.queue.model import Outcome, StopAttempt
 from farm.model.device import DeviceView
+from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest
 
 # --- from a host ------------------------------------------------------------------------------------------------------
@@ -138,4 +141,35 @@ class SlotWanted:
     lease: str  # id
 
 
-HeadMessage = LeaseGranted | YieldWanted | SlotWanted
+@dataclass(frozen=True, slots=True)
+class LeaseUnwanted:
+    """Nobody wants the armed lease: it ends."""
+
+    lease: str  # id
+    reason: str
+
+
+HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted
+
+# --- about attempts ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunAttempt:
+    """To the host that has armed the lease: the attempt is committed. Answer: `AttemptEnded`, in its time."""
+
+    job: Job  # as it was: still queued
+    attempt: Attempt
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """From the host: the attempt is over, and nothing of it is written. Answer: what its job becomes."""
+
+    job: str  # id
+    outcome: Outcome
+    at: datetime
+
+
+JobMessage = RunAttempt | StopAttempt

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Literal
 
 from farm.common.errors import Code, HostError, NoPhoneError, NotAllowedError, UserError
 from farm.common.limits import MAX_JOBS_AT_ONCE
 from farm.common.selector import Selector
+from farm.devices.identity.naming_rules import PoolingTraits, alike
 from farm.devices.identity.targets import ForeignTargetError, target_on, why_not_on
 from farm.head.allocator.explain import unleasable_reason
 from farm.head.config import UserConfig
@@ -121,6 +123,19 @@ def pooled(kinds: Kinds, job: Job) -> bool:
     """Whether the job's attempts have several phones at once, which come and go."""
     kind = kinds.get(job.kind)
     return kind is not None and kind.pooled
+
+
+def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
+    """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
+    groups: dict[PoolingTraits, set[str]] = {}
+    for view in views:
+        matches = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
+        if matches and view.in_service and (like := alike(view.identity, view.bundle)) is not None:
+            groups.setdefault(like, set()).add(view.name)
+    most = max(map(len, groups.values()), default=0)
+    enough = most if devices == "all" else min(most, devices)
+    able = frozenset(name for names in groups.values() if len(names) >= enough for name in names)
+    return replace(request, prefer=able)
 
 
 def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:

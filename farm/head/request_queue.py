@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -34,6 +34,7 @@ from farm.head.messages import (
     LeaseGranted,
     LeaseRefused,
     LeaseRestored,
+    LeaseUnwanted,
     RequestAdded,
     RequestWithdrawn,
     SlotFreed,
@@ -67,6 +68,7 @@ class PendingRequest:
     id: str
     request: LeaseRequest
     since: float  # monotonic
+    granted: Callable[[Lease], None] | None = None  # who asked at the head; None: someone at the host
     grant: PendingGrant | None = None
 
 
@@ -121,6 +123,7 @@ class RequestQueue:
         self._requests: dict[str, PendingRequest] = {}
         self._grants: dict[str, PendingGrant] = {}  # by device
         self._counter = 0
+        self._watching: list[Callable[[DeviceView], None]] = []
         self._closed = False
         self._failing = False  # the store cannot write
         self.drained = ""  # why an operator wants that nothing is granted
@@ -134,10 +137,9 @@ class RequestQueue:
             case DeviceChanged(view):
                 self._device_changed(view)
             case RequestAdded(request_id, request):
-                self._requests[request_id] = pending = PendingRequest(request_id, request, self._clock())
-                self._enter(pending)
+                self._add(PendingRequest(request_id, request, self._clock()))
             case RequestWithdrawn(request_id):
-                self._withdrawn(request_id)
+                self.withdraw(request_id)
             case LeaseArmed(device):
                 self._armed(self._grants.pop(device))
             case LeaseRefused(device, reason):
@@ -154,8 +156,34 @@ class RequestQueue:
             case SlotFreed(lease):
                 self.decide(self.allocator.slot_freed, lease)
             case DeviceForgotten(device):
-                self.decide(self.allocator.device_forgotten, device)
-                self._device_lost(device, Life.GONE)
+                self._device_forgotten(device)
+
+    # --- for jobs -------------------------------------------------------------------------------------------------
+
+    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+        """Request a device; returns the request's id.
+
+        `granted` is called once, later, when the lease is armed; never after `withdraw`. It must not block.
+        """
+        self._counter += 1
+        request_id = f"job-request-{self._epoch}-{self._counter}"
+        self._add(PendingRequest(request_id, request, self._clock(), granted))
+        return request_id
+
+    def withdraw(self, request_id: str) -> None:
+        """The requester does not wait any more. Harmless when it was granted or withdrawn before."""
+        pending = self._requests.pop(request_id, None)
+        if pending is None:
+            return
+        if pending.grant is not None:
+            self._cancel(pending.grant, "the requester left")
+        else:
+            self._uncount(pending)
+            self.decide(self.allocator.request_withdrawn, request_id)
+
+    def release(self, lease_id: str, reason: str) -> None:
+        """Nobody wants the lease that `granted` got."""
+        self._send(LeaseUnwanted(lease_id, reason))
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -197,6 +225,18 @@ class RequestQueue:
             self._check_timer = None
 
     # --- questions ------------------------------------------------------------------------------------------------
+
+    def views(self) -> tuple[DeviceView, ...]:
+        """Every device, by name."""
+        return tuple(sorted(self.allocator.devices.values(), key=lambda view: view.name))
+
+    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
+        """Call back with each new view, after it was decided by; returns the function that ends it.
+
+        A device that is forgotten is shown a last time: not adopted and gone.
+        """
+        self._watching.append(callback)
+        return lambda: self._watching.remove(callback)
 
     def waiting(self, limit: int | None = None) -> tuple[WaitingRequest, ...]:
         """Requests without a device, in the order they would be served; the foremost `limit` of them."""
@@ -283,20 +323,22 @@ class RequestQueue:
         self.decide(self.allocator.device_changed, view)
         if view.life is not Life.READY:
             self._device_lost(view.name, view.life)
+        self._show(view)
+
+    def _device_forgotten(self, device: str) -> None:
+        last = self.allocator.devices.get(device)
+        self.decide(self.allocator.device_forgotten, device)
+        self._device_lost(device, Life.GONE)
+        if last is not None:
+            self._show(replace(last, life=Life.GONE, adopted=False))
+
+    def _show(self, view: DeviceView) -> None:
+        for callback in tuple(self._watching):
+            callback(view)
 
     def _device_lost(self, device: str, life: Life) -> None:
         if (pending_grant := self._grants.get(device)) is not None:
             self._cancel(pending_grant, f"{device} is {life}, before it was handed out")
-
-    def _withdrawn(self, request_id: str) -> None:
-        pending = self._requests.pop(request_id, None)
-        if pending is None:
-            return
-        if pending.grant is not None:
-            self._cancel(pending.grant, "the requester left")
-        else:
-            self._uncount(pending)
-            self.decide(self.allocator.request_withdrawn, request_id)
 
     def _new_lease(self, device: str, request: LeaseRequest) -> Lease:
         """A lease with the next fence."""
@@ -333,6 +375,8 @@ class RequestQueue:
         del self._requests[pending_grant.pending.id]
         if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
             self._send(YieldWanted(pending_grant.lease.device))
+        if pending_grant.pending.granted is not None:
+            pending_grant.pending.granted(pending_grant.lease)
 
     def _end_stored(self, pending_grant: PendingGrant) -> None:
         lease = pending_grant.lease
@@ -364,6 +408,10 @@ class RequestQueue:
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
             self._enter(pending)
+
+    def _add(self, pending: PendingRequest) -> None:
+        self._requests[pending.id] = pending
+        self._enter(pending)
 
     def _enter(self, pending: PendingRequest) -> None:
         self.waiting_by_key[asked_for(pending.request)] += 1

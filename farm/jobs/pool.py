@@ -18,7 +18,7 @@ from farm.head.allocator.explain import unleasable_reason
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
 from farm.model.job import Job
-from farm.model.requests import Lease, LeaseClass, LeaseRequest
+from farm.model.requests import Lease, LeaseClass
 
 OTHERS_WAIT = "given back: others wait for it"
 NO_LONGER_IDENTICAL = "it is not identical to the other phones of its job any more"
@@ -30,19 +30,6 @@ def not_in_pool_error(lease_id: str) -> PhoneError:
     return PhoneError(
         f"the lease {lease_id} is not in the pool", Code.NOT_IN_POOL, hint="ask for the pool: some phones left"
     )
-
-
-def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
-    """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
-    groups: dict[PoolingTraits, set[str]] = {}
-    for view in views:
-        matches = request.selector.matches(view.labels, view.aliases) and view.name not in request.avoid
-        if matches and view.in_service and (like := alike(view.identity, view.bundle)) is not None:
-            groups.setdefault(like, set()).add(view.name)
-    most = max(map(len, groups.values()), default=0)
-    enough = most if devices == "all" else min(most, devices)
-    able = frozenset(name for names in groups.values() if len(names) >= enough for name in names)
-    return replace(request, prefer=able)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from farm.head.messages import (
     LeaseGranted,
     LeaseRefused,
     LeaseRestored,
+    LeaseUnwanted,
     RequestAdded,
     RequestWithdrawn,
     SlotFreed,
@@ -368,6 +369,8 @@ class Leasing:
                     active.yield_wanted = True
             case SlotWanted(lease_id):
                 self._slots_wanted.add(lease_id)
+            case LeaseUnwanted(lease_id, reason):
+                self.release(lease_id, reason)
 
     def _arm(self, request_id: str, lease: Lease, granted_at: datetime) -> None:
         """Hold the device under a new lease, and pass it to who asked."""
@@ -376,7 +379,8 @@ class Leasing:
             return
         self.active.deliver(lease, granted_at)
         self.requests.receive(LeaseArmed(lease.device))
-        self._asked.pop(request_id)(lease)
+        if (granted := self._asked.pop(request_id, None)) is not None:  # else a job asked for it, at the head
+            granted(lease)
 
     def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:
         if future.done():  # cancelled in this very turn of the loop

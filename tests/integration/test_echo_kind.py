@@ -34,7 +34,7 @@ def kind(monkeypatch):
 async def socket(tmp_path, kind, monkeypatch):
     """The control socket of a daemon's parts with one phone."""
     async with running(tmp_path / "farm.db", "pixel") as farm:
-        farm.dispatcher._executors["echo"] = kind.executor(None)
+        farm.attempts._executors["echo"] = kind.executor(None)
         history = EventHistory(farm.events, farm.store.events)
         streams = JobStreams(farm.store, farm.events, history, AttemptLogs(tmp_path / "logs"), farm.dispatcher.lives)
         verbs = JobVerbs(farm.dispatcher, farm.store, streams, SimpleNamespace(), JobSteps(farm.events), KINDS)

@@ -21,8 +21,8 @@ from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
 from farm.control.verbs import MAX_COUNT, Count, VerbGroup, json_of, verb
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
+from farm.head.dispatcher import Dispatcher
 from farm.head.queue.model import JobRunsError, NoSuchJobError
-from farm.jobs.dispatcher import Dispatcher
 from farm.jobs.logs import PAGE_LINES
 from farm.leasing.leases import Leasing
 from farm.model.job import FINAL, Job, JobState

@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 from farm.common.events import EventLog
 from farm.head.config import UserConfig
+from farm.head.dispatcher import Dispatcher
 from farm.jobs.attempt_run import AttemptContextFactory
-from farm.jobs.dispatcher import Dispatcher
+from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
 from farm.store.store import Store
@@ -28,11 +29,10 @@ class Farm:
         self.leases = FakeLeases(self.store, self.devices, fence=self.store.epoch << 32)
         self.executor = FakeExecutor()
         self.log = []
-        self.dispatcher = Dispatcher(
+        self.attempts = Attempts(
             store=self.store,
             events=self.events,
             leases=self.leases,
-            devices=self.devices,
             executors={"shell": self.executor, "lease": self.executor, "tune": self.executor},
             contexts=AttemptContextFactory(
                 kinds=KINDS,
@@ -42,9 +42,27 @@ class Farm:
                 leases=self.leases,
                 devices=self.devices,
             ),
+            **options,
+        )
+        self.attempts.head = self.dispatcher = Dispatcher(
+            store=self.store,
+            events=self.events,
+            requests=self.leases,
+            runner=self.attempts,
+            tasks=self.attempts.tasks,
+            kinds=KINDS,
             quota_of=lambda _: quota or UserConfig(),
             **options,
         )
+
+    async def start(self):
+        await self.attempts.recover()
+        await self.dispatcher.start()
+        self.attempts.begin()
+
+    async def stop(self):
+        self.dispatcher.close()
+        await self.attempts.stop()
 
     async def submit(self, on="android", user="alice", *, key="", must_match=False, **fields):
         spec = ShellSpec(on=on, command="id", **{"max_attempts": 3, **fields})
@@ -88,9 +106,9 @@ class Farm:
 @asynccontextmanager
 async def running(path, *names, **options):
     farm = Farm(path, *names, **options)
-    await farm.dispatcher.start()
+    await farm.start()
     try:
         yield farm
     finally:
-        await farm.dispatcher.stop()
+        await farm.stop()
         farm.store.close()

@@ -53,6 +53,12 @@ class FakeLeases:
         self.yielding = set()  # leases asked to give their phones back
         self._granting = set()
 
+    def views(self):
+        return self.devices.views()
+
+    def subscribe(self, callback):
+        return self.devices.subscribe(callback)
+
     def ask(self, request, granted):
         self.fence += 1
         request_id = f"request-{self.fence}"

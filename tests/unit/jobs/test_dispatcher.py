@@ -297,7 +297,7 @@ class KeepingExecutor(FakeExecutor):
 @pytest.mark.parametrize("error", [None, HostError("no room"), RuntimeError("a bug")])
 async def test_what_a_job_has_behind_it_is_kept_before_it_ends_waiting(tmp_path, error):
     async with running(tmp_path / "farm.db", "p1") as farm:
-        farm.executor = farm.dispatcher._executors["shell"] = KeepingExecutor(farm.store, error)
+        farm.executor = farm.attempts._executors["shell"] = KeepingExecutor(farm.store, error)
         tried, never = await farm.one(), await farm.one(hold=True)
         await farm.started()
         farm.devices.change(phone("p1", Life.OFFLINE))  # the next attempt has none to go to
@@ -340,7 +340,7 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
 async def test_what_an_array_waits_for_is_looked_up_once(tmp_path, monkeypatch):
     looked_up = []
     monkeypatch.setattr(
-        "farm.jobs.dispatcher.ended_before",
+        "farm.head.dispatcher.ended_before",
         lambda jobs, names: looked_up.append(tuple(names)) or ended_before(jobs, names),
     )
     async with running(tmp_path / "farm.db", "p1", "p2", "p3") as farm:
@@ -373,7 +373,7 @@ async def test_what_jobs_waited_for_is_known_after_a_restart(tmp_path, ends):
     """Each end of two jobs of an array: done, failed, or not yet."""
     path = tmp_path / "farm.db"
     farm = Farm(path, "p1", "p2")
-    await farm.dispatcher.start()
+    await farm.start()
     first = await farm.submit(devices="all")
     for _ in first.ids:
         await farm.started()

@@ -15,7 +15,7 @@ from tests.unit.jobs.dispatching import Farm, running
 async def test_a_killed_daemons_jobs_go_on(tmp_path):
     path = tmp_path / "farm.db"
     farm = Farm(path, "p1")
-    await farm.dispatcher.start()
+    await farm.start()
     runs, waits = await farm.one(), await farm.one()
     array = await farm.submit(devices=2, hold=True)
     await farm.started()
@@ -37,7 +37,7 @@ async def test_a_killed_daemons_jobs_go_on(tmp_path):
 async def test_a_daemon_killed_in_the_second_attempt_leaves_no_reason_of_the_first(tmp_path):
     path = tmp_path / "farm.db"
     farm = Farm(path, "p1", "p2")
-    await farm.dispatcher.start()
+    await farm.start()
     job_id = await farm.one()
     await farm.started()
     farm.executor.end(job_id, PhoneError("the first phone hung"))
@@ -59,7 +59,7 @@ async def test_a_job_that_kills_the_daemon_is_given_up(tmp_path, monkeypatch):
             await farm.started()
     for _ in range(2):
         farm = Farm(path, "p1")
-        await farm.dispatcher.start()
+        await farm.start()
         job_id = await farm.one(key="the same")
         await farm.started()
         farm.crash()
@@ -86,7 +86,7 @@ async def test_a_stopping_daemon_interrupts_what_runs(tmp_path):
 async def with_a_lease(path):
     """A farm where a person has a phone; the job and its lease."""
     farm = Farm(path, "p1")
-    await farm.dispatcher.start()
+    await farm.start()
     (job_id,) = (await farm.dispatcher.submit(LeaseSpec(on="android", seconds=600), "alice")).ids
     running = await farm.started()
     await running.save_facts({"adb_port": 1234})
@@ -99,7 +99,7 @@ async def test_a_persons_lease_outlives_the_daemon(tmp_path, end):
     farm, job_id, lease = await with_a_lease(path)
     await farm.store.leases.extend(lease.id, datetime.now(UTC) + timedelta(seconds=600))
     if end == "stop":
-        await farm.dispatcher.stop()
+        await farm.stop()
         farm.store.close()
     else:
         farm.crash()

@@ -140,7 +140,7 @@ async def test_a_state_that_the_store_refuses_becomes_a_failure(farm, monkeypatc
 
 
 async def test_an_attempt_that_cannot_begin_gives_its_phone_back_and_begins_later(farm, monkeypatch):
-    monkeypatch.setattr("farm.jobs.dispatcher.LOST_START_PAUSE_S", 0.01)
+    monkeypatch.setattr("farm.head.dispatcher.LOST_START_PAUSE_S", 0.01)
     start, tries = farm.store.jobs.start, []
 
     async def fails_once(*args, **options):
@@ -161,7 +161,7 @@ async def test_a_job_that_cannot_even_ask_fails_alone(farm, monkeypatch):
             raise KeyError("of another release")
         return planning.request_of(kinds, job, avoid)
 
-    monkeypatch.setattr("farm.jobs.dispatcher.request_of", request_of)
+    monkeypatch.setattr("farm.head.dispatcher.request_of", request_of)
     bad = await farm.one(user="mallory")
     await farm.until("job.failed", bad)
     assert farm.job(bad).error["fault"] == "farm"

@@ -9,13 +9,13 @@ from tests.unit.jobs.dispatching import Farm, running
 async def restarted(path, *, crash, **fields):
     """The job and its attempts as the next daemon has them, once that has begun what it begins."""
     farm = Farm(path, "p1")
-    await farm.dispatcher.start()
+    await farm.start()
     job_id = await farm.one(**fields)
     await farm.started()
     if crash:
         farm.crash()
     else:
-        await farm.dispatcher.stop()
+        await farm.stop()
         farm.store.close()
     async with running(path, "p1") as again:
         if again.dispatcher.lives(job_id):

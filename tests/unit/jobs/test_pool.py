@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from farm.common.errors import Code, PhoneError, UserError
 from farm.common.selector import Selector
 from farm.devices.identity.naming_rules import PoolingTraits
-from farm.head.planning import plan
-from farm.jobs.pool import OTHERS_WAIT, decide, preferring, resting, why_fewer
+from farm.head.planning import plan, preferring
+from farm.jobs.pool import OTHERS_WAIT, decide, resting, why_fewer
 from farm.kinds.tune.spec import TuneSpec
 from farm.model.device import Closed as Shut
 from farm.model.device import Heat, Life, Service
@@ -279,8 +279,8 @@ async def test_however_it_ends_nothing_is_left(tmp_path, end):
                 farm.dispatcher.cancel(job, UserError("no"))
                 await farm.until("job.cancelled")
             case "stop":
-                await farm.dispatcher.stop()
-                farm.dispatcher.stop = lambda: asyncio.sleep(0)  # once is enough
+                await farm.stop()
+                farm.stop = lambda: asyncio.sleep(0)  # once is enough
                 assert farm.store.jobs.attempts(job)[0].state is AttemptState.INTERRUPTED
                 assert farm.job(job).state is JobState.QUEUED
             case "bug":

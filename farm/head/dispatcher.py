@@ -1,7 +1,7 @@
-"""Durable jobs: performs what farm/head/queue decides over the store, leasing and the executors.
+"""Durable jobs: performs what farm/head/queue decides over the store, the requests and the hosts that run attempts.
 
 Everything is committed before it is acted upon, so `kill -9` at any moment loses no job and doubles no result. All of
-it runs on one event loop; each attempt is one task.
+it runs on one event loop.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -20,8 +21,9 @@ from itertools import islice
 from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, stopping_error
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
-from farm.devices.fleet import Fleet
 from farm.head.config import UserConfig
+from farm.head.job_store import JobWriter, arrays_begun
+from farm.head.messages import AttemptEnded, JobMessage, RunAttempt
 from farm.head.planning import (
     Submission,
     another_phone,
@@ -34,62 +36,71 @@ from farm.head.planning import (
     lost_the_last,
     plan,
     pooled,
+    preferring,
     request_of,
     resolve_after,
 )
 from farm.head.queue import model as m
 from farm.head.queue.model import NoSuchJobError, Phase
 from farm.head.queue.queue import JobQueue
-from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
-from farm.jobs.executor import Executor
-from farm.jobs.job_store import JobWriter, arrays_begun, recover
-from farm.jobs.pool import preferring
-from farm.leasing.leases import Leasing
+from farm.head.request_queue import RequestQueue
 from farm.model.device import DeviceView, Life
-from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
+from farm.model.job import FINAL, Attempt, Job, JobState
 from farm.model.requests import Lease
-from farm.model.specs import JobSpec
+from farm.model.specs import JobSpec, Kinds
 from farm.store.database import run_to_completion
 from farm.store.store import Store
 
 MOST_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
 LOST_START_PAUSE_S = 1.0  # before a job whose attempt could not begin asks again: a bug must not spin
-STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
 
 log = logging.getLogger(__name__)
 
 
+class AttemptRunner(ABC):
+    """The host on which attempts run."""
+
+    @abstractmethod
+    def receive(self, message: JobMessage) -> None:
+        """Run an attempt, or end a running one with this state and error unless it has ended by itself."""
+
+    @abstractmethod
+    async def salvage(self, job: Job) -> None:
+        """Keep what attempts have left of a job that ends while it waits for the next one."""
+
+    @abstractmethod
+    def waits(self, job_id: str) -> str | None:
+        """Why the job's attempt works with fewer phones than it should have; None: it has no running one here."""
+
+
 class Dispatcher:
-    """Every job that has not ended. `start` it once, `stop` it before the store and leasing go."""
+    """Every job that has not ended. `start` it once, `close` it before its attempts are stopped."""
 
     def __init__(
         self,
         *,
         store: Store,
         events: EventLog,
-        leases: Leasing,
-        devices: Fleet,
-        executors: Mapping[str, Executor],
-        contexts: AttemptContextFactory,
+        requests: RequestQueue,
+        runner: AttemptRunner,
+        tasks: BackgroundTasks,
+        kinds: Kinds,
         quota_of: Callable[[str], UserConfig],
         clock: Callable[[], m.ClockReading] = lambda: m.ClockReading(time.monotonic(), datetime.now(UTC)),
     ) -> None:
-        """`executors`: by kind of job. `contexts`: makes what they are given. `quota_of`: a user's quota."""
+        """`tasks`: ended by their owner, after `close`. `quota_of`: a user's quota."""
         self._store = store
         self._events = events
-        self._leases = leases
-        self._devices = devices
-        self._executors = executors
-        self._contexts = contexts
-        self._kinds = contexts.kinds
+        self._requests = requests
+        self._runner = runner
+        self._tasks = tasks
+        self._kinds = kinds
         self._quota_of = quota_of
         self._clock = clock
         self._queue = JobQueue()
         self._writer = JobWriter(store, events)
         self._asked: dict[str, str] = {}  # job -> request
         self._granted: dict[str, Lease] = {}  # job -> lease whose attempt is being written
-        self._runs: dict[str, AttemptRun] = {}
-        self._tasks = BackgroundTasks()
         self._changed: dict[str, list[asyncio.Future[None]]] = {}
         self._submitting: Counter[str] = Counter()  # jobs by user that are being written
         self._usable: dict[str, bool] = {}
@@ -99,41 +110,29 @@ class Dispatcher:
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
 
-    async def start(self, adopted: Collection[str] = ()) -> None:
-        """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed.
-
-        `adopted`: ids of leases that another component has restored.
-        """
-        survivors = await recover(self._store, self._events, self._writer, self._clock(), self._kinds, adopted)
+    async def start(self) -> None:
+        """Take up every job that has not ended."""
         live = await self._store.read(self._store.jobs.live)
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
-        for job, attempt, lease in survivors:  # before their jobs are added: one may be late, and is stopped at once
-            self._leases.restore(lease)
-            run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
-            self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
         ended = await self._store.read(ended_before_start, self._store.jobs, live)
         for job in live:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
             self._perform(self._queue.job_added(job, known, self._clock()))
-        self._usable = {view.name: view.in_service for view in self._devices.views()}
-        self._unsubscribe = self._devices.subscribe(self._device_changed)
+        self._usable = {view.name: view.in_service for view in self._requests.views()}
+        self._unsubscribe = self._requests.subscribe(self._device_changed)
 
-    async def stop(self) -> None:
-        """Interrupt what runs; it is queued again at the next start. People's leases are taken up there as they are."""
+    def close(self) -> None:
+        """Ask for no more phones; what runs ends as its host says."""
         self._stopping = True
         if self._unsubscribe is not None:
             self._unsubscribe()
         if self._timer is not None:
             self._timer.cancel()
         for request in self._asked.values():
-            self._leases.withdraw(request)
+            self._requests.withdraw(request)
         self._asked.clear()
-        for run in self._runs.values():
-            run.stop_with_daemon()
-        for late in await self._tasks.end(STOP_LIMIT_S):
-            log.error("%s had not ended: the next start finds it interrupted", late)
 
     def behind_s(self) -> float:
         """For how many seconds a check of the clock is overdue and not scheduled; 0 while all is well."""
@@ -202,7 +201,7 @@ class Dispatcher:
 
     def _plan(self, spec: JobSpec, user: str, *, must_match: bool, besides: int = 0) -> Submission:
         """The jobs of a spec that its user may have, `besides` so many others."""
-        views, ids = self._devices.views(), fresh_ids(spec.kind)
+        views, ids = self._requests.views(), fresh_ids(spec.kind)
         planned = plan(spec, user, views, self._clock().at, ids, must_match=must_match)
         mine = self._queue.count_of(user) + self._submitting[user] + besides
         check_quota(self._quota_of(user), user, spec.priority, mine, len(planned.jobs))
@@ -265,11 +264,11 @@ class Dispatcher:
         """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
         now = self._clock()
         reasons = {
-            job_id: run.waits() if (run := self._runs.get(job_id)) is not None else self._queue.why(job_id, now)
+            job_id: self._queue.why(job_id, now) if (running := self._runner.waits(job_id)) is None else running
             for job_id in job_ids
         }
         asked = {job_id: self._asked[job_id] for job_id, why in reasons.items() if not why and job_id in self._asked}
-        of_request = self._leases.why(asked.values())
+        of_request = self._requests.why(asked.values())
         return reasons | {job_id: of_request[request] for job_id, request in asked.items()}
 
     def request_of(self, job_id: str) -> str | None:
@@ -290,12 +289,11 @@ class Dispatcher:
                     self._ask(job, avoid)
             case m.Withdraw(job_id):
                 if (request := self._asked.pop(job_id, None)) is not None:
-                    self._leases.withdraw(request)
+                    self._requests.withdraw(request)
             case m.StartAttempt(job, number):
-                self._tasks.spawn(self._attempt(job, number, self._granted.pop(job.id)), f"attempt {job.id}.{number}")
-            case m.StopAttempt(job_id, state, error):
-                if (run := self._runs.get(job_id)) is not None:
-                    run.stop(state, error)
+                self._tasks.spawn(self._attempt(job, number, self._granted.pop(job.id)), f"begin {job.id}.{number}")
+            case m.StopAttempt():
+                self._runner.receive(instruction)
             case m.SaveJob(job, before):
                 self._tasks.spawn(self._save(job, before), f"save {job.id}")
 
@@ -303,26 +301,26 @@ class Dispatcher:
         try:
             request = request_of(self._kinds, job, avoid)
             if pooled(self._kinds, job):
-                request = preferring(request, self._devices.views(), job.spec["devices"])
+                request = preferring(request, self._requests.views(), job.spec["devices"])
         except Exception as error:  # a job of another release, or a bug: no trouble of its neighbours'
             log.exception("job %s cannot ask for a phone", job.id)
             self._perform(self._queue.job_impossible(job.id, error_to_wire(error), self._clock()))
             return
-        self._asked[job.id] = self._leases.ask(request, partial(self._grant, job.id))
+        self._asked[job.id] = self._requests.ask(request, partial(self._grant, job.id))
 
     def _grant(self, job_id: str, lease: Lease) -> None:
         if self._asked.pop(job_id, None) is None:
-            self._leases.release(lease.id, "its job does not wait any more")
+            self._requests.release(lease.id, "its job does not wait any more")
             return
         self._granted[job_id] = lease
         self._perform(self._queue.phone_granted(job_id, lease.device))
 
     async def _save(self, job: Job, before: JobState) -> None:
-        if not self._stopping:
-            await salvage(job, self._executors.get(job.kind), self._store.jobs, self._contexts)
-        self._saved(await self._writer.save(job, before, self._clock().at))
+        await self._runner.salvage(job)
+        self.job_saved(await self._writer.save(job, before, self._clock().at))
 
-    def _saved(self, became: Job) -> None:
+    def job_saved(self, became: Job) -> None:
+        """The job's next state is committed, maybe by the host with the end of its attempt."""
         self._ends += became.state in FINAL
         self._perform(self._queue.job_saved(became, self._clock()))
         self._wake(became.id)
@@ -338,37 +336,22 @@ class Dispatcher:
             log.exception("attempt %s cannot begin", attempt.id)
             started = False
         if not started:
-            self._leases.release(lease.id, "its attempt could not begin")
+            self._requests.release(lease.id, "its attempt could not begin")
             self._perform(self._queue.attempt_not_started(job.id, LOST_START_PAUSE_S, self._clock()))
             self._wake(job.id)
             return
-        run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
         self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
-        if self._stopping:
-            run.stop_with_daemon()
-        await self._work(run)
+        self._runner.receive(RunAttempt(job, attempt, lease))
 
-    async def _work(self, run: AttemptRun) -> None:
-        """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
-        outcome = await run.run(self._executors.get(run.job.kind))
-        del self._runs[run.job.id]
-        if outcome.state is AttemptState.RUNNING:
-            return
-        try:
-            became = await self._commit(run, outcome)
-        finally:
-            run.release(f"its attempt is {outcome.state}")
-        self._saved(became)
-
-    async def _commit(self, run: AttemptRun, outcome: m.Outcome) -> Job:
-        job, device = run.job, run.lease.device
-        avoid = self._queue.avoided(job.id) | {device}
-        outcome = replace(outcome, device=device, another_phone=another_phone(job, self._devices.views(), avoid))
-        now = self._clock()
-        becomes = self._queue.attempt_ended(job.id, outcome, now)
-        ended = replace(run.attempt, state=outcome.state, ended_at=now.at, error=outcome.error)
-        return await self._writer.finish(ended, becomes, now.at, outcome.result)
+    def attempt_ended(self, message: AttemptEnded) -> Job:
+        """What the job becomes, to be committed with the end of its attempt. Answer: `job_saved`."""
+        job, device = self._queue.job(message.job), message.outcome.device
+        elsewhere = job is not None and another_phone(
+            job, self._requests.views(), self._queue.avoided(message.job) | {device}
+        )
+        outcome = replace(message.outcome, another_phone=elsewhere)
+        return self._queue.attempt_ended(message.job, outcome, m.ClockReading(self._clock().s, message.at))
 
     # --- time and phones ------------------------------------------------------------------------------------------
 
@@ -387,7 +370,7 @@ class Dispatcher:
     def _device_changed(self, view: DeviceView) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
         was, self._usable[view.name] = self._usable.get(view.name, False), view.in_service
-        if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
+        if view.life is Life.GONE and all(each.name != view.name for each in self._requests.views()):
             del self._usable[view.name]
             error = error_to_wire(PhoneError(f"{view.name} is no part of the farm any more", Code.PHONE_FORGOTTEN))
             for job in self._queue.jobs():
@@ -395,7 +378,7 @@ class Dispatcher:
                     with suppress(NoSuchJobError):  # its end is being written
                         self._perform(self._queue.job_impossible(job.id, error, self._clock()))
         if was and not self._usable.get(view.name):
-            views = self._devices.views()
+            views = self._requests.views()
             for job in self._queue.choosy():
                 if not another_phone(job, views, self._queue.avoided(job.id)):
                     self._perform(self._queue.phones_changed(job.id))
@@ -403,12 +386,12 @@ class Dispatcher:
 
     def _report_waits(self, lost: DeviceView) -> None:
         """Tell people who wait for a job at once that the last phone it could have is away or withheld, and why."""
-        views = self._devices.views()
+        views = self._requests.views()
         for job_id, request in tuple(islice(self._asked.items(), MOST_REPORTED)):
             job = self._queue.job(job_id)
             if job is None or not lost_the_last(job, lost, views, self._queue.avoided(job_id)):
                 continue
-            if reason := self._leases.why((request,))[request]:
+            if reason := self._requests.why((request,))[request]:
                 self._events.publish("job.waits", job_id, reason=reason)
 
     # --- helpers --------------------------------------------------------------------------------------------------
