@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from farm.head.model import LeasePolicy
 from farm.head.reservations import ReservationBook
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
+from farm.jobs.executor import Executor
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
 from farm.kinds.execution import ExecutorParts, PhoneWork
@@ -132,21 +133,28 @@ async def open_scheduling(
         user_of=LoopbackUsers(phones.client.address),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
-    attempts = Attempts(
-        store=store,
+    attempts = _open_jobs(persistence, phones, leasing, executors)
+    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts)
+    personal = executors["lease"]
+    assert isinstance(personal, LeaseExecutor)
+    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, attempts.head, phones.fleet.quiesce)
+
+
+def _open_jobs(
+    persistence: Persistence, phones: Phones, leasing: Leasing, executors: Mapping[str, Executor]
+) -> Attempts:
+    """The attempts of this host, and the dispatcher of all jobs as their head."""
+    store, events = persistence.store, persistence.events
+    contexts = AttemptContextFactory(
+        kinds=KINDS,
+        jobs=store.jobs,
         events=events,
+        keep_log=persistence.logs.keep,
         leases=leasing,
-        executors=executors,
-        contexts=AttemptContextFactory(
-            kinds=KINDS,
-            jobs=store.jobs,
-            events=events,
-            keep_log=persistence.logs.keep,
-            leases=leasing,
-            devices=phones.fleet,
-        ),
+        devices=phones.fleet,
     )
-    attempts.head = dispatcher = Dispatcher(
+    attempts = Attempts(store=store, events=events, leases=leasing, executors=executors, contexts=contexts)
+    attempts.head = Dispatcher(
         store=store,
         events=events,
         requests=leasing.requests,
@@ -155,10 +163,7 @@ async def open_scheduling(
         kinds=KINDS,
         quota_of=leasing.quota_of,
     )
-    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts)
-    personal = executors["lease"]
-    assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, dispatcher, phones.fleet.quiesce)
+    return attempts
 
 
 async def _take_up(
