@@ -44,7 +44,7 @@ from farm.head.queue import model as m
 from farm.head.queue.model import NoSuchJobError, Phase
 from farm.head.queue.queue import JobQueue
 from farm.head.request_queue import RequestQueue
-from farm.model.device import DeviceView, Life
+from farm.model.device import DeviceState, Life
 from farm.model.job import FINAL, Attempt, Job, JobState
 from farm.model.requests import Lease
 from farm.model.specs import JobSpec, Kinds
@@ -367,7 +367,7 @@ class Dispatcher:
     def _time_passed(self) -> None:
         self._perform(self._queue.time_passed(self._clock()))
 
-    def _device_changed(self, view: DeviceView) -> None:
+    def _device_changed(self, view: DeviceState) -> None:
         """A phone that was forgotten or cannot be used any more may be the last one that a job could have had."""
         was, self._usable[view.name] = self._usable.get(view.name, False), view.in_service
         if view.life is Life.GONE and all(each.name != view.name for each in self._requests.views()):
@@ -384,7 +384,7 @@ class Dispatcher:
                     self._perform(self._queue.phones_changed(job.id))
             self._report_waits(view)
 
-    def _report_waits(self, lost: DeviceView) -> None:
+    def _report_waits(self, lost: DeviceState) -> None:
         """Tell people who wait for a job at once that the last phone it could have is away or withheld, and why."""
         views = self._requests.views()
         for job_id, request in tuple(islice(self._asked.items(), MOST_REPORTED)):

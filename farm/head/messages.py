@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from farm.head.queue.model import Outcome, StopAttempt
-from farm.model.device import DeviceView
+from farm.model.device import DeviceState
 from farm.model.job import Attempt, Job
 from farm.model.requests import Lease, LeaseRequest
 
@@ -21,9 +21,9 @@ from farm.model.requests import Lease, LeaseRequest
 
 @dataclass(frozen=True, slots=True)
 class DeviceChanged:
-    """A device appeared, or something about it is different."""
+    """A device appeared, or something about it is different that decisions need."""
 
-    view: DeviceView
+    state: DeviceState
 
 
 @dataclass(frozen=True, slots=True)

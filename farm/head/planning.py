@@ -20,7 +20,7 @@ from farm.devices.identity.targets import ForeignTargetError, target_on, why_not
 from farm.head.allocator.explain import unleasable_reason
 from farm.head.config import UserConfig
 from farm.head.queue.model import NoSuchJobError
-from farm.model.device import DeviceView, Life, Service
+from farm.model.device import DeviceState, Life, Service
 from farm.model.job import FINAL, Job, JobState
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.specs import ALL, JobSpec, Kinds, ModelSpec
@@ -47,7 +47,7 @@ class Submission:
 
 
 def plan(
-    spec: JobSpec, user: str, devices: Sequence[DeviceView], now: datetime, ids: Iterable[str], *, must_match: bool
+    spec: JobSpec, user: str, devices: Sequence[DeviceState], now: datetime, ids: Iterable[str], *, must_match: bool
 ) -> Submission:
     """The jobs that `spec` means: one, N that share no phone, or one for each adopted matching phone in service.
 
@@ -125,7 +125,7 @@ def pooled(kinds: Kinds, job: Job) -> bool:
     return kind is not None and kind.pooled
 
 
-def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int | Literal["all"]) -> LeaseRequest:
+def preferring(request: LeaseRequest, views: Iterable[DeviceState], devices: int | Literal["all"]) -> LeaseRequest:
     """The request for a pool's first phone: rather one of which there are as many alike as wanted, else the most."""
     groups: dict[PoolingTraits, set[str]] = {}
     for view in views:
@@ -138,7 +138,7 @@ def preferring(request: LeaseRequest, views: Iterable[DeviceView], devices: int 
     return replace(request, prefer=able)
 
 
-def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
+def another_phone(job: Job, devices: Iterable[DeviceState], avoid: frozenset[str]) -> bool:
     """Whether a phone that may be waited for could run the job, besides those to `avoid`."""
     selector = _parsed(job.selector)
     return any(
@@ -146,7 +146,7 @@ def another_phone(job: Job, devices: Iterable[DeviceView], avoid: frozenset[str]
     )
 
 
-def lost_the_last(job: Job, lost: DeviceView, devices: Iterable[DeviceView], avoid: frozenset[str]) -> bool:
+def lost_the_last(job: Job, lost: DeviceState, devices: Iterable[DeviceState], avoid: frozenset[str]) -> bool:
     """Whether that phone, which cannot be used now, is one that the job waits for, and no other will do meanwhile."""
     if job.device:
         return job.device == lost.name
@@ -156,8 +156,8 @@ def lost_the_last(job: Job, lost: DeviceView, devices: Iterable[DeviceView], avo
 def _lacking(
     spec: JobSpec,
     selector: Selector,
-    devices: Sequence[DeviceView],
-    matching: Sequence[DeviceView],
+    devices: Sequence[DeviceState],
+    matching: Sequence[DeviceState],
     places: Sequence[str],
     *,
     must_match: bool,
@@ -183,7 +183,7 @@ def _lacking(
     return (f"{many}: {waits} for more",)
 
 
-def _withheld(selector: Selector, matching: Sequence[DeviceView], wanted: int) -> tuple[str, ...]:
+def _withheld(selector: Selector, matching: Sequence[DeviceState], wanted: int) -> tuple[str, ...]:
     """A warning when fewer of the phones than are wanted come by themselves: the others are away, or withheld."""
     out = [view for view in matching if not view.in_service]
     if len(matching) - len(out) >= wanted:
@@ -194,7 +194,7 @@ def _withheld(selector: Selector, matching: Sequence[DeviceView], wanted: int) -
     return (f"{which} of those that match {selector} can be had now: {'; '.join([*why, *more])}; the job waits",)
 
 
-def _places(spec: JobSpec, matching: Sequence[DeviceView]) -> list[str]:
+def _places(spec: JobSpec, matching: Sequence[DeviceState]) -> list[str]:
     """The phone that each of the jobs is pinned to; "": any."""
     if spec.pooled:  # whatever their number, they are one job's
         return [""] if spec.devices != ALL or any(view.service is Service.IN for view in matching) else []
@@ -203,7 +203,7 @@ def _places(spec: JobSpec, matching: Sequence[DeviceView]) -> list[str]:
     return sorted(view.name for view in matching if view.service is Service.IN)
 
 
-def _check_target(spec: JobSpec, matching: Sequence[DeviceView]) -> None:
+def _check_target(spec: JobSpec, matching: Sequence[DeviceState]) -> None:
     """Refuse a compile target that no matching phone has; one that is not known yet may have any."""
     if not isinstance(spec, ModelSpec):
         return
@@ -228,7 +228,7 @@ def _refusal(text: str, targets: Mapping[str, object], phone: str) -> UserError 
     return None
 
 
-def _no_match(selector: Selector, devices: Sequence[DeviceView], matching: Sequence[DeviceView]) -> NoPhoneError:
+def _no_match(selector: Selector, devices: Sequence[DeviceState], matching: Sequence[DeviceState]) -> NoPhoneError:
     if matching:
         out = ", ".join(f"{view.name} is {view.service}" for view in matching)
         return NoPhoneError(

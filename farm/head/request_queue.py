@@ -44,7 +44,7 @@ from farm.head.messages import (
 from farm.head.model import Explanation, LeasePolicy, WaitingRequest
 from farm.head.reports import SEARCHED, asked_for, explain, explain_waiting, summarise, why
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
-from farm.model.device import DeviceView, Life
+from farm.model.device import DeviceState, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.store.leases import LeaseTable
@@ -123,7 +123,7 @@ class RequestQueue:
         self._requests: dict[str, PendingRequest] = {}
         self._grants: dict[str, PendingGrant] = {}  # by device
         self._counter = 0
-        self._watching: list[Callable[[DeviceView], None]] = []
+        self._watching: list[Callable[[DeviceState], None]] = []
         self._closed = False
         self._failing = False  # the store cannot write
         self.drained = ""  # why an operator wants that nothing is granted
@@ -226,11 +226,11 @@ class RequestQueue:
 
     # --- questions ------------------------------------------------------------------------------------------------
 
-    def views(self) -> tuple[DeviceView, ...]:
+    def views(self) -> tuple[DeviceState, ...]:
         """Every device, by name."""
         return tuple(sorted(self.allocator.devices.values(), key=lambda view: view.name))
 
-    def subscribe(self, callback: Callable[[DeviceView], None]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[DeviceState], None]) -> Callable[[], None]:
         """Call back with each new view, after it was decided by; returns the function that ends it.
 
         A device that is forgotten is shown a last time: not adopted and gone.
@@ -319,7 +319,7 @@ class RequestQueue:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _device_changed(self, view: DeviceView) -> None:
+    def _device_changed(self, view: DeviceState) -> None:
         self.decide(self.allocator.device_changed, view)
         if view.life is not Life.READY:
             self._device_lost(view.name, view.life)
@@ -332,7 +332,7 @@ class RequestQueue:
         if last is not None:
             self._show(replace(last, life=Life.GONE, adopted=False))
 
-    def _show(self, view: DeviceView) -> None:
+    def _show(self, view: DeviceState) -> None:
         for callback in tuple(self._watching):
             callback(view)
 

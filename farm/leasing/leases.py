@@ -38,11 +38,12 @@ from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
 from farm.leasing.tvm import TvmLeases
-from farm.model.device import DeviceView, Life
+from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import STOPPING
 from farm.store.leases import LeaseTable
 
+FIGURES_EVERY_S = 60.0  # an explanation's temperature and time are at most that old
 REVOKE_LIMIT_S = 10.0  # a cut session reports its end within milliseconds; this bounds a bug, not a phone
 
 
@@ -79,6 +80,7 @@ class Leasing:
         self._asked: dict[str, Callable[[Lease], None]] = {}  # requests without a lease, by id: who gets it
         self._slots_wanted: set[str] = set()  # leases whose kept worker slot others lack
         self._views = {view.name: view for view in devices.views()}
+        self._reported: dict[str, tuple[DeviceState, float]] = {}  # what the head knows of each device, since when
         self._writes = LeaseWriteQueue(events)
         self.requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._receive)
         self.active = ActiveLeases(
@@ -88,7 +90,7 @@ class Leasing:
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in self._views.values():
-            self.requests.receive(DeviceChanged(view))
+            self._report(view)
 
     async def close(self) -> None:
         """End every lease but those that go on after a restart, write the ends down, stop following the devices.
@@ -168,6 +170,7 @@ class Leasing:
         self.requests.receive(LeaseRestored(lease))
         view = self._views.get(lease.device)
         if view is not None:
+            self.requests.receive(DeviceChanged(view.state()))  # it may have closed to what the lease is for
             self.active.device_changed(view)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
@@ -392,11 +395,23 @@ class Leasing:
         # First the head: a lease that ends because of this change must not be followed by one of a lost device.
         if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
             self._views.pop(view.name, None)
+            self._reported.pop(view.name, None)
             self.requests.receive(DeviceForgotten(view.name))
         else:
             self._views[view.name] = view
-            self.requests.receive(DeviceChanged(view))
+            self._report(view)
         self.active.device_changed(view)
+
+    def _report(self, view: DeviceView) -> None:
+        """Send the head what it needs of a device, if that is different; figures alone not more often than people need.
+
+        A warm phone's reasons have another figure with each probe.
+        """
+        state, now_s = view.state(), self._clock()
+        last, sent_s = self._reported.get(view.name, (None, 0.0))
+        if last is None or not (state == last or (now_s - sent_s < FIGURES_EVERY_S and state.same_but_figures(last))):
+            self._reported[view.name] = state, now_s
+            self.requests.receive(DeviceChanged(state))
 
     def _new_id(self, prefix: str) -> str:
         self._counter += 1

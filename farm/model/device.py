@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -104,8 +104,8 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceView:
-    """A device as leasing, the servers and people see it: one immutable snapshot."""
+class DeviceState:
+    """A device as who decides sees it: what its host sends the head, without readings."""
 
     name: str  # unique in the farm; also a stock TVM key
     serial: str  # as adb lists it
@@ -113,26 +113,14 @@ class DeviceView:
     service: Service = Service.IN
     heat: Heat = Heat.OK
     reason: str = ""  # why it is not ready, one line for a person
-    elsewhere: str = ""  # why its trouble is its hub's or the host's; "" it is not
     released: str = ""  # who or what ends its quarantine; "" it is in none
     adopted: bool = False
-    pool: str = ""
     identity: DeviceIdentity | None = None
     labels: Mapping[str, str] = field(default_factory=dict)  # normalised values
     aliases: tuple[str, ...] = ()  # stock TVM keys it answers to
-    temperature_c: float | None = None
-    temperature_of: str = ""  # the sensor's name
-    battery_percent: int | None = None
     bundle: str = ""  # hash of the bundle on it
-    since: datetime | None = None  # when `life` last changed
-    health: Health | None = None  # the latest probe
-    read_at: datetime | None = None  # when that was read, perhaps before the daemon's start
-    findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
-    checked: str = ""  # what the latest golden check said
     place: UsbPlace | None = None  # where it is plugged in, if known
-    sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
-    too_hot: str = ""  # why not even its holder may go on with it, for its heat
 
     @property
     def leasable(self) -> bool:
@@ -147,6 +135,38 @@ class DeviceView:
     def serves(self, lease_class: LeaseClass) -> bool:
         """Whether it could be handed out now to this class, were it not leased."""
         return self.leasable and lease_class not in self.closed
+
+    def same_but_figures(self, other: DeviceState) -> bool:
+        """Whether nothing is different but figures in the reasons for which classes are closed, if anything."""
+        heat = {each: why.heat for each, why in self.closed.items()}
+        return heat == {each: why.heat for each, why in other.closed.items()} and self == replace(
+            other, closed=self.closed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView(DeviceState):
+    """A device as its host, the servers and people see it: one immutable snapshot."""
+
+    elsewhere: str = ""  # why its trouble is its hub's or the host's; "" it is not
+    pool: str = ""
+    temperature_c: float | None = None
+    temperature_of: str = ""  # the sensor's name
+    battery_percent: int | None = None
+    since: datetime | None = None  # when `life` last changed
+    health: Health | None = None  # the latest probe
+    read_at: datetime | None = None  # when that was read, perhaps before the daemon's start
+    findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
+    checked: str = ""  # what the latest golden check said
+    sent_away: bool = False  # it was rebooted or power-cycled by the farm, and is not back yet
+    too_hot: str = ""  # why not even its holder may go on with it, for its heat
+
+    def state(self) -> DeviceState:
+        """What the head needs of it."""
+        return DeviceState(*[getattr(self, name) for name in _STATE])
+
+
+_STATE = [each.name for each in fields(DeviceState)]
 
 
 def _roughly(seconds: float) -> str:

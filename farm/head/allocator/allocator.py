@@ -7,7 +7,7 @@ Rules, and where they are kept:
   each queue that starves for longer has been given one phone. When heat closes its devices to it, it has one of them
   kept cool: `allocator.yields`.
 - Work is conserved: no leasable device is free while a waiting request could have it, given quotas, worker slots,
-  reservations and the gates (`DeviceView.closed`: a device too warm for benchmarks may serve other classes). An event
+  reservations and the gates (`DeviceState.closed`: a device too warm for benchmarks may serve other classes). An event
   therefore concerns only the devices and requests that it touches.
 - When several devices can be given away at once, as many requests as possible are served, the foremost among them; and
   of the devices that would do, those are given that others need least (`Matching`, applied from both sides).
@@ -36,7 +36,7 @@ from farm.head.allocator.waiting import Group, QueuedRequest, RequestTerms, User
 from farm.head.allocator.yields import CoolingClaims, Yields
 from farm.head.config import UserConfig
 from farm.head.messages import SlotWanted, YieldWanted
-from farm.model.device import DeviceView
+from farm.model.device import DeviceState
 from farm.model.requests import LeaseRequest
 
 Left = TypeVar("Left", bound=Hashable)
@@ -56,7 +56,7 @@ class Allocator:
         self._decided_s = 0.0
 
     @property
-    def devices(self) -> Mapping[str, DeviceView]:
+    def devices(self) -> Mapping[str, DeviceState]:
         """Every known device by name."""
         return self._state.index.views
 
@@ -145,7 +145,7 @@ class Allocator:
 
     # --- what happened --------------------------------------------------------------------------------------------
 
-    def device_changed(self, view: DeviceView, now_s: float) -> tuple[Grant, ...]:
+    def device_changed(self, view: DeviceState, now_s: float) -> tuple[Grant, ...]:
         """A device appeared, or anything about it is different."""
         state = self._at(now_s)
         state.device_changed(view)

@@ -14,7 +14,7 @@ from farm.head.allocator.reservations import Reservation
 from farm.head.allocator.state import AllocatorState, KeptCool
 from farm.head.allocator.waiting import Group, QueuedRequest, RequestTerms
 from farm.head.allocator.yields import goes_before
-from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.device import DeviceState, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
 NAMED_USERS = 3  # in one reason
@@ -114,7 +114,7 @@ def estimate_s(state: AllocatorState, request_id: str, now_s: float) -> float | 
     return max(known) - now_s if len(known) == len(served_s) else None
 
 
-def unleasable_reason(view: DeviceView, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
+def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.INTERACTIVE) -> str:
     """Why an adopted device cannot be handed out to the class, one sentence for a person; empty when it can."""
     facts = []
     if view.life is not Life.READY:
@@ -126,8 +126,7 @@ def unleasable_reason(view: DeviceView, lease_class: LeaseClass = LeaseClass.INT
     if closed is not None:
         facts.append(str(closed))
     elif view.heat is not Heat.OK:
-        temperature = "" if view.temperature_c is None else f" at {view.temperature_c:.0f} °C"
-        facts.append(f"{view.heat.value}{temperature}")
+        facts.append(view.heat.value)
     return "; ".join(facts)
 
 
@@ -207,7 +206,7 @@ def limits(state: AllocatorState, request: LeaseRequest) -> tuple[str, ...]:
 
 
 def _facts(
-    state: AllocatorState, request: LeaseRequest, view: DeviceView, now_s: float, waiting: QueuedRequest | None = None
+    state: AllocatorState, request: LeaseRequest, view: DeviceState, now_s: float, waiting: QueuedRequest | None = None
 ) -> list[str]:
     if not view.adopted:
         return ["not adopted: `farm device adopt` takes it into the farm"]
@@ -266,7 +265,7 @@ def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
     return f"reserved for {users} in {_span(window.starts_s - now_s)}, and {length}"
 
 
-def _mismatch(request: LeaseRequest, view: DeviceView) -> str:
+def _mismatch(request: LeaseRequest, view: DeviceState) -> str:
     if request.device and request.device != view.name:
         return f"only {request.device} is wanted"
     mismatch = request.selector.explain(view.labels, view.aliases)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farm.common.selector import Selector
-from farm.model.device import DeviceView
+from farm.model.device import DeviceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Reservation:
     starts_s: float
     ends_s: float
 
-    def covers(self, view: DeviceView) -> bool:
+    def covers(self, view: DeviceState) -> bool:
         """Whether the device is among those reserved."""
         return self.selector.matches(view.labels, view.aliases)
 
@@ -38,7 +38,7 @@ class Reservations:
         """Begin without any. `guard_s` is what a lease of unknown length counts as, before a window of others."""
         self._guard_s = guard_s
         self._all: tuple[Reservation, ...] = ()
-        self._views: dict[str, DeviceView] = {}
+        self._views: dict[str, DeviceState] = {}
         self._of: dict[str, tuple[Reservation, ...]] = {}  # only devices that have any
         self._rooms: dict[tuple[str, str], tuple[float, Reservation | None]] = {}  # as found at `_rooms_at_s`
         self._rooms_at_s = -math.inf
@@ -54,7 +54,7 @@ class Reservations:
         for view in self._views.values():
             self._find(view)
 
-    def device_changed(self, view: DeviceView) -> None:
+    def device_changed(self, view: DeviceState) -> None:
         """Take notice of a device's labels and aliases."""
         before = self._views.get(view.name)
         self._views[view.name] = view
@@ -120,7 +120,7 @@ class Reservations:
             room = self._rooms[device, user] = _find_room(self._of[device], user, now_s)
         return room
 
-    def _find(self, view: DeviceView) -> None:
+    def _find(self, view: DeviceState) -> None:
         found = tuple(each for each in self._all if each.covers(view))
         self._edges = None
         self._rooms.clear()

@@ -13,7 +13,7 @@ from farm.head.allocator.reservations import Reservations
 from farm.head.allocator.shares import UsageLedger
 from farm.head.allocator.waiting import DeviceIndex, Group, QueuedRequest, RequestTerms, UserQueue, UserQueues
 from farm.head.messages import SlotWanted, YieldWanted
-from farm.model.device import RETURNING, DeviceView, Life, Service
+from farm.model.device import RETURNING, DeviceState, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest
 
 
@@ -157,7 +157,7 @@ class AllocatorState:
 
     # --- devices --------------------------------------------------------------------------------------------------
 
-    def device_changed(self, view: DeviceView) -> None:
+    def device_changed(self, view: DeviceState) -> None:
         """A device appeared, or anything about it is different."""
         self._note_place(view.name, view)
         self.index.device_changed(view)
@@ -350,7 +350,7 @@ class AllocatorState:
         if request.quiet_hub:
             self.quiet.add(device)
 
-    def _note_place(self, name: str, view: DeviceView | None) -> None:
+    def _note_place(self, name: str, view: DeviceState | None) -> None:
         before = self.index.views.get(name)
         was, now = (None if each is None else each.place for each in (before, view))
         if was == now:
@@ -364,7 +364,7 @@ class AllocatorState:
         view = self.index.views.get(device)
         return set() if view is None or view.place is None else self.on_hub[view.place.hub] - {device}
 
-    def _note_closed(self, name: str, view: DeviceView | None) -> None:
+    def _note_closed(self, name: str, view: DeviceState | None) -> None:
         for lease_class in LeaseClass:
             closed = None if view is None else view.closed.get(lease_class)
             for names, there in (

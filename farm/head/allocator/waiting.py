@@ -25,7 +25,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import takewhile
 
 from farm.common.selector import Selector
-from farm.model.device import DeviceView
+from farm.model.device import DeviceState
 from farm.model.requests import LeaseClass, LeaseRequest
 
 REMEMBERED_REQUESTS = 256  # recent ones tell which phones are in demand; about what a busy lab sees in a minute
@@ -59,7 +59,7 @@ class RequestTerms:
             request.personal,
         )
 
-    def suits(self, view: DeviceView) -> bool:
+    def suits(self, view: DeviceState) -> bool:
         """Whether the device is meant."""
         return (
             (not self.device or self.device == view.name)
@@ -85,7 +85,7 @@ class DeviceIndex:
     """Devices, the groups that mean them, and the demand for each."""
 
     def __init__(self) -> None:
-        self.views: dict[str, DeviceView] = {}
+        self.views: dict[str, DeviceState] = {}
         self.quiet_waiting = 0  # requests that need a quiet hub
         self._groups: dict[RequestTerms, Group] = {}
         self._groups_of: dict[str, set[Group]] = {}  # by device
@@ -147,7 +147,7 @@ class DeviceIndex:
             self._rarity[device] = rarity
         return self._demand[device], rarity, device
 
-    def device_changed(self, view: DeviceView) -> None:
+    def device_changed(self, view: DeviceState) -> None:
         """A device appeared, or anything about it is different."""
         before = self.views.get(view.name)
         self.views[view.name] = view
@@ -204,7 +204,7 @@ class DeviceIndex:
             self._groups_of[name].discard(group)
         del self._groups[group.terms]
 
-    def _count_aliases(self, before: DeviceView | None, after: DeviceView | None) -> None:
+    def _count_aliases(self, before: DeviceState | None, after: DeviceState | None) -> None:
         if before is not None:
             self._alias_count -= Counter(set(before.aliases))
         if after is not None:

@@ -7,7 +7,7 @@ A tune lease is asked once, to give its phone back at the next candidate boundar
   tune requests are no such reason. A phone is left to a tune lease for `min_slice_s`, and looked at again each
   `min_slice_s` while a request waits, because shares change with time. One lease is asked per request that waits.
 - A reservation of others on its phone has begun.
-- Its phone has closed to tuning (`DeviceView.closed`): it became too warm.
+- Its phone has closed to tuning (`DeviceState.closed`): it became too warm.
 - Its phone is to cool for a queue that starves (`CoolingClaims`); after `min_slice_s` too.
 
 Worker slots that outlast their leases (`Allocator.slot_kept`) are of tune leases too. When all slots are taken and

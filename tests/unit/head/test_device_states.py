@@ -1,0 +1,76 @@
+"""What a host sends the head of its phones: no readings, and not with every probe."""
+
+from dataclasses import fields, replace
+
+import pytest
+from pydantic import TypeAdapter
+
+from farm.common.events import EventLog
+from farm.head.messages import DeviceChanged
+from farm.leasing.leases import FIGURES_EVERY_S, Leasing
+from farm.model.device import Closed, DeviceState, DeviceView, Heat, Life, Service, parse_place
+from farm.model.requests import LeaseClass
+from tests.support.keeping import MemoryKeeper
+from tests.support.tvm import FakeDevices
+
+WARM = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 300.0)}
+PHONE = DeviceView(
+    "pixel", "R5", Life.READY, adopted=True, labels={"gpu": "adreno-740"}, aliases=("android",), bundle="b1",
+    place=parse_place("1-4.2"), closed=WARM,
+)  # fmt: skip
+
+
+def test_a_state_travels_as_json():
+    state = PHONE.state()
+    adapter = TypeAdapter(DeviceState)
+    assert adapter.validate_json(adapter.dump_json(state)) == state
+    assert type(state) is DeviceState
+
+
+def test_a_state_has_no_reading():
+    readings = {"temperature_c", "temperature_of", "battery_percent", "health", "read_at", "findings", "checked"}
+    assert readings <= {each.name for each in fields(DeviceView)} - {each.name for each in fields(DeviceState)}
+    probed = replace(PHONE, temperature_c=40.0, battery_percent=80, checked="well")
+    assert probed.state() == PHONE.state()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"life": Life.OFFLINE}, {"service": Service.DRAINING}, {"labels": {}}, {"bundle": "b2"}, {"place": None},
+        {"heat": Heat.COOLING}, {"closed": {}}, {"closed": {LeaseClass.BENCH: Closed("busy hub", heat=False)}},
+    ],
+)  # fmt: skip
+def test_what_decisions_need_is_more_than_a_figure(change):
+    assert not replace(PHONE, **change).state().same_but_figures(PHONE.state())
+    assert PHONE.state().same_but_figures(PHONE.state())
+    warmer = {LeaseClass.BENCH: Closed("skin 42.0 °C is above 38 °C for bench", 360.0)}
+    assert replace(PHONE, closed=warmer).state().same_but_figures(PHONE.state())
+
+
+async def test_probes_alone_are_not_sent_and_figures_once_a_minute():
+    now_s, devices, sent = [1000.0], FakeDevices(), []
+    devices.add("a", "android")
+    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper(), clock=lambda: now_s[0])
+    receive = leasing.requests.receive
+
+    def recording(message):
+        sent.append(message)
+        receive(message)
+
+    leasing.requests.receive = recording
+    devices.become("a", Life.READY, temperature_c=30.0)
+    assert sent == []
+    for celsius in (41.2, 41.3, 41.4):
+        closed = {LeaseClass.BENCH: Closed(f"skin {celsius} °C is above 38 °C for bench", 300.0)}
+        devices.become("a", Life.READY, temperature_c=celsius, closed=closed)
+        now_s[0] += 10.0
+    assert [type(each) for each in sent] == [DeviceChanged]
+    now_s[0] += FIGURES_EVERY_S
+    closed = {LeaseClass.BENCH: Closed("skin 40.0 °C is above 38 °C for bench", 100.0)}
+    devices.become("a", Life.READY, closed=closed)
+    assert sent[1:] == [DeviceChanged(devices.view("a").state())]
+    devices.become("a", Life.READY, closed={})
+    devices.become("a", Life.OFFLINE, "unplugged")
+    assert [each.state.life for each in sent[2:]] == [Life.READY, Life.OFFLINE]
+    await leasing.close()
