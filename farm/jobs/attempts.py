@@ -61,7 +61,8 @@ class Attempts(AttemptRunner):
         `adopted`: ids of leases that another component has restored.
         """
         kinds = self._contexts.kinds
-        for job, attempt, lease in await recover(self._store, self._events, self._writer, self._clock(), kinds, adopted):
+        now, writer = self._clock(), self._writer
+        for job, attempt, lease in await recover(self._store, self._events, writer, now, kinds, adopted):
             self._leases.restore(lease)
             self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
 
