@@ -70,7 +70,7 @@ def run(context: Context) -> list[Figure]:
     large = context.folder / "large.bin"
     with large.open("wb") as file:
         file.truncate(1 << 30)
-    with virtual_farm(phones_of(PROFILES[:2]), config=CONFIG, tell=context.say) as farm:
+    with virtual_farm(phones_of(PROFILES[:2]), config=CONFIG, report=context.say) as farm:
         farm.wait_ready(2)
         context.say(f"{EVENTS} events are put into the database")
         fill(farm)

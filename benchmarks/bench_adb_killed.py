@@ -23,7 +23,7 @@ GOAL_S = 10.0
 def run(context: Context) -> list[Figure]:
     """The slowest phone of the slowest round, and how many servers on phones are not the ones before."""
     profiles = [PROFILES[number % len(PROFILES)] for number in range(PHONES)]
-    with virtual_farm(phones_of(profiles), tell=context.say) as farm:
+    with virtual_farm(phones_of(profiles), report=context.say) as farm:
         farm.wait_ready(PHONES)
         before = servers()
         took_s = [killed(farm) for _ in range(ROUNDS)]

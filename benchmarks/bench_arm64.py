@@ -20,7 +20,7 @@ STEPS = {"server up": (Life.STARTING, Life.CHECKING), "golden kernels": (Life.CH
 
 def run(context: Context) -> list[Figure]:
     """Medians; the x86-64 phone stands where other benchmarks have stock TVM."""
-    with virtual_farm(phones_of(PHONES.values()), tell=context.say) as farm:
+    with virtual_farm(phones_of(PHONES.values()), report=context.say) as farm:
         farm.wait_ready(len(PHONES))
         serials = [phone.serial for phone in farm.lab.status().values()]
         context.say(f"{REBOOTS} reboots of each")

@@ -97,7 +97,7 @@ class Sample:
 
 def run(context: Context) -> list[Figure]:
     """The way through the farm, the same with an empty queue, and the allocator's part by itself."""
-    with virtual_farm(phones_of(PROFILES[:3]), config=CONFIG, tell=context.say) as farm:
+    with virtual_farm(phones_of(PROFILES[:3]), config=CONFIG, report=context.say) as farm:
         farm.wait_ready(3)
         phones = [device["name"] for device in farm.status()["devices"]]
         model = farm.client.put_artifact(build().SerializeToString(deterministic=True))

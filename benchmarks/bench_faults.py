@@ -33,8 +33,8 @@ faults, docs/faults.json the data); `tests/acceptance/test_fault_matrix.py` chec
 def run(context: Context) -> list[Figure]:
     """Every fault, as often as it says."""
     faults = [fault for fault in FAULTS if not possible(fault)]
-    with matrix_farm(tell=context.say) as farm:
-        outcomes = play(farm, faults, tell=context.say, repeats=True)
+    with matrix_farm(report=context.say) as farm:
+        outcomes = play(farm, faults, report=context.say, repeats=True)
     rows = [_row(fault, [each for each in outcomes if each.fault is fault]) for fault in faults]
     (DOCS / "faults.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     (DOCS / "faults.md").write_text(HEAD + "".join(map(_line, rows)))

@@ -25,7 +25,7 @@ def run(context: Context) -> list[Figure]:
     figures = []
     for size in SIZES:
         phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(size)}
-        with virtual_farm(phones, plugged=False, tell=context.say) as farm:
+        with virtual_farm(phones, plugged=False, report=context.say) as farm:
             context.say(f"plugging {size} phones in at once")
             ready_s = until_ready(farm, size)
             context.say("unplugging and plugging them in again")

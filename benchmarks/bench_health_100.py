@@ -31,7 +31,7 @@ LEVEL = 37  # percent of battery that no profile has
 def run(context: Context) -> list[Figure]:
     """CPU seconds of the daemon per second, so that other load on this host matters little."""
     phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(PHONES)}
-    with virtual_farm(phones, plugged=False, tell=context.say) as farm:
+    with virtual_farm(phones, plugged=False, report=context.say) as farm:
         context.say(f"plugging {PHONES} phones in at once")
         until_ready(farm, PHONES)
         context.say("the first round")

@@ -25,7 +25,7 @@ _SESSION = '#!/system/bin/sh\n[ "$1" = session ] && while :; do sleep 0.01; done
 def run(context: Context) -> list[Figure]:
     """Figures per phone, in per cent of one core, and a kernel's time with its clock's share."""
     phones = {f"phone-{number}": "oneplus-12" for number in range(PHONES)}
-    with virtual_farm(phones, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", tell=context.say) as farm:
+    with virtual_farm(phones, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", report=context.say) as farm:
         farm.wait_ready(PHONES)
         lab = _lab(farm)
         still = cpu_percent([lab], SECONDS)[0] / PHONES

@@ -20,7 +20,7 @@ STEPS = (Life.IDENTIFYING, Life.PROVISIONING, Life.STARTING, Life.CHECKING, Life
 
 def run(context: Context) -> list[Figure]:
     """Medians, and the worst; the clock starts when the adb server lists the phone as `device`."""
-    with virtual_farm({"first": PROFILES[0]}, tell=context.say) as farm:
+    with virtual_farm({"first": PROFILES[0]}, report=context.say) as farm:
         farm.wait_ready(1)  # the zygote has imported TVM: what follows is about phones
         with AdbList(farm.status()["adb"]["socket"]) as adb:
             trip = Trip(farm, adb)

@@ -54,7 +54,7 @@ class CountingClient(AdbClient):
 def run(context: Context) -> list[Figure]:
     """Figures of one phone with 69 thermal zones."""
     with virtual_farm(
-        {"one": PROFILES[0]}, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", tell=context.say
+        {"one": PROFILES[0]}, config="[probe]\nevery_s = 3600\n[heat]\nstale_s = 7200\n", report=context.say
     ) as farm:
         farm.wait_ready(1)
         status = farm.status()

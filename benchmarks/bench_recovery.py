@@ -242,7 +242,7 @@ CAUSES: dict[str, tuple[Callable[[Scene], contextlib.AbstractContextManager[Caus
 def run(context: Context) -> list[Figure]:
     """The worst of several rounds for each cause."""
     worst = dict.fromkeys(CAUSES, 0.0)
-    with virtual_farm({PHONE: PROFILES[0]}, tell=context.say) as farm:
+    with virtual_farm({PHONE: PROFILES[0]}, report=context.say) as farm:
         farm.wait_ready(1)
         scene = Scene(farm)
         with scene.client() as nurse:

@@ -137,7 +137,7 @@ def fill(events: EventLog, views: tuple[DeviceView, ...]) -> None:
         action = ("reap", "restart-server", "re-push", "reconnect", "reboot", "power-cycle", "quarantine")[number % 7]
         fault = ("session", "server", "start", "check", "wrong", "stuck", "gpu", "mute", "offline")[number % 9]
         events.publish("recovery.action", view.name, action=action, fault=fault)
-        outcome = ("mended", "failed", "cut")[number % 3]
+        outcome = ("repaired", "failed", "cut")[number % 3]
         events.publish("recovery.ended", view.name, action=action, outcome=outcome, took_s=3.0)
         events.publish(
             "lease.granted", f"lease-1-{number}", lease_class=("interactive", "bench", "tune")[number % 3],

@@ -101,7 +101,7 @@ def run(context: Context) -> list[Figure]:
     phones = {f"phone-{number}": PROFILES[number % len(PROFILES)] for number in range(count)}
     places = {phone: f"1-{1 + number // ON_A_HUB}.{1 + number % ON_A_HUB}" for number, phone in enumerate(phones)}
     hubs = sorted({place.partition(".")[0] for place in places.values()})
-    with virtual_farm(phones, config=CONFIG + COOLS_AT_ONCE, places=places, tell=context.say) as farm:
+    with virtual_farm(phones, config=CONFIG + COOLS_AT_ONCE, places=places, report=context.say) as farm:
         farm.wait_ready(count)
         names = {row["serial"]: row["name"] for row in farm.status()["devices"]}
         devices = {names[farm.lab.phone(phone).serial]: phone for phone in phones}

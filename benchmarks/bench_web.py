@@ -76,7 +76,7 @@ def run(context: Context) -> list[Figure]:
                 "metrics": "/metrics",
             },
         )
-    with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, tell=context.say) as farm:
+    with virtual_farm(phones_of(PROFILES[:LIVE]), config=CONFIG, report=context.say) as farm:
         farm.wait_ready(LIVE)
         name = farm.status()["devices"][0]["name"]
         context.say("a bench and a tuning are done")

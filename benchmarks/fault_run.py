@@ -55,9 +55,9 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def matrix_farm(config: str = "", tell: Callable[[str], None] = lambda _: None) -> Iterator[VirtualFarm]:
+def matrix_farm(config: str = "", report: Callable[[str], None] = lambda _: None) -> Iterator[VirtualFarm]:
     """The farm that the matrix needs, every phone ready."""
-    with virtual_farm(PHONES, config=CONFIG + config, places=PLACES, tell=tell) as farm:
+    with virtual_farm(PHONES, config=CONFIG + config, places=PLACES, report=report) as farm:
         farm.wait_ready(len(PHONES))
         yield farm
 
@@ -66,7 +66,7 @@ def play(
     farm: VirtualFarm,
     faults: Sequence[Fault] = FAULTS,
     *,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     repeats: bool = False,
 ) -> list[Outcome]:
     """Do all of them: those of single phones side by side, then those of the whole farm.
@@ -74,7 +74,7 @@ def play(
     Args:
         farm: as `matrix_farm` makes it.
         faults: rows of the table.
-        tell: hears a line for each.
+        report: called with a line for each.
         repeats: as often as each says, else once.
 
     Returns:
@@ -88,7 +88,7 @@ def play(
             for _ in range(fault.repeats if repeats else 1):
                 outcome = one(scene, fault)
                 outcomes.setdefault(fault.name, []).append(outcome)
-                tell(f"{fault.name}: {outcome.wrong or 'ok'}{_seconds(outcome)}")
+                report(f"{fault.name}: {outcome.wrong or 'ok'}{_seconds(outcome)}")
 
     with contextlib.ExitStack() as stack:
         stack.callback(recorder.close)

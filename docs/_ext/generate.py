@@ -104,8 +104,8 @@ def cli() -> str:
 
 def specs() -> str:
     """The page of specs: the fields of all jobs, of those with a model, and of each kind what it has beside them."""
-    from farm.model.specs import JobSpec, ModelSpec
     from farm.kinds import KINDS
+    from farm.model.specs import JobSpec, ModelSpec
 
     columns = ("field", "value", "default", "what")
     shared = _field_rows(JobSpec)

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     everything = "--all" in arguments
     folder = Path(next((each for each in arguments if not each.startswith("-")), Path(__file__).parent))
     folder.mkdir(parents=True, exist_ok=True)
-    with virtual_farm(phones_of(PROFILES), physics_speed=4.0, tell=_say) as farm, chromium() as browser:
+    with virtual_farm(phones_of(PROFILES), physics_speed=4.0, report=_say) as farm, chromium() as browser:
         farm.wait_ready(len(PROFILES))
         pages = _busy(farm)
         url = farm.status()["web"]

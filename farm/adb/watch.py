@@ -127,7 +127,7 @@ class DeviceWatcher:
                 await changed.wait()
 
     async def did_its_part(self, since_s: float) -> bool:
-        """Whether the server answers now and has answered since monotonic second `since_s`: else no phone is to blame.
+        """Whether the server answers now and has answered since monotonic second `since_s`: else no phone is at fault.
 
         It answers when it lists phones in time and one of them, if there are several, runs a command. Callers at the
         same time share one question; a server that fails it has `trouble` until it is asked again.

@@ -50,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """What is kept."""
+    """The stored tokens and certificates."""
 
     tokens: dict[str, TokenRecord] = field(default_factory=dict)
     builders: dict[str, Member] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Gives candidates of tuning runs to builders: runs come over a unix socket, builders are dask's workers.
 
-Each order of a run ends once, with a library or with the word that there is none: then the run builds it itself.
+Each order of a run ends once, with a library or without one: then the run builds the candidate itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distributed import Client, KilledWorker, Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
-from farm.builders.table_policy import Builder, BuilderTable, blame, checked, must_be_alone
+from farm.builders.table_policy import Builder, BuilderTable, candidate_error, checked, must_be_alone
 from farm.builders.worker import FACTS, SLOT, build
 from farm.bundle.model import Abi, Platform
 from farm.common.errors import ProtocolError
@@ -26,13 +26,13 @@ from farm.common.frames import FrameReader, frame
 
 READ_BYTES = 1 << 18
 
-Tell = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind, subject and data
+PublishEvent = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind, subject and data
 
 
 @with_config(ConfigDict(extra="ignore"))
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A candidate that a run wants."""
+class BuildOrder:
+    """A candidate that a tuning run wants built."""
 
     number: Annotated[int, Field(ge=0)]
     identity: str  # of the builders that may build it
@@ -43,11 +43,11 @@ class Order:
     timeout_s: Annotated[float, Field(gt=0, le=3600)]
 
 
-_ORDER = TypeAdapter(Order)
+_ORDER = TypeAdapter(BuildOrder)
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class ConnectedRun:
     """A tuning run that is connected."""
 
     writer: asyncio.StreamWriter
@@ -63,12 +63,12 @@ class Run:
 class Broker(SchedulerPlugin):  # type: ignore[misc]
     """The builders of dask's scheduler, and the runs that want them."""
 
-    def __init__(self, scheduler: Scheduler, tell: Tell) -> None:
+    def __init__(self, scheduler: Scheduler, publish: PublishEvent) -> None:
         """`scheduler`: not started yet, so that no builder joins unnoticed."""
         self.table = BuilderTable()
-        self.runs: set[Run] = set()
+        self.runs: set[ConnectedRun] = set()
         self.wanted: frozenset[str] = frozenset()  # identities that runs have asked for
-        self._scheduler, self._tell = scheduler, tell
+        self._scheduler, self._publish = scheduler, publish
         self._client: Client  # from `listen` on
         self._numbers = itertools.count(1)
         self._left: dict[Builder, asyncio.Future[None]] = {}  # of those that are connected
@@ -88,14 +88,14 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         builder = Builder(str(joined.name), worker, slots, identities, versions, time.monotonic())
         self.table.builders[worker] = builder
         self._left[builder] = asyncio.get_running_loop().create_future()
-        self._tell("builder.joined", builder.name, {"slots": slots, **versions})
+        self._publish("builder.joined", builder.name, {"slots": slots, **versions})
         self.grant_slots()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:  # noqa: ARG002
-        """It has one less; its tasks have failed already if it was killed."""
+        """Dask's scheduler has one worker less; its tasks have failed already if it was killed."""
         builder = self.table.builders.pop(worker)
         self._left.pop(builder).set_result(None)
-        self._tell("builder.left", builder.name, {"built": builder.built, "reason": builder.aside})
+        self._publish("builder.left", builder.name, {"built": builder.built, "reason": builder.aside})
         self.grant_slots()
 
     def note_heartbeats(self) -> None:
@@ -117,7 +117,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             await self._scheduler.remove_worker(each.address, stimulus_id="farm", expected=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        run = Run(writer)
+        run = ConnectedRun(writer)
         self.runs.add(run)
         messages = FrameReader()
         try:
@@ -134,7 +134,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             writer.close()
             self.grant_slots()
 
-    def _take(self, run: Run, fields: Mapping[str, Any], module: bytes) -> None:
+    def _take(self, run: ConnectedRun, fields: Mapping[str, Any], module: bytes) -> None:
         if "number" in fields:
             order = _ORDER.validate_python(fields)
             task = run.orders[order.number] = asyncio.create_task(self._fill(run, order, module))
@@ -147,10 +147,10 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             self.wanted |= {run.identity}
             self.grant_slots()
 
-    async def _fill(self, run: Run, order: Order, module: bytes) -> None:
+    async def _fill(self, run: ConnectedRun, order: BuildOrder, module: bytes) -> None:
         """Have builders build a candidate, one after the other while they leave or die of it."""
         killed: list[str] = []
-        while not (why := blame(killed)):
+        while not (error := candidate_error(killed)):
             alone = must_be_alone(killed)
             builder = self.table.choose(order.identity, time.monotonic(), alone=alone)
             if builder is None:
@@ -163,11 +163,11 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             if library or builder in self._left:
                 run.send({"number": order.number}, library)
                 return
-        if why:
-            self._tell("builder.killed", order.key[:12], {"builders": killed})
-        run.send({"number": order.number, "blame": why})
+        if error:
+            self._publish("builder.killed", order.key[:12], {"builders": killed})
+        run.send({"number": order.number, "error": error})
 
-    async def _try(self, builder: Builder, order: Order, module: bytes, *, alone: bool) -> bytes:
+    async def _try(self, builder: Builder, order: BuildOrder, module: bytes, *, alone: bool) -> bytes:
         """A builder's library; b"": it has none, or left.
 
         Raises:
@@ -195,7 +195,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         if library:
             builder.succeeded()
         elif fault and builder in self._left and builder.failed(fault):
-            self._tell("builder.aside", builder.name, {"reason": builder.aside})
+            self._publish("builder.aside", builder.name, {"reason": builder.aside})
             self.grant_slots()
         return library
 

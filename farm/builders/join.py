@@ -114,10 +114,10 @@ def _answer(link: ssl.SSLSocket) -> Mapping[str, Any]:
 
 
 class JoinServer:
-    """The host's side. Whoever comes has one message and ten seconds."""
+    """The host's side of joining. A connection may send one message, within ten seconds."""
 
     def __init__(self, authority: Authority, port: Callable[[], int], joined: Callable[[str], None]) -> None:
-        """`port`: dask's scheduler's. `joined`: told the name of each new builder."""
+        """`port`: dask's scheduler's. `joined`: called with the name of each new builder."""
         self._authority, self._port, self._joined = authority, port, joined
 
     async def listen(self, host: str, port: int) -> asyncio.Server:

@@ -39,7 +39,7 @@ class BuildersProcess:
 
         Args:
             config: where builders connect.
-            events: what happens to builders is told there.
+            events: gets the events of builders.
             folder: of the process's files.
             socket: where runs order.
             gid: of the workers, when they are another user.

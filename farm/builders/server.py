@@ -40,7 +40,7 @@ SAVE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where everything is."""
+    """The addresses, paths and limits of the process."""
 
     folder: str  # an Authority's
     host: str  # where dask and joining listen
@@ -72,7 +72,7 @@ class BuilderServer:
                 host=settings.host, port=settings.port, protocol="tls", security=self._security,
                 dashboard_address=NO_DASHBOARD,
             )  # fmt: skip
-            self._broker = Broker(scheduler, self._tell)
+            self._broker = Broker(scheduler, self._publish)
             await stack.enter_async_context(scheduler)
             client = Client(scheduler.address, asynchronous=True, security=self._security)
             await self._listen(await stack.enter_async_context(client), int(scheduler.port))
@@ -83,7 +83,7 @@ class BuilderServer:
             self._save()
 
     async def _listen(self, client: Client, port: int) -> None:
-        joining = JoinServer(self._authority, lambda: port, lambda name: self._tell("builder.certified", name, {}))
+        joining = JoinServer(self._authority, lambda: port, lambda name: self._publish("builder.certified", name, {}))
         asked_for = self._settings.port
         server = await joining.listen(self._settings.host, asked_for + 1 if asked_for else 0)
         self._join_port = server.sockets[0].getsockname()[1]
@@ -93,7 +93,7 @@ class BuilderServer:
     def _send(self, fields: Mapping[str, Any]) -> None:
         self._link.write(frame(fields))
 
-    def _tell(self, kind: str, subject: str, data: Mapping[str, Any]) -> None:
+    def _publish(self, kind: str, subject: str, data: Mapping[str, Any]) -> None:
         self._send({"event": kind, "subject": subject, "data": dict(data)})
         self._report()
         if kind in ("builder.left", "builder.certified"):
@@ -174,7 +174,7 @@ class BuilderServer:
             self._authority.remove(name)
             self._security.read_crl()
             await self._broker.remove(name)
-            self._tell("builder.removed", name, {})
+            self._publish("builder.removed", name, {})
             return {"name": name}
         raise UserError(f"no verb {fields['verb']}")
 

@@ -1,4 +1,4 @@
-"""The builders of a farm: who gets a candidate, whose answer is believed, and who is to blame. No I/O, no clock."""
+"""Decisions about builders: which one gets a candidate, is its answer valid, whose fault is a failure. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class BuilderTable:
         return math.ceil(PREFETCH * sum(shares))
 
     def choose(self, identity: str, now_s: float, *, alone: bool) -> Builder | None:
-        """Who builds the next candidate: the one with the least to do for its slots; None: nobody would build the same.
+        """The builder of the next candidate: the least busy one for its slots; None: no builder would build the same.
 
         `alone`: nothing else may run beside it: the builder gets nothing more until it is done.
         """
@@ -104,12 +104,12 @@ class BuilderTable:
 
 
 def must_be_alone(killed: Sequence[str]) -> bool:
-    """Whether a candidate with which these builders died is tried alone: else another one beside it may be to blame."""
+    """Whether a candidate that killed these builders is tried alone next: one beside it may be at fault."""
     return len(killed) == MAX_KILLED - 1
 
 
-def blame(killed: Sequence[str]) -> str:
-    """Why a candidate with which these builders died is not built; "": it may be tried again."""
+def candidate_error(killed: Sequence[str]) -> str:
+    """The error of a candidate that killed these builders; "": it may be tried again."""
     if len(killed) < MAX_KILLED:
         return ""
     return f"it killed {len(killed)} builders, the last one alone: {', '.join(killed)}"

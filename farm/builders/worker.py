@@ -89,7 +89,7 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
         folder: as `join` has left it.
         slots: candidates at once.
         port: where this machine listens for the host; 0: the kernel chooses.
-        say: told each change, one line.
+        say: called with one line for each change.
 
     Raises:
         HostError: this machine cannot build.

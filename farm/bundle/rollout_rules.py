@@ -135,11 +135,11 @@ def assigned(rollout: Rollout, serial: str, proven: str) -> str:
     return proven if proven and failed and trial.bundle == rollout.current else rollout.current
 
 
-def trial_failed(rollout: Rollout, serial: str, bundle: str, reason: str, *, blamed: bool, now_s: float) -> Rollout:
-    """The bundle failed on a phone, which gets its last proven one. `blamed`: the server or its check failed."""
+def trial_failed(rollout: Rollout, serial: str, bundle: str, reason: str, *, at_fault: bool, now_s: float) -> Rollout:
+    """The bundle failed on a phone, which gets its last proven one. `at_fault`: the server or its check failed."""
     former = rollout.trials.get(serial)
     put_off = 1 + (former.put_off if former is not None and former.bundle == bundle else 0)
-    if blamed:
+    if at_fault:
         trial = Trial(bundle, TrialState.FAILED, reason)
     else:
         trial = Trial(bundle, TrialState.PUT_OFF, reason, put_off, now_s + RETRY.delay_s(put_off))
@@ -272,7 +272,7 @@ def _judged(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: Rollou
         elif phone is None or phone.ready_s is None:
             if trial.state is TrialState.FAILED and trial.bundle == rollout.candidate and not reachable:
                 # Its last proven bundle does not help it either: that is no verdict on the candidate.
-                judged = trial_failed(judged, serial, trial.bundle, trial.reason, blamed=False, now_s=now_s)
+                judged = trial_failed(judged, serial, trial.bundle, trial.reason, at_fault=False, now_s=now_s)
         elif trial.state is TrialState.TRYING and phone.bundle == trial.bundle and phone.ready_s >= config.soak_s:
             is_candidate = trial.bundle == rollout.candidate
             passed = {**judged.trials, serial: replace(trial, state=TrialState.PASSED)}

@@ -73,7 +73,7 @@ def demo(
     lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
-    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, tell=print_note) as farm:
+    with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, report=print_note) as farm:
         farm.wait_ready(len(lab), lambda event: print_note(f"  {event['subject']}: {device_step(event)}"))
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
@@ -104,7 +104,7 @@ def fault(
     name: Annotated[str, typer.Argument(help="The fault.", autocompletion=complete.faults)] = "",
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARG=VALUE]...", help="Its arguments.")] = None,
 ) -> None:
-    """Break a phone of the `farm demo --stay` that FARM_SOCKET names, or mend it; without a name: list the faults."""
+    """Break a phone of the `farm demo --stay` that FARM_SOCKET names, or repair it; without a name: list the faults."""
     from farm.simulation.faults import FAULTS, parse_fault
 
     if not name:

@@ -160,7 +160,7 @@ def _cut(phone: str) -> Diagnosis:
 
 
 def _judge_cut(phone: str, outcome: str, detail: str) -> Diagnosis:
-    if outcome == "mended":
+    if outcome == "repaired":
         return Diagnosis("power cut", OK, f"{phone} went, and came back: its port can be cut")
     fix = f"farm explain device {phone}; uhubctl; a hub that really switches its ports (docs/recovery.md)"
     return Diagnosis("power cut", FAIL, f"{phone}: {outcome}: {detail}", fix)

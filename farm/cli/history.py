@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ResultSeries = tuple[Sequence[Mapping[str, Any]], tuple["Change", ...]]
 PAGE = 500
 PLOT_COLUMNS = 40
-# Results of one line of history: all else that shapes a number is what its changes are blamed on. Times of different
+# Results of one line of history: all else that shapes a number explains its changes. Times of different
 # reference kernels have nothing in common to compare them by.
 SAME = ("model", "device", "epoch", "target", "precision", "tuned", "kernel")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 # Upper bounds in seconds. Twelve or so each: every bound is a time series.
 QUICK_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)  # a call on this host
 WAIT_S = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)  # a person's or job's wait
-# Until a phone is back.
-MEND_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+# From a fault of a phone until it is ready again.
+REPAIR_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 
 
 class Histogram:

@@ -285,7 +285,7 @@ def _database(records: Path, target: Any) -> Any:
     except Exception as error:
         raise BadRecordsError(
             f"the tuning records cannot be used: {first_line(error)}",
-            hint="`farm records` keeps, merges and mends them",
+            hint="`farm records` keeps, merges and repairs them",
             evidence=end_of(error),
         ) from error
     if every and not mine:

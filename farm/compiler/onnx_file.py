@@ -39,7 +39,7 @@ def read_proto(data: bytes, name: str) -> Any:
     except Exception as error:  # ValidationError, InferenceError; of types and texts that do not exist, others too
         raise ModelError(
             f"{name} is not a valid ONNX model: {_one_line(error)}",
-            hint="export it again, or mend that node",
+            hint="export it again, or correct that node",
             evidence=_text(error),
         ) from error
     return proto

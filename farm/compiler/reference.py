@@ -2,7 +2,7 @@
 
 Two references, because one of them is TVM itself: an evaluator that shares no code with TVM decides where the model's
 format has one (SourceModel.reference); the same Relax module compiled for this host tells, when a phone is wrong,
-whether the phone or TVM is to blame.
+whether the phone or TVM is at fault.
 """
 
 from __future__ import annotations

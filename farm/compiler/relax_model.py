@@ -149,5 +149,5 @@ def _model(loaded: Any, name: str, sha256: str, outputs: tuple[str, ...]) -> Rel
     try:
         relax.analysis.well_formed(loaded)
     except Exception as error:
-        raise ModelError(f"{name} is no well-formed Relax: {first_line(error)}", hint="mend it") from error
+        raise ModelError(f"{name} is no well-formed Relax: {first_line(error)}", hint="correct the file") from error
     return RelaxModel(name, loaded, sha256, parameters(loaded["main"]), outputs)

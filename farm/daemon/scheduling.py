@@ -27,7 +27,7 @@ from farm.devices.quiesce import QuiesceController
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.dispatcher import Dispatcher
 from farm.head.model import LeasePolicy
-from farm.head.reservations import ReservationBook
+from farm.head.reservations import ReservationRegistry
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.jobs.executor import Executor
@@ -52,7 +52,7 @@ class Scheduling:
     gate: Callable[[], tuple[str, int]]  # where workers of this host meet the TVM server
     tvm_server: TvmServer
     leasing: Leasing
-    reservations: ReservationBook
+    reservations: ReservationRegistry
     personal: LeaseExecutor
     poison: PoisonLedger
     dispatcher: Dispatcher
@@ -104,7 +104,7 @@ async def open_scheduling(
     """
     store, events = persistence.store, persistence.events
     leasing = await _open_leasing(config, stack, persistence, phones)
-    reservations = ReservationBook(store.reservations, events, leasing.requests.reserve)
+    reservations = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(

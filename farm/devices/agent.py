@@ -65,7 +65,7 @@ class Agent:
         self.findings: tuple[Finding, ...] = ()  # what is wrong by the latest probes
         self.checked = ""  # what the latest golden check said
         self.place: UsbPlace | None = None  # where it is plugged in, or was last, if known
-        self.elsewhere = ""  # why its trouble is its hub's or the host's; "" it is not
+        self.external_cause = ""  # the failure of its hub or the host that explains its state; "": none is known
         self.server: RunningServer | None = None  # kept over a lost link: it may still be alive there
         self.since: datetime = datetime.now(UTC)
         self.installing = ""  # hash of the bundle under way to it, until its state says that it has it
@@ -158,12 +158,12 @@ class Agent:
             message += f" ({self.state.reason})"
         return PhoneError(message, hint=f"see `farm explain device {self.name}`; then order it again")
 
-    async def blame(self, since_s: float) -> None:
-        """It failed since monotonic second `since_s`: find out whether its hub or the host did, before that is decided.
+    async def find_external_cause(self, since_s: float) -> None:
+        """Before a failure since monotonic second `since_s` is decided on: find out whether the hub or the host failed.
 
-        What is found is in the next `RecoveryContext`.
+        The cause is in the next `RecoveryContext`.
         """
-        await self._context.fleet.blame(self, since_s)
+        await self._context.fleet.find_external_cause(self, since_s)
 
     def inherit(self, former: LifecycleState, name: str) -> None:
         """It is the phone that was in state `former` under another serial; `name` is remembered of it."""
@@ -223,8 +223,8 @@ class Agent:
                 if number != self.state.follow:
                     return
                 self._follow = self._task(self._follow_server(number), "follow")
-            case m.ReportBundle(reason=reason, blamed=blamed):
-                self._context.rollouts.trial_failed(self, reason, blamed=blamed)
+            case m.ReportBundle(reason=reason, at_fault=at_fault):
+                self._context.rollouts.trial_failed(self, reason, at_fault=at_fault)
             case m.EndServer(clean=clean):
                 self._cleanup.add(self._rpc.clean() if clean else self._rpc.stop())
             case m.DropOldBundles():
@@ -243,7 +243,7 @@ class Agent:
         except FarmError as error:
             event = agent_work.failed(work, error)
             if error.fault is Fault.PHONE:
-                await self.blame(began_s)
+                await self.find_external_cause(began_s)
             if error.fault is Fault.FARM:
                 log.exception("%s", self.name)
         except Exception as error:
@@ -283,8 +283,8 @@ class Agent:
                 return await self._check(number)
             case m.Reap(tidy=tidy, doubted=doubted):
                 if doubted:
-                    await self.blame(self._context.monotonic())
-                    self.on_event(m.PlainEvent.PHONE_BLAMED)
+                    await self.find_external_cause(self._context.monotonic())
+                    self.on_event(m.PlainEvent.PHONE_AT_FAULT)
                 if tidy:
                     await self._tidy()
                     return m.RecoveryFinished(number, server_alive=False, tidied=True)

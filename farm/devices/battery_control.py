@@ -61,7 +61,7 @@ class BatteryReport:
 @dataclass(slots=True)
 class _BatteryState:
     days: list[BatteryDay] = field(default_factory=list)
-    loaded: bool = False  # the book was read; before, `days` are from this daemon's probes only
+    loaded: bool = False  # the stored days were read; before, `days` are from this daemon's probes only
     ended: list[BatteryDay] = field(default_factory=list)  # days that are over and not yet saved
     saved: BatteryDay | None = None
     saved_at_s: float = float("-inf")
@@ -81,7 +81,7 @@ class BatteryController:
         config: BatteryConfig,
         health: HealthConfig,
         every_s: float,
-        book: BatteryTable,
+        table: BatteryTable,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -92,7 +92,7 @@ class BatteryController:
         self._config = config
         self._health = health
         self._every_s = every_s
-        self._book = book
+        self._table = table
         self._monotonic = monotonic
         self._wall = wall
         self._devices: WeakKeyDictionary[Agent, _BatteryState] = WeakKeyDictionary()
@@ -112,7 +112,7 @@ class BatteryController:
         known = self._devices.get(agent) or _BatteryState()
         battery = agent.health.battery if agent.health else None
         all_days = (
-            known.days if known.loaded else joined(await self._book.read(self._book.days, agent.serial), known.days)
+            known.days if known.loaded else joined(await self._table.read(self._table.days, agent.serial), known.days)
         )
         signs = swelling(battery, all_days) if battery else ()
         days = tuple(all_days[-SHOWN_DAYS:])
@@ -120,7 +120,7 @@ class BatteryController:
 
     async def moved(self, serial: str, to: str) -> None:
         """Adb lists the phone under another serial from now on."""
-        await self._book.change_serial(serial, to)
+        await self._table.change_serial(serial, to)
 
     async def run(self, agents: Callable[[], Iterable[Agent]]) -> None:
         """Until cancelled; then charging goes on everywhere, and every day is kept as it is by then."""
@@ -190,19 +190,19 @@ class BatteryController:
     async def _load(self, agent: Agent, known: _BatteryState) -> None:
         """The days before this daemon's. In a thread: a database may be slow, and all phones wait for the loop."""
         if not known.loaded:
-            kept = await self._book.in_thread(self._book.days, agent.serial)
+            kept = await self._table.in_thread(self._table.days, agent.serial)
             known.days, known.loaded = joined(kept, known.days), True
 
     async def _save(self, agent: Agent, known: _BatteryState, *, at_once: bool = False) -> None:
         if not known.loaded:
             return  # a day that began before this daemon would lose its morning
         while known.ended:
-            await self._book.keep(agent.serial, known.ended[0])
+            await self._table.keep(agent.serial, known.ended[0])
             del known.ended[0]
         day, now_s = known.days[-1], self._monotonic()
         if day == known.saved or (now_s - known.saved_at_s < SAVE_EVERY_S and not at_once):
             return
-        await self._book.keep(agent.serial, day)
+        await self._table.keep(agent.serial, day)
         known.saved, known.saved_at_s = day, now_s
 
     async def _switch(self, agent: Agent, known: _BatteryState) -> None:

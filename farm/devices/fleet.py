@@ -84,7 +84,7 @@ class Fleet:
         watcher: DeviceWatcher,
         rollouts: Rollouts,
         checker: Checker,
-        book: DeviceTable,
+        table: DeviceTable,
         events: EventLog,
         config: FleetConfig,
         *,
@@ -93,7 +93,7 @@ class Fleet:
     ) -> None:
         self.client = client
         self.watcher = watcher
-        self.registry = DeviceRegistry(book, config.rules)
+        self.registry = DeviceRegistry(table, config.rules)
         self.rollouts = rollouts
         self._power = config.power
         self.device_views = DeviceViews(
@@ -329,13 +329,13 @@ class Fleet:
             self._share_quarantine(agent)
         return adopted
 
-    async def blame(self, agent: Agent, since_s: float) -> None:
+    async def find_external_cause(self, agent: Agent, since_s: float) -> None:
         """A phone failed: find out whether the adb server has failed since then too, or its whole hub is silent."""
         if not await self.watcher.did_its_part(since_s) or agent.place is None:
             return
         on_hub = self._beside(agent)
         silent = len(on_hub) > 1 and not await self.watcher.reaches_any(usable(on_hub.values()))
-        if not silent or not agent.elsewhere:  # what was found before is over, or was of another hub
+        if not silent or not agent.external_cause:  # an earlier cause is over, or was another hub's
             self._note_silent(self._silent - on_hub.keys())
         if silent:
             self._note_silent(self._silent | on_hub.keys())

@@ -52,7 +52,7 @@ class RecoveryLog:
     def __init__(
         self,
         events: EventLog,
-        book: RecoveryTable,
+        table: RecoveryTable,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
@@ -63,8 +63,8 @@ class RecoveryLog:
             HostError: the database cannot be read.
         """
         self._events = events
-        self._book = book
-        self.in_thread = book.in_thread
+        self._table = table
+        self.in_thread = table.in_thread
         self._clock = clock
         self._open: dict[tuple[str, bool], tuple[str, datetime]] = {}  # (serial, is it a quarantine) -> row, begun at
         self._writes = BackgroundWrites()
@@ -74,9 +74,9 @@ class RecoveryLog:
         self._quarantines: dict[str, QuarantineRecord] = {}
         self._released: list[str] = []  # serials whose quarantine ended with the daemon before
         self._ended_unseen: list[tuple[str, float]] = []  # rows of quarantines that ended unseen, and their duration
-        self._proven: Mapping[str, str] = book.proven()
+        self._proven: Mapping[str, str] = table.proven()
         now, now_s = clock(), monotonic()
-        for row in book.since(now - timedelta(seconds=DAY_S)):
+        for row in table.since(now - timedelta(seconds=DAY_S)):
             if (
                 row.fault == DeviceFault.ORDER
                 or row.action not in set(RecoveryAction)
@@ -89,10 +89,10 @@ class RecoveryLog:
             if row.fault == DeviceFault.WRONG:
                 self._wrong.setdefault(row.serial, []).append(at_s)
         # This daemon may have other bundles: a phone that waits for one tries again.
-        quarantined = book.quarantined()
+        quarantined = table.quarantined()
         self._quarantines = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
         self._released = [row.serial for row in quarantined if row.serial not in self._quarantines]
-        for row in book.open_quarantines():
+        for row in table.open_quarantines():
             kept = self._quarantines.get(row.serial)
             if kept is not None and kept.at == row.began_at:
                 self._open[row.serial, True] = (row.id, row.began_at)
@@ -101,12 +101,12 @@ class RecoveryLog:
 
     def begin(self) -> None:
         """The daemon serves: actions that were under way when the one before ended are over."""
-        self._write(partial(self._book.redate, self._clock()))
-        self._write(partial(self._book.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
+        self._write(partial(self._table.redate, self._clock()))
+        self._write(partial(self._table.end_interrupted, ActionOutcome.CUT, "the daemon ended"))
         for serial in self._released:
-            self._write(partial(self._book.remove_quarantine, serial))
+            self._write(partial(self._table.remove_quarantine, serial))
         for row, took_s in self._ended_unseen:
-            self._write(partial(self._book.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
+            self._write(partial(self._table.end, row, took_s, ActionOutcome.CUT, "the daemon ended"))
 
     async def store_quarantine(self, serial: str, reason: str) -> None:
         """Store an operator's quarantine before the life cycle takes it and adds its evidence.
@@ -115,13 +115,13 @@ class RecoveryLog:
             StoreWriteError: it would be gone after a restart.
         """
         rule, fault = ReleaseRule.PERSON.value, DeviceFault.ORDER.value
-        await self._book.add_quarantine(QuarantineRecord(serial, reason, "", fault, rule, "", self._clock()))
+        await self._table.add_quarantine(QuarantineRecord(serial, reason, "", fault, rule, "", self._clock()))
 
     def restore_quarantine(self, serial: str) -> None:
         """A stored quarantine did not come: store again what holds."""
         row = self._quarantines.get(serial)
-        remove = partial(self._book.remove_quarantine, serial)
-        self._write(remove if row is None else partial(self._book.add_quarantine, row))
+        remove = partial(self._table.remove_quarantine, serial)
+        self._write(remove if row is None else partial(self._table.add_quarantine, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
         """A device's first state with what is remembered of it."""
@@ -145,7 +145,7 @@ class RecoveryLog:
 
     def actions(self, serial: str) -> Sequence[RecoveryRecord]:
         """Actions of the last 24 hours, oldest first. Reads the store."""
-        return self._book.since(self._clock() - timedelta(seconds=DAY_S), serial)
+        return self._table.since(self._clock() - timedelta(seconds=DAY_S), serial)
 
     def change_serial(self, serial: str, to: str) -> None:
         """Adb lists a phone under another serial from now on."""
@@ -154,7 +154,7 @@ class RecoveryLog:
         for is_quarantine in (False, True):
             if (open_row := self._open.pop((serial, is_quarantine), None)) is not None:
                 self._open[to, is_quarantine] = open_row
-        self._write(partial(self._book.change_serial, serial, to))
+        self._write(partial(self._table.change_serial, serial, to))
 
     def recovery_changed(self, serial: str, name: str, before: LifecycleState, after: LifecycleState) -> None:
         """Publish and store the changes of recovery between two states of a device."""
@@ -165,7 +165,7 @@ class RecoveryLog:
         if after.quarantine is not before.quarantine:
             self._quarantine_changed(serial, name, after.quarantine)
         if after.proven and after.proven != before.proven:
-            self._write(partial(self._book.set_proven, serial, after.proven))
+            self._write(partial(self._table.set_proven, serial, after.proven))
 
     def _began(self, serial: str, name: str, taken: ActionUnderWay, *, quarantine: bool = False) -> None:
         at, step = self._clock(), STEPS[taken.action]
@@ -181,7 +181,7 @@ class RecoveryLog:
             what=step.what,
         )
         record = RecoveryRecord(row, serial, name, taken.action.value, taken.fault.value, taken.cause, at)
-        self._write(partial(self._book.begin, record))
+        self._write(partial(self._table.begin, record))
 
     def _ended(self, serial: str, name: str, ended: EndedAction, *, quarantine: bool = False) -> None:
         row, _ = self._open.pop((serial, quarantine), ("", None))
@@ -195,7 +195,7 @@ class RecoveryLog:
             took_s=round(ended.took_s, 3),
         )
         if row:
-            self._write(partial(self._book.end, row, ended.took_s, ended.outcome.value, ended.detail))
+            self._write(partial(self._table.end, row, ended.took_s, ended.outcome.value, ended.detail))
 
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
         former = self._quarantines.pop(serial, None)
@@ -203,7 +203,7 @@ class RecoveryLog:
             took_s = max(0.0, (self._clock() - former.at).total_seconds())
             over = ActionUnderWay(RecoveryAction.QUARANTINE, DeviceFault(former.fault), former.reason, 0.0)
             outcome, detail = (
-                (ActionOutcome.MENDED, "released") if kept is None else (ActionOutcome.CUT, "another reason")
+                (ActionOutcome.REPAIRED, "released") if kept is None else (ActionOutcome.CUT, "another reason")
             )
             self._ended(serial, name, EndedAction(over, outcome, detail, took_s), quarantine=True)
         if kept is not None:
@@ -215,8 +215,8 @@ class RecoveryLog:
                 serial, kept.reason, kept.hint, kept.fault.value, kept.rule.value, kept.evidence, at
             )
             self._quarantines[serial] = record
-        remove = partial(self._book.remove_quarantine, serial)
-        self._write(remove if kept is None else partial(self._book.add_quarantine, self._quarantines[serial]))
+        remove = partial(self._table.remove_quarantine, serial)
+        self._write(remove if kept is None else partial(self._table.add_quarantine, self._quarantines[serial]))
 
     def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         self._writes.add("steps of recovery", write)
@@ -246,7 +246,7 @@ class RecoveryController:
             no_power=no_power,
             neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in hurt),
             wired=agent.place is not None,
-            elsewhere=agent.elsewhere or self._fleet.watcher.trouble,
+            external_cause=agent.external_cause or self._fleet.watcher.trouble,
             per_day=self._per_day,
             fallback=self._fleet.rollouts.fallback(agent),
             on_trial=self._fleet.rollouts.is_on_trial(agent),

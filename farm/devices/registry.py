@@ -36,12 +36,12 @@ Called = tuple[str, Mapping[str, str], tuple[str, ...]]  # pool, labels, aliases
 class DeviceRegistry:
     """Records by serial. Believed at once in memory; `save` returns when the store has it too."""
 
-    def __init__(self, book: DeviceTable, rules: Sequence[AdoptRule]) -> None:
-        self._book = book
+    def __init__(self, table: DeviceTable, rules: Sequence[AdoptRule]) -> None:
+        self._table = table
         self.rules = tuple(rules)  # the first that matches adopts
         self._aliases: dict[str, Selector] = {}
         # Read before the first order: an order about a device must build on what is remembered of it.
-        self._records = {record.serial: record for record in book.all()}
+        self._records = {record.serial: record for record in table.all()}
         self._called: dict[str, tuple[object, Called]] = {}  # by serial: what the names follow from, and these
         self._writes = BackgroundWrites()
         self.close = self._writes.close
@@ -72,7 +72,7 @@ class DeviceRegistry:
         self._records[record.serial] = record
         believed()
         try:
-            await self._book.save(record)
+            await self._table.save(record)
         except Exception:
             self._take_back(record, before)
             believed()
@@ -95,7 +95,7 @@ class DeviceRegistry:
 
     async def forget(self, serial: str) -> None:
         """Remove a record."""
-        await self._book.forget(serial)
+        await self._table.forget(serial)
         self._records.pop(serial, None)
         self._called.pop(serial, None)
 
@@ -150,7 +150,7 @@ class DeviceRegistry:
 
         async def store() -> None:
             records = [record for serial in serials if (record := self._records.get(serial)) is not None]
-            await self._book.replace(serials, records)
+            await self._table.replace(serials, records)
 
         self._writes.replace(" and ".join(serials), store)
 
@@ -262,15 +262,15 @@ def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord
 class Aliases:
     """Keys set by hand. One of the store wins over one of the same name in the configuration."""
 
-    def __init__(self, fleet: Fleet, book: AliasTable, configured: Mapping[str, str]) -> None:
+    def __init__(self, fleet: Fleet, table: AliasTable, configured: Mapping[str, str]) -> None:
         """Tell the fleet what is set.
 
         Raises:
             UserError: a configured selector does not follow the grammar.
         """
         self._fleet = fleet
-        self._book = book
-        self._kept = {name: Selector.parse(text) for name, text in book.all().items()}
+        self._table = table
+        self._kept = {name: Selector.parse(text) for name, text in table.all().items()}
         self.use(configured)
 
     def use(self, configured: Mapping[str, str]) -> None:
@@ -303,7 +303,7 @@ class Aliases:
         before = self._kept.get(alias)
         self._put(alias, parsed)  # at once: a device must not take the name while this is written
         try:
-            await self._book.save(alias, str(parsed))
+            await self._table.save(alias, str(parsed))
         except FarmError:
             self._put(alias, before)
             raise
@@ -317,7 +317,7 @@ class Aliases:
             UserError: it was not set with `farm alias set`.
         """
         alias = normalise(name)
-        if not await self._book.forget(alias):
+        if not await self._table.forget(alias):
             where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
             raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
         self._put(alias, None)

@@ -127,13 +127,13 @@ class Rollouts:
         group = self._group_of(agent)
         return group is not None and agent.assigned != "" and agent.assigned == self._groups[group].candidate
 
-    def trial_failed(self, agent: Agent, reason: str, *, blamed: bool) -> None:
-        """A bundle that was new to the phone failed there; `blamed`: by its own fault, as far as is known."""
+    def trial_failed(self, agent: Agent, reason: str, *, at_fault: bool) -> None:
+        """A bundle that was new to the phone failed there; `at_fault`: the bundle itself is, as far as is known."""
         group = self._group_of(agent)
         if group is not None:
             now_s = time.time()
             failed = rules.trial_failed(
-                self._groups[group], agent.serial, agent.assigned, reason, blamed=blamed, now_s=now_s
+                self._groups[group], agent.serial, agent.assigned, reason, at_fault=at_fault, now_s=now_s
             )
             self._put(group, failed)
 

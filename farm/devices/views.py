@@ -154,7 +154,7 @@ class DeviceViews:
 
     def _view_of(self, agent: Agent) -> DeviceView:
         state = agent.state
-        elsewhere = agent.elsewhere if agent.elsewhere not in state.reason else ""
+        external_cause = agent.external_cause if agent.external_cause not in state.reason else ""
         pool, labels, aliases = self._registry.called(
             agent.serial, agent.name, agent.identity, state.bundle, adopted=state.adopted
         )
@@ -163,8 +163,8 @@ class DeviceViews:
             serial=agent.serial,
             life=state.life,
             service=state.service,
-            elsewhere=agent.elsewhere,
-            reason=plain("; ".join(filter(None, (state.reason, elsewhere))), REASON),
+            external_cause=agent.external_cause,
+            reason=plain("; ".join(filter(None, (state.reason, external_cause))), REASON),
             released=state.quarantine.rule.ends(agent.name) if state.quarantine else "",
             adopted=state.adopted,
             pool=pool,

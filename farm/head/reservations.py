@@ -26,7 +26,7 @@ LOOK_S = 1.0  # how late a jump may be noticed
 JUMP_S = 2.0  # NTP slews by 0.5 ms a second; a clock that was set, or a host that slept, is off by more than this
 
 
-class ReservationBook:
+class ReservationRegistry:
     """Every reservation of this host."""
 
     def __init__(

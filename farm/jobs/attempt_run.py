@@ -136,7 +136,7 @@ class AttemptRun:
     def _when_revoked(self) -> asyncio.Future[FarmError]:
         try:
             return self._leases.when_revoked(self.lease.id)
-        except NoSuchLeaseError as error:  # between the attempt's commit and this moment; the job is not to blame
+        except NoSuchLeaseError as error:  # between the attempt's commit and this moment; the job is not at fault
             raise PhoneLostError(f"the lease of {self.lease.device} was over before the work began") from error
 
     def _personal(self) -> bool:

@@ -260,7 +260,7 @@ class Leasing:
 
         Args:
             target: a lease id or a device name.
-            reason: told to the holder.
+            reason: sent to the holder.
 
         Raises:
             NoSuchLeaseError: it is not leased.

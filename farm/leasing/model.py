@@ -23,7 +23,7 @@ class PhoneLostError(PhoneError):
     def of(cls, view: DeviceView) -> FarmError:
         """As its phone is now; the host's fault where its adb server or a hub failed."""
         message = f"{view.name} is {view.life}" + (f": {view.reason}" if view.reason else "")
-        return HostError(message, Code.HOST_LINK_LOST) if view.elsewhere else cls(message)
+        return HostError(message, Code.HOST_LINK_LOST) if view.external_cause else cls(message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from farm.common.events import Event
-from farm.common.histogram import MEND_S, WAIT_S, Histogram
+from farm.common.histogram import REPAIR_S, WAIT_S, Histogram
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.lifecycle.state import LINK_DOWN
 from farm.model.job import FINAL, JobState
@@ -40,8 +40,8 @@ class Ledger:
         self.gate_lost = False
         self.usb_faults: dict[str, frozenset[str]] = {}  # by hub: the devices that are lost
         self.actions: Counter[tuple[str, str]] = Counter()  # by fault and action
-        self.recoveries = defaultdict[tuple[str, str], Histogram](partial(Histogram, MEND_S))  # by action and outcome
-        self.repairs = defaultdict[str, Histogram](partial(Histogram, MEND_S))  # by fault
+        self.recoveries = defaultdict[tuple[str, str], Histogram](partial(Histogram, REPAIR_S))  # by action and outcome
+        self.repairs = defaultdict[str, Histogram](partial(Histogram, REPAIR_S))  # by fault
         self.quarantines: Counter[str] = Counter()  # by fault
         self.faults: dict[str, str] = {}  # of devices under recovery
         self.waits = defaultdict[tuple[str, str], Histogram](partial(Histogram, WAIT_S))  # by class and source

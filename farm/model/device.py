@@ -105,7 +105,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A device as who decides sees it: what its host sends the head, without readings."""
+    """A device as the head knows it: sent by its host, without readings."""
 
     name: str  # unique in the farm; also a stock TVM key
     serial: str  # as adb lists it
@@ -148,7 +148,7 @@ class DeviceState:
 class DeviceView(DeviceState):
     """A device as its host, the servers and people see it: one immutable snapshot."""
 
-    elsewhere: str = ""  # why its trouble is its hub's or the host's; "" it is not
+    external_cause: str = ""  # the failure of its hub or the host that explains its state; "": none is known
     pool: str = ""
     temperature_c: float | None = None
     temperature_of: str = ""  # the sensor's name
@@ -162,7 +162,7 @@ class DeviceView(DeviceState):
     too_hot: str = ""  # why not even its holder may go on with it, for its heat
 
     def state(self) -> DeviceState:
-        """What the head needs of it."""
+        """The part of it that the head needs."""
         return DeviceState(*[getattr(self, name) for name in _STATE])
 
 

@@ -223,7 +223,7 @@ class Finding:
     kind: FindingKind
     what: str  # one sentence with the figure and the limit
     hint: str = ""
-    fault: DeviceFault | None = None  # what recovery should mend; None: people should know, that is all
+    fault: DeviceFault | None = None  # the fault that recovery should repair; None: a warning only
 
     @property
     def act(self) -> bool:

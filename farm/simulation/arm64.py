@@ -136,7 +136,7 @@ def find_tools(which: Callable[[str], str | None] = shutil.which) -> Tools:
     return Tools(**found)
 
 
-def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
+def arm64_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
     """The folder described above, made when it is not there: a minute at most, nearly all of it downloads (100 MB).
 
     Raises:
@@ -151,7 +151,7 @@ def arm64_folder(tell: Callable[[str], None] = lambda _line: None) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with _only_builder(cache / "arm64.lock"):
             if not is_whole(folder):
-                tell("building an arm64 phone's programs: C library, TVM's aarch64 wheels (100 MB), tvm_rpc ...")
+                report("building an arm64 phone's programs: C library, TVM's aarch64 wheels (100 MB), tvm_rpc ...")
                 _build(folder, tools)
     except OSError as error:
         raise compile_error(f"cannot build the programs of arm64 phones: {error}") from error

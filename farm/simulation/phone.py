@@ -116,7 +116,7 @@ class Phone:
         """Let go of every host."""
         self._drop()
 
-    def tell(self, event: str, **fields: object) -> None:
+    def publish(self, event: str, **fields: object) -> None:
         """Let the lab know."""
         self._send({"event": event, **fields})
 
@@ -190,7 +190,7 @@ class Phone:
 
     def _cut(self) -> None:
         self._drop()
-        self.tell("link_lost", reason="cut in the middle of a push", cut=True)
+        self.publish("link_lost", reason="cut in the middle of a push", cut=True)
 
     def _accept(self) -> list[str]:
         """Accept every key a host waits with; returns them for the lab to keep."""
@@ -215,7 +215,7 @@ class _AdbHost:
             connection,
             DeviceConnection(_banner(phone.settings, config.state), verify=self._verify if config.secure else None),
             open_service=self._open_service,
-            on_online=partial(phone.tell, "online"),
+            on_online=partial(phone.publish, "online"),
             on_key=self._on_key,
             on_lost=self._on_lost,
         )
@@ -235,7 +235,7 @@ class _AdbHost:
 
     def reboot(self, into: str) -> None:
         """Ask the lab for it: only the lab can end this process and start another."""
-        self.phone.tell("reboot", into=into)
+        self.phone.publish("reboot", into=into)
 
     def accept_key(self) -> str | None:
         """Accept the key the host offered; None when it offered none."""
@@ -268,12 +268,12 @@ class _AdbHost:
 
     def _on_key(self, key: bytes) -> None:
         self._offered_key = key
-        self.phone.tell("key", key=key.decode("ascii", "replace"))
+        self.phone.publish("key", key=key.decode("ascii", "replace"))
 
     def _on_lost(self, reason: str) -> None:
         self.reverses.close()
         self.phone.forget(self)
-        self.phone.tell("link_lost", reason=reason)
+        self.phone.publish("link_lost", reason=reason)
 
 
 def signal_servers(number: signal.Signals, machine: Machine) -> int:

@@ -61,7 +61,7 @@ sys.exit(reply["value"]["code"])
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProgramOutput:
     """What a program printed and how it ended."""
 
     code: int = 0
@@ -158,31 +158,31 @@ class Hubs:
 
     # -- uhubctl -----------------------------------------------------------------------------------------------------
 
-    async def uhubctl(self, arguments: Sequence[str]) -> Said:
+    async def uhubctl(self, arguments: Sequence[str]) -> ProgramOutput:
         """What `uhubctl ARGUMENTS` does and says."""
         try:
             options = _options(arguments)
         except getopt.GetoptError as error:
-            return Said(1, err=f"uhubctl: {error}\nRun with -h to get usage info.\n")
+            return ProgramOutput(1, err=f"uhubctl: {error}\nRun with -h to get usage info.\n")
         except ValueError as error:
-            return Said(1, err=f"{error}\n")
+            return ProgramOutput(1, err=f"{error}\n")
         if "version" in options:
-            return Said(out=f"{_VERSION}\n")
+            return ProgramOutput(out=f"{_VERSION}\n")
         if "help" in options:
-            return Said(1, out="uhubctl: utility to control USB port power for smart hubs.\n")
+            return ProgramOutput(1, out="uhubctl: utility to control USB port power for smart hubs.\n")
         location = options.get("location", "")
         smart = {hub: count for hub, count in hubs_above(self._phones).items() if self._is_smart(hub)}
         chosen = [hub for hub in smart if not location or hub.lower() == location.lower()]
         if not chosen:
             where = f" at location {location}" if location else ""
-            return Said(1, err=f"No compatible devices detected{where}!\nRun with -h to get usage info.\n")
+            return ProgramOutput(1, err=f"No compatible devices detected{where}!\nRun with -h to get usage info.\n")
         action = options.get("action", "")
         if not action:
-            return Said(out="".join(self._hub_text("Current", hub, options) for hub in chosen))
+            return ProgramOutput(out="".join(self._hub_text("Current", hub, options) for hub in chosen))
         if len(chosen) > 1:
             problem = "Error: changing port state for multiple hubs at once is not supported."
-            return Said(1, err=f"{problem}\nUse -l to limit operation to one hub!\n")
-        return Said(out=await self._switch(chosen[0], action, options))
+            return ProgramOutput(1, err=f"{problem}\nUse -l to limit operation to one hub!\n")
+        return ProgramOutput(out=await self._switch(chosen[0], action, options))
 
     async def _switch(self, hub: str, action: str, options: Mapping[str, str]) -> str:
         printed = ""

@@ -224,7 +224,7 @@ def virtual_farm(
     places: Mapping[str, str] | None = None,
     physics_speed: float | None = None,
     bundles: Path | None = None,
-    tell: Callable[[str], None] = _ignore,
+    report: Callable[[str], None] = _ignore,
 ) -> Iterator[VirtualFarm]:
     """A daemon with virtual phones, plugged in and on their way to ready.
 
@@ -238,7 +238,7 @@ def virtual_farm(
             ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
         physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
         bundles: a bundle library's `objects` of an earlier farm: what is in it needs no golden kernels compiled.
-        tell: hears what is being done, a line at a time.
+        report: hears what is being done, a line at a time.
 
     Raises:
         UserError: there is no such isolation.
@@ -253,10 +253,10 @@ def virtual_farm(
         raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
-        bundle, arm64 = _build(folder, phones, bundles, tell)
+        bundle, arm64 = _build(folder, phones, bundles, report)
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
-        client = stack.enter_context(_running(daemon, bundle, arm64, tell))
-        tell(f"booting {len(phones)} virtual phones ...")
+        client = stack.enter_context(_running(daemon, bundle, arm64, report))
+        report(f"booting {len(phones)} virtual phones ...")
         lab = running_lab(
             folder / "lab",
             phones,
@@ -276,29 +276,29 @@ def virtual_farm(
 
 
 def _build(
-    folder: Path, phones: Mapping[str, str], bundles: Path | None, tell: Callable[[str], None]
+    folder: Path, phones: Mapping[str, str], bundles: Path | None, report: Callable[[str], None]
 ) -> tuple[Path, Path | None]:
     """The phones' runtime bundle; and what arm64 phones need, if there are any."""
     from farm.simulation.arm64 import arm64_folder
     from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder
 
-    tell("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
+    report("building the virtual phones' runtime bundle (where there is g++, it compiles tvm_rpc.cc once) ...")
     bundle = build_bundle_folder(folder / "bundle")
     if bundles is not None:
         shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
-    return bundle, arm64_folder(tell) if any(choose(profile).arm64 for profile in phones.values()) else None
+    return bundle, arm64_folder(report) if any(choose(profile).arm64 for profile in phones.values()) else None
 
 
 @contextlib.contextmanager
 def _running(
-    daemon: DaemonProcess, bundle: Path, arm64: Path | None, tell: Callable[[str], None]
+    daemon: DaemonProcess, bundle: Path, arm64: Path | None, report: Callable[[str], None]
 ) -> Iterator[ControlClient]:
     """Start the daemon with the bundles; stop it in the end."""
-    tell("starting the daemon ...")
+    report("starting the daemon ...")
     try:
         with contextlib.closing(daemon.start()) as client:
-            tell("checking the bundle and compiling its golden kernels ...")
+            report("checking the bundle and compiling its golden kernels ...")
             client.call("bundle.add", folder=str(bundle), name="virtual")
             if arm64 is not None:
                 client.call("bundle.add", folder=str(arm64 / "bundle"), name="virtual-arm64")

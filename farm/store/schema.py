@@ -307,7 +307,7 @@ recovery = Table(
     Column("cause", Word, nullable=False),  # one sentence
     Column("began_at", UtcTime, nullable=False),
     Column("took_s", Double),
-    Column("outcome", Word),  # mended | failed | cut
+    Column("outcome", Word),  # repaired | failed | cut
     Column("detail", Word, nullable=False, server_default=""),
     CheckConstraint("(took_s IS NULL) = (outcome IS NULL)", name="recovery_ended_whole"),
 )

@@ -32,7 +32,7 @@ MAX_DEATHS = 3  # of build servers, one after the other without a single answer:
 # beyond a candidate's time without any answer: a server that begins imports TVM, 10 s from a cold disk
 SERVER_HANG_S = 90.0
 POLL_S = 1.0
-MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is to blame
+MAX_TRIES = 5  # servers that died with one candidate, though they answered others: then it is at fault
 
 
 class BuildError(Exception):
@@ -97,7 +97,7 @@ class LocalBuilds:
         timeout_s: float,
         ended: Callable[[int, Exception | None], None],
     ) -> None:
-        """`folder`: where is built. `ended`: told of each order's end, without an error when it is built."""
+        """`folder`: where is built. `ended`: called at each order's end, without an error when it is built."""
         self.over: Exception | None = None  # why nothing is built any more
         self._server, self._folder, self._timeout_s, self._ended = server, folder, timeout_s, ended
         self._lock = threading.Lock()  # over what follows, and over writing to the server

@@ -6,7 +6,7 @@ FD is one end of a stream socket pair; the other one is FarmBuilder's, and the s
 its owner ended. (PDEATHSIG would fire when the owner's *thread* ends that started it.) Orders and answers are messages
 of farm.common.frames; an order's payload is its module. The server starts no threads. A candidate that crashes its
 compiler, loops for ever or ignores SIGTERM costs itself only: it has a process group of its own, and a time limit. One
-that the host could not build, for lack of room for example, is answered with the errno: it is not to blame.
+that the host could not build, for lack of room for example, is answered with the errno: it is not at fault.
 
 TVM's tensor intrinsics, which take ten seconds to import, are not needed: a schedule that uses one has already put
 its body into the module.
@@ -151,7 +151,7 @@ class BuildServer:
 
 
 def _failure_of(running: _Running, code: int, child_error: bytes) -> tuple[str, int]:
-    """The error, empty when there is none, and its errno when the host is to blame."""
+    """The error, empty when there is none, and its errno when the host is at fault."""
     if running.timed_out:
         return f"it took more than {running.order.fields['timeout_s']:g} s and was killed", 0
     if code < 0:

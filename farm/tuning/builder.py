@@ -225,9 +225,9 @@ class BuildOwner:
         """So many candidates may be at builders now; what is late, or lost with all of them, is built here."""
         self._place(lambda: self._placement.grant(slots))
 
-    def _on_remote(self, number: int, library: bytes, blame: str) -> None:
+    def _on_remote(self, number: int, library: bytes, build_error: str) -> None:
         """A builder's library; without one it is built here: no other machine says that a candidate cannot be built."""
-        if not library and not blame:
+        if not library and not build_error:
             self._place(lambda: self._placement.not_built(number))
             return
         with self._lock:
@@ -235,7 +235,7 @@ class BuildOwner:
             self._placement.answered(number, time.monotonic())
         if pending is None:
             return
-        error: Exception | None = BuildError(blame)
+        error: Exception | None = BuildError(build_error)
         if library:
             try:
                 part = self._own / f"{number}.part"

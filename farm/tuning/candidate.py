@@ -3,7 +3,7 @@
 A candidate is answered exactly once, after a bounded number of tries. What goes wrong while its arguments are made on
 the phone is charged to it as want of memory; a death only when its own code was on the phone; and it is called poison
 only when it killed its process twice, the second time alone in a fresh session on a phone that is ready
-again afterwards: then nothing but the candidate is left to blame.
+again afterwards: then only the candidate can be at fault.
 """
 
 from __future__ import annotations

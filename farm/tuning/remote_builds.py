@@ -1,7 +1,7 @@
-"""A run's orders at the farm's builders: a thread that speaks with the process that has them, over its unix socket.
+"""A run's orders at the farm's builders: a thread with a unix socket to the process that has the builders.
 
 Nothing here is trusted to come: a socket that is not there, or ends, means that there are no builders, and everything
-that they had is told as lost. So is a process that is silent. It is asked for again now and then.
+that builders had counts as lost. The same holds for a silent process. The link is tried again now and then.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class RemoteBuilds:
     ) -> None:
         """`path` is of the unix socket.
 
-        `on_slots`: told now and then how many orders may be at builders; 0: what they had is lost.
-        `on_answer`: told of each order's end: its number, library and blame. Without both it is to be built here.
+        `on_slots`: called now and then with the number of orders that may be at builders; 0: their orders are lost.
+        `on_answer`: called with each order's number, library and error; with neither, it must be built here.
         """
         self._path, self._on_slots, self._on_answer = path, on_slots, on_answer
         self._identity = ""
@@ -109,5 +109,5 @@ class RemoteBuilds:
                     if "slots" in fields:
                         slots = fields["slots"]
                     else:
-                        self._on_answer(fields["number"], library, fields.get("blame", ""))
+                        self._on_answer(fields["number"], library, fields.get("error", ""))
             self._on_slots(slots)

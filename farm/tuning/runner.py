@@ -179,7 +179,7 @@ class CandidateQueue:
             self._answer(work, CandidateError("the run was closed"))
 
     def fail_all(self, error: FarmError) -> None:
-        """There will be no phone any more: all candidates, later ones too, raise `error`. They are not to blame."""
+        """There will be no phone any more: all candidates, later ones too, raise `error`. They are not at fault."""
         with self._changed:
             if self._over is not None:
                 return

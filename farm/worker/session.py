@@ -46,7 +46,7 @@ class PhoneSession:
 
     def __init__(self, session: Any) -> None:
         self.raw = session  # tvm.rpc.RPCSession
-        self.suspect = ""  # SHA-256 of the library to blame, should the phone's process die now; "": unknown
+        self.suspect = ""  # SHA-256 of the library at fault if the phone's process dies now; "": unknown
         self.alone = True  # whether one library at most was loaded
 
     def device(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What probes find wrong on a whole farm: told, shown, mended or kept away from users; and traces of probes."""
+"""What probes find wrong on a whole farm: told, shown, repaired or kept away from users; and traces of probes."""
 
 import json
 

@@ -47,7 +47,7 @@ def test_a_quarantine_outlives_the_cable_and_the_daemon(farm):
     assert "its quarantine is over (screen cracked" in said
     farm.wait_ready(1)
     (action,) = [each for each in explained(farm, phone.name)["recovery"]["last_day"] if each["action"] == "quarantine"]
-    assert action["outcome"] == "mended"
+    assert action["outcome"] == "repaired"
 
 
 def test_a_held_phone_is_taken_only_by_force_and_the_holder_is_named(farm, held):

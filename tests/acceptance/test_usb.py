@@ -57,7 +57,7 @@ def test_a_ports_power_is_cut_and_given_back(farm: VirtualFarm) -> None:
     story.until("device.gone", subject=name)
     story.until("device.ready", subject=name)
     ended = story.until("recovery.ended", subject=name)
-    assert (ended["data"]["action"], ended["data"]["outcome"]) == ("power-cycle", "mended")
+    assert (ended["data"]["action"], ended["data"]["outcome"]) == ("power-cycle", "repaired")
     story.order("recovery.action", "device.gone", "device.ready", device=name)
     assert "hub.lost" not in story.kinds()
 

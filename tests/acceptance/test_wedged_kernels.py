@@ -62,7 +62,7 @@ def test_a_kernel_that_outlives_sigkill_costs_a_reboot(farm, phone, model):
     assert "do not die" in action["data"]["cause"]
     farm.lab.good_kernels(phone.nickname)
     story.until("device.ready", subject=name)
-    story.until("recovery.ended", subject=name, action="reboot", outcome="mended")
+    story.until("recovery.ended", subject=name, action="reboot", outcome="repaired")
 
 
 @needs_root

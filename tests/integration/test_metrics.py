@@ -97,4 +97,4 @@ def test_a_fault_is_counted_by_what_was_wrong(farm: VirtualFarm) -> None:
     until(lambda: samples(farm).get(("farm_repair_duration_seconds_count", "server")) == 1)
     found = samples(farm)
     assert found["farm_recovery_actions_total", "server", "restart-server"] == 1
-    assert found["farm_recovery_duration_seconds_count", "restart-server", "mended"] == 1
+    assert found["farm_recovery_duration_seconds_count", "restart-server", "repaired"] == 1

@@ -188,11 +188,11 @@ class FakeRun:
                 self.answers[fields["number"]] = (fields, library)
 
     def answer(self, number: int) -> tuple[bytes, str]:
-        """The library of an order, and its blame; b"": it is to be built by the run itself."""
+        """The library of an order, and its error; b"": it is to be built by the run itself."""
         while number not in self.answers:
             self.read()
         fields, library = self.answers[number]
-        return library, fields.get("blame", "")
+        return library, fields.get("error", "")
 
     def until_slots(self, wanted: int) -> None:
         while self.slots != wanted:

@@ -75,7 +75,7 @@ class DeviceOrderVerbs(VerbGroup):
         """What probes still find of the reason that keeps a phone away; a person may have judged it.
 
         Raises:
-            UserError: the next probe would take it out again, and ends the quarantine by itself once it is mended.
+            UserError: the next probe would take it out again, and ends the quarantine by itself once the fault is gone.
         """
         found = [each for each in self._fleet.find(view.name).findings if each.fault is kept.fault]
         if found and kept.rule is ReleaseRule.WELL:

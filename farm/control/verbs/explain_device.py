@@ -205,12 +205,12 @@ def _ladder(facts: DeviceFacts) -> Iterator[str]:
 
 
 def _ended(taken: RecoveryRecord) -> str:
-    """How it ended; an order mends nothing, and a quarantine lasts."""
+    """How the action ended; an operator's order repairs nothing, and a quarantine lasts."""
     if taken.outcome is None:
         return "still" if taken.action == RecoveryAction.QUARANTINE else "under way"
     if taken.action == RecoveryAction.QUARANTINE:
         return f"lasted {format_duration(taken.took_s or 0.0)}"
-    word = "by order" if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.MENDED else taken.outcome
+    word = "by order" if taken.fault == DeviceFault.ORDER and taken.outcome == ActionOutcome.REPAIRED else taken.outcome
     return f"{word}, {taken.took_s or 0.0:.1f} s" if word == "by order" else f"{word} in {taken.took_s or 0.0:.1f} s"
 
 

@@ -183,7 +183,7 @@ def _closed(view: DeviceView) -> str:
 
 
 def _found(view: DeviceView) -> str:
-    """What probes find wrong with a ready device; what recovery should mend goes first."""
+    """Findings of a ready device; those that recovery should repair come first."""
     return next((each.what for each in sorted(view.findings, key=lambda each: not each.act)), "")
 
 

@@ -26,7 +26,7 @@ from farm.devices.registry import Aliases
 from farm.devices.tunnels import TunnelKeeper
 from farm.head.model import Explanation
 from farm.head.reports import UsageGrouping, asked_for, summed
-from farm.head.reservations import ReservationBook
+from farm.head.reservations import ReservationRegistry
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.store.leases import LeaseTable, ReservationRecord
@@ -47,7 +47,7 @@ class LeaseVerbs(VerbGroup):
         events: EventLog,
         *,
         records: LeaseTable,
-        reservations: ReservationBook,
+        reservations: ReservationRegistry,
         adb_key: Path,
         explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
         notes_of: Callable[[Sequence[str]], Mapping[str, str]],

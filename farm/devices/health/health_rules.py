@@ -347,7 +347,7 @@ class FindingHistory:
 
     @property
     def faults(self) -> frozenset[DeviceFault]:
-        """What recovery should mend now."""
+        """Faults that recovery should repair now."""
         return frozenset(each.fault for each in self.held.values() if each.fault is not None)
 
 

@@ -242,7 +242,7 @@ class ProbeRound:
 
     async def _read(self, agent: Agent, turn: AbstractAsyncContextManager[None]) -> None:
         async with turn:
-            follow = agent.state.follow  # of now: a server that starts while we wait is not to blame
+            follow = agent.state.follow  # of now: a server that starts while we wait is not at fault
             began_s = self._monotonic()
             probing = probe(
                 self._client, agent.serial, self._wanted(agent), timeout_s=self._timeout_s, gather_s=GATHER_S
@@ -257,7 +257,7 @@ class ProbeRound:
             # A late probe may be one slow service: whether the phone answers at all is asked beside it.
             if _silent(reading) and not await self._answers(agent) and _silent(reading):
                 self.failed[agent.name] += 1
-                await agent.blame(began_s)
+                await agent.find_external_cause(began_s)
                 agent.on_event(m.LinkLost(follow, "it answers no command, though adb lists it", mute=True))
                 return
             self._keep(agent, *await reading)

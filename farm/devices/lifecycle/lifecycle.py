@@ -165,9 +165,9 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
                 return state, ()
             # Sessions may have changed its files since they were last compared.
             return work(replace(_settled(state, now), suspect=True), Life.PROVISIONING)
-        case PlainEvent.PHONE_BLAMED:
-            if context.elsewhere or state.life is not Life.RECOVERING or state.progress.under_way is not None:
-                return state, ()  # the host cut the session: the phone is tidied, not mended
+        case PlainEvent.PHONE_AT_FAULT:
+            if context.external_cause or state.life is not Life.RECOVERING or state.progress.under_way is not None:
+                return state, ()  # the host cut the session: the phone is tidied, not repaired
             progress = state.progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, state.trouble, now)
             return replace(state, progress=progress), ()
         case PlainEvent() | Unadopted() | ServiceChanged():
@@ -263,7 +263,7 @@ def _server_in_doubt(
             if follow != state.follow or not follow:
                 return state, ()
             if mute:  # the probe has asked twice
-                failures = state.failures if context.elsewhere else max(state.failures, MUTE_TRIES - 1)
+                failures = state.failures if context.external_cause else max(state.failures, MUTE_TRIES - 1)
                 silent = replace(state, follow=0, failures=failures)
                 return recover(silent, DeviceFault.MUTE, reason, "", now, context)
             return _reidentify(replace(state, follow=0), reason)
@@ -290,7 +290,7 @@ def _left_by_person(state: LifecycleState, reason: str) -> Decision:
 
 
 def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context: RecoveryContext) -> Decision:
-    if isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK and not context.elsewhere:
+    if isinstance(event, WorkFailed) and state.life in _BUNDLE_WORK and not context.external_cause:
         if state.bundle_override:
             return _drop_override(state, event.reason)
         if context.fallback:
@@ -336,8 +336,8 @@ def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context:
 def _taken_over(state: LifecycleState, now: float) -> Decision:
     """Its holder goes on with it, so it was usable: neither checked nor cleaned before the session there has ended."""
     number = state.generation + 1
-    mended = _ended(state, ActionOutcome.MENDED, "", now)
-    ready = replace(mended, life=Life.READY, generation=number, follow=number, trouble="", hint="", ready_at=now)
+    repaired = _ended(state, ActionOutcome.REPAIRED, "", now)
+    ready = replace(repaired, life=Life.READY, generation=number, follow=number, trouble="", hint="", ready_at=now)
     return ready, (FollowServer(number),)
 
 
@@ -351,17 +351,17 @@ def _identified(state: LifecycleState, event: Identified, now: float) -> Decisio
         return rest(_ended(known, ActionOutcome.CUT, "it is not adopted", now), Life.NEW, hint=_ADOPT), ()
     if known.quarantine is not None:
         kept = known.quarantine
-        return rest(_ended(known, ActionOutcome.MENDED, "", now), Life.QUARANTINED, kept.reason, kept.hint), ()
+        return rest(_ended(known, ActionOutcome.REPAIRED, "", now), Life.QUARANTINED, kept.reason, kept.hint), ()
     return work(known, Life.PROVISIONING)
 
 
 def _passed(state: LifecycleState, now: float, *, on_trial: bool) -> Decision:
     """Ready. A bundle on trial proves nothing yet, and the device's own stays on it."""
-    mended = _ended(state, ActionOutcome.MENDED, "", now)
+    repaired = _ended(state, ActionOutcome.REPAIRED, "", now)
     right = replace(
-        mended.progress, tried=tuple(each for each in mended.progress.tried if each[1] is not DeviceFault.WRONG)
+        repaired.progress, tried=tuple(each for each in repaired.progress.tried if each[1] is not DeviceFault.WRONG)
     )
-    ready = replace(mended, life=Life.READY, trouble="", hint="", ready_at=now, progress=right)
+    ready = replace(repaired, life=Life.READY, trouble="", hint="", ready_at=now, progress=right)
     ready = replace(ready, generation=ready.generation + 1, proven=ready.proven if on_trial else ready.bundle)
     return ready, () if on_trial else (DropOldBundles(),)
 

@@ -54,20 +54,20 @@ class PlainEvent(StrEnum):
     PROVISIONING_DUE = "provisioning due"  # it passed its last check long ago, or gets another bundle
     BUNDLES_CHANGED = "bundles changed"  # the library has other bundles than before
     RELEASED = "released"  # an operator says that a quarantined device is fine again
-    PHONE_BLAMED = "phone blamed"  # neither the adb server nor the hub broke the session: the phone did
+    PHONE_AT_FAULT = "phone at fault"  # neither the adb server nor the hub broke the session: the phone did
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """Adb lists the device with this link; `reason` and `hint` explain an unusable one.
 
-    `mendable`: adb itself may mend it by making the transport anew (not so in a bootloader, or without permissions).
+    `reconnectable`: a new transport may repair it (not so in a bootloader, or without permissions).
     """
 
     link: LinkState
     reason: str = ""
     hint: str = ""
-    mendable: bool = False
+    reconnectable: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class ActionFailed(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class FaultFound:
-    """A probe found something that recovery should mend; the ladder decides. Ignored while recovery is under way.
+    """A probe found something that recovery should repair; the ladder decides. Ignored while recovery is under way.
 
     `used`: the phone was leased since its last check, and the holder may have caused it: a repetition proves nothing.
     """
@@ -270,7 +270,7 @@ class Reap(Numbered):
     """Kill the processes that sessions left; answer RecoveryFinished or WorkFailed.
 
     `tidy`: also end the server, whose secret they know, and remove what a person has left. `doubted`: a session broke,
-    so first find out whether adb's server or the hub did that; report PHONE_BLAMED if not.
+    so first find out whether adb's server or the hub did that; report PHONE_AT_FAULT if not.
     """
 
     tidy: bool = False
@@ -319,10 +319,10 @@ class DropOldBundles:
 
 @dataclass(frozen=True, slots=True)
 class ReportBundle:
-    """A bundle that was new to the device failed: its last proven one is provisioned. `blamed`: by its own fault."""
+    """A bundle new to the device failed: its last proven one is provisioned. `at_fault`: the bundle itself is."""
 
     reason: str
-    blamed: bool
+    at_fault: bool
 
 
 Work = Identify | Provision | StartServer | AdoptServer | RunCheck | Reap | RetryLater | Pause | TakeAction
@@ -355,10 +355,10 @@ def listed(device: AdbDevice) -> Listed:
         return Listed(LinkState.USABLE)
     if device.state is AdbState.UNAUTHORIZED:
         reason = "the farm's adb key is not accepted on its screen"
-        return Listed(LinkState.UNAUTHORIZED, reason, _UNAUTHORIZED_HINT, mendable=True)
+        return Listed(LinkState.UNAUTHORIZED, reason, _UNAUTHORIZED_HINT, reconnectable=True)
     reason, hint = _WORDS.get(device.state, (f"adb lists it as {device.detail or device.state}", "replug it"))
     if device.detail:
         reason = f"{reason} ({device.detail})" if device.state in _WORDS else reason
     # A handshake that went wrong leaves `offline`, or a state that says nothing (`host`): made anew it may go right.
-    mendable = device.state is AdbState.OFFLINE or device.state not in _WORDS
-    return Listed(LinkState.OFFLINE, reason, hint, mendable=mendable)
+    reconnectable = device.state is AdbState.OFFLINE or device.state not in _WORDS
+    return Listed(LinkState.OFFLINE, reason, hint, reconnectable=reconnectable)

@@ -19,7 +19,7 @@ from farm.model.health import DeviceFault
 
 DAY_S = 24 * 3600.0
 # What a probe found is over when it was not found for so long: probes come every 10 s, and a driver that faults once in
-# some minutes is not mended by a fresh server each time.
+# some minutes is not repaired by a fresh server each time.
 FOUND_STABLE_S = 600.0
 ANY_NUMBER = 10**9  # in a row: what users do to a phone says nothing about the phone
 
@@ -69,9 +69,9 @@ RELEASED_WHEN: Mapping[DeviceFault, ReleaseRule] = MappingProxyType(
 
 
 class ActionOutcome(StrEnum):
-    """What became of an action."""
+    """How an action ended."""
 
-    MENDED = "mended"  # the phone was ready (after quarantine or an order: at rest) again
+    REPAIRED = "repaired"  # the phone was ready (after quarantine or an order: at rest) again
     FAILED = "failed"  # the same or something else was wrong afterwards
     CUT = "cut"  # a person, or the link, came in between
 
@@ -84,7 +84,9 @@ class LadderStep:
     what: str  # what is done, for a person
     radius: BlastRadius
     per_day: int | None  # for one phone in any 24 h; None: as often as needed
-    helps: Mapping[DeviceFault, int]  # what it can mend -> how often it is tried in a row before the next action
+    helps: Mapping[
+        DeviceFault, int
+    ]  # fault that it can repair -> how often it is tried in a row before the next action
 
 
 LADDER: tuple[LadderStep, ...] = (
@@ -199,7 +201,7 @@ class RecoveryContext:
     no_power: str = "no power switch is configured"  # why its port's power cannot be cut; "" it can
     neighbours: str = ""  # leases on phones that would lose their power with it, for a sentence
     wired: bool = False  # it hangs on a known USB port
-    elsewhere: str = ""  # why the fault is not this phone's (its hub, the host); "" nothing says so
+    external_cause: str = ""  # the failure of its hub or the host that explains the fault; "": none is known
     per_day: Mapping[RecoveryAction, int] = field(default_factory=dict)  # budgets that operators set; else the ladder's
     fallback: str = ""  # hash of its last proven bundle, where it has or gets another one; "" none
     on_trial: bool = False  # that other one is a candidate, not proven before it is current
@@ -260,8 +262,8 @@ class RecoveryProgress:
 
     def was_wrong(self, now_s: float) -> bool:
         """Whether its numbers were wrong in the last 24 hours, and right since."""
-        mending = any(fault is DeviceFault.WRONG for _, fault in self.tried)
-        return not mending and any(at > now_s - DAY_S for at in self.wrong)
+        repairing = any(fault is DeviceFault.WRONG for _, fault in self.tried)
+        return not repairing and any(at > now_s - DAY_S for at in self.wrong)
 
     def notice(self, fault: DeviceFault, now_s: float) -> RecoveryProgress:
         """A probe found this, and it is acted on."""
@@ -331,7 +333,7 @@ class Quarantine:
 def next_action(
     progress: RecoveryProgress, fault: DeviceFault, now_s: float, context: RecoveryContext, *, proven: bool = True
 ) -> NextAction:
-    """The lowest action that can mend `fault` and is not used up.
+    """The lowest action that can repair `fault` and is not used up.
 
     Args:
         progress: where the phone stands.
@@ -340,8 +342,8 @@ def next_action(
         context: the rest of the farm.
         proven: whether its bundle ever worked on this phone. One that never did is suspected before the phone.
     """
-    if context.elsewhere:
-        return NextAction(None, (), context.elsewhere)
+    if context.external_cause:
+        return NextAction(None, (), context.external_cause)
     if fault is DeviceFault.WRONG and progress.was_wrong(now_s):  # now and then is worse than always: it goes unnoticed
         return NextAction(RecoveryAction.QUARANTINE, ("for the second time in 24 h",))
     skipped: list[str] = []

@@ -42,7 +42,7 @@ from farm.model.health import DeviceFault
 
 IMMEDIATE_RESTARTS = 1  # consecutive failures answered at once; later ones back off
 WAITING_ATTEMPT = 3  # whose pause (2 s) is that between two looks whether a holder is gone
-MUTE_TRIES = 2  # commands that a usable phone does not answer before its transport is blamed; a busy phone is slow once
+MUTE_TRIES = 2  # unanswered commands after which a usable phone's transport counts as faulty; a busy phone is slow once
 # Before each action for a dead link: adb and the phone often find each other again, and a power cycle hurts most.
 LINK_PAUSES_S = (5.0, 30.0, 60.0)
 SERVING = frozenset({Life.STARTING, Life.CHECKING, Life.READY})  # the bundle is whole on it
@@ -61,9 +61,9 @@ def recover(
     It only waits where `fault` is None (it is not the phone's, or adb's list will tell) and for a phone that was not
     adopted. What the hub or the host did costs the phone no action, and no failure is counted.
     """
-    if context.elsewhere:
-        spared = replace(state, progress=state.progress.end(ActionOutcome.CUT, context.elsewhere, now))
-        return back_off(spared, f"{reason}; {context.elsewhere}", hint)
+    if context.external_cause:
+        spared = replace(state, progress=state.progress.end(ActionOutcome.CUT, context.external_cause, now))
+        return back_off(spared, f"{reason}; {context.external_cause}", hint)
     progress = state.progress.end(ActionOutcome.FAILED, reason, now)
     failed = replace(state, failures=state.failures + 1, trouble=reason, hint=hint, progress=progress)
     if fault is None or not state.adopted or (fault is DeviceFault.MUTE and failed.failures < MUTE_TRIES):
@@ -219,7 +219,8 @@ def _waited(state: LifecycleState, now: float, context: RecoveryContext) -> Deci
         return rest(state, Life.GONE, trouble, "look at the phone: is it on, and its cable in?"), ()
     if not state.adopted or state.quarantine is not None:  # since the wait began
         return rest(state, state.life, trouble, state.hint or _BY_HAND), ()
-    if context.elsewhere:  # its transport is made anew with those of its neighbours: that is no action of its ladder
+    # With an external cause its transport is made anew with those of its neighbours: that is no action of its ladder.
+    if context.external_cause:
         resting = rest(state, state.life, trouble, state.hint)
         return resting, (TakeAction(resting.generation, RecoveryAction.RECONNECT),)
     fault = DeviceFault.UNAUTHORIZED if state.life is Life.UNAUTHORIZED else DeviceFault.OFFLINE
@@ -244,8 +245,8 @@ def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, con
     ours = under_way is not None and under_way.action in RETURN_S
     match event:
         case PlainEvent():
-            life, reason, hint, mendable = Life.GONE, "", "", False
-        case Listed(link=link, reason=reason, hint=hint, mendable=mendable):
+            life, reason, hint, reconnectable = Life.GONE, "", "", False
+        case Listed(link=link, reason=reason, hint=hint, reconnectable=reconnectable):
             life = Life.UNAUTHORIZED if link is LinkState.UNAUTHORIZED else Life.OFFLINE
     if life is state.life and (ours or life is Life.GONE or state.trouble.startswith(reason)):
         return state, ()  # no news: what is under way for this link goes on
@@ -259,7 +260,7 @@ def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, con
     if life in LINK_DOWN and state.life not in LINK_DOWN:
         cut = replace(cut, progress=cut.progress.settled(now, but=DeviceFault.WRONG))
     resting = rest(cut, life, reason, hint)
-    if not mendable or not state.adopted or state.quarantine is not None:
+    if not reconnectable or not state.adopted or state.quarantine is not None:
         return resting, ()
     tried = sum(action in RETURN_S for action, _ in resting.progress.tried)
     return pause(resting, LINK_PAUSES_S[min(tried, len(LINK_PAUSES_S) - 1)])

@@ -64,16 +64,16 @@ class UsbConfig:
     sysfs: str = "/sys"  # where the kernel's sysfs is
 
 
-_FEWEST = 2  # lost at once before anything but the phone itself is blamed
+_FEWEST = 2  # devices lost at once before the cause is a hub or the host, not the phone itself
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
-    """One explanation of one or more losses."""
+class LossCause:
+    """The cause of one or more losses."""
 
     devices: tuple[str, ...]  # serials, sorted
-    reason: str = ""  # what to say of each device; "" for a phone that went alone
-    hub: str = ""  # the hub to blame; "" with a reason: the host
+    reason: str = ""  # a phrase about each device; "" for a phone that went alone
+    hub: str = ""  # the faulty hub; "" with a reason: the host
 
 
 def attribute(
@@ -83,10 +83,10 @@ def attribute(
     *,
     dead: Collection[str] = (),
     server_lost: bool = False,
-) -> tuple[Blame, ...]:
-    """Whose fault it is that these devices were lost within a short time.
+) -> tuple[LossCause, ...]:
+    """The causes of the loss of these devices within a short time.
 
-    A hub is blamed when nothing that is known to hang on it is left and at least two devices went; of several such
+    The cause is a hub when nothing that is known to hang on it is left and at least two devices went; of several such
     hubs in a row the lowest that has them all. When that leaves nothing on any hub, and no single hub had them all,
     it is the host (its controller, its power, its kernel).
 
@@ -95,7 +95,7 @@ def attribute(
         places: where devices, lost or present, are plugged in; network phones have none.
         present: serials of the devices that adb still lists as alive.
         dead: serials of those that it lists as dead: they did not vanish.
-        server_lost: whether the adb server itself went: then no other part is to blame.
+        server_lost: whether the adb server itself went: then no other part is at fault.
     """
 
     def how(serials: Collection[str]) -> str:
@@ -103,7 +103,7 @@ def attribute(
 
     lost = tuple(sorted(losses))
     if server_lost:
-        return (Blame(lost, "the adb server went away"),) if lost else ()
+        return (LossCause(lost, "the adb server went away"),) if lost else ()
     placed = [serial for serial in lost if serial in places]
     alone = [serial for serial in lost if serial not in places]
     left = {hub for serial in present if serial in places for hub in hubs_above(places[serial])}
@@ -115,18 +115,18 @@ def attribute(
     if not left and len(placed) >= _FEWEST and _common_hub(placed, places) == "":
         count = len(placed)
         return (
-            Blame(tuple(placed), f"all USB phones of this host ({count}) {how(placed)} together"),
-            *(Blame((serial,)) for serial in alone),
+            LossCause(tuple(placed), f"all USB phones of this host ({count}) {how(placed)} together"),
+            *(LossCause((serial,)) for serial in alone),
         )
-    blames: list[Blame] = []
+    causes: list[LossCause] = []
     for group in groups.values():
         if len(group) < _FEWEST:
             alone += group
             continue
         hub = _common_hub(group, places) or hubs_above(places[group[0]])[-1]
         what = f"its hub {hub}" if not hub.startswith("usb") else f"its USB bus {hub.removeprefix('usb')}"
-        blames.append(Blame(tuple(group), f"{what} {how(group)} with {len(group)} phones", hub))
-    return (*blames, *(Blame((serial,)) for serial in sorted(alone)))
+        causes.append(LossCause(tuple(group), f"{what} {how(group)} with {len(group)} phones", hub))
+    return (*causes, *(LossCause((serial,)) for serial in sorted(alone)))
 
 
 def _common_hub(serials: Collection[str], places: Mapping[str, UsbPlace]) -> str:

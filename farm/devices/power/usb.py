@@ -2,7 +2,7 @@
 
 A place comes from adb's list, from sysfs by the phone's serial, or from the configuration. sysfs is read as files
 (Documentation/ABI/stable/sysfs-bus-usb). Losses are attributed by `power_rules`, with one event for each. A phone
-whose hub or host is to blame is not recovered: its ladder reads that as `RecoveryContext.elsewhere`.
+that its hub or host lost is not recovered: `RecoveryContext.external_cause` says so to its ladder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
-from farm.devices.power.power_rules import Blame, UsbConfig, attribute
+from farm.devices.power.power_rules import LossCause, UsbConfig, attribute
 from farm.model.device import UsbPlace, is_network, parse_place
 
 DEVICES = "bus/usb/devices"
@@ -68,17 +68,17 @@ WINDOW_S = 3.0  # the kernel tears a hub's devices down one by one, 0.1-0.3 s ea
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    blame: Blame
+    cause: LossCause
     names: tuple[str, ...]
     announced: bool  # as an event and a problem; the watcher announces the adb server's end
 
     @property
     def subject(self) -> str:
-        return self.blame.hub or "usb"
+        return self.cause.hub or "usb"
 
     def event(self, what: str) -> str:
         """The kind of its event; `what` is lost or back."""
-        return f"hub.{what}" if self.blame.hub else f"host.usb_{what}"
+        return f"hub.{what}" if self.cause.hub else f"host.usb_{what}"
 
 
 class UsbFaults:
@@ -94,7 +94,7 @@ class UsbFaults:
     def problems(self) -> list[str]:
         """One line for each hub, or the host, that lost its phones and has none of them back."""
         return [
-            f"{fault.blame.reason.removeprefix('its ')}: {', '.join(fault.names)} (look at its cable and its power)"
+            f"{fault.cause.reason.removeprefix('its ')}: {', '.join(fault.names)} (look at its cable and its power)"
             for fault in self._faults
             if fault.announced
         ]
@@ -102,7 +102,7 @@ class UsbFaults:
     def update(
         self, agents: Mapping[str, Agent], listed: Collection[str], dead: Collection[str] = (), *, server_lost: bool
     ) -> tuple[Agent, ...]:
-        """Take adb's list as it is now; returns the agents whose `elsewhere` changed.
+        """Take adb's list as it is now; returns the agents whose `external_cause` changed.
 
         Args:
             agents: every device, by serial.
@@ -122,33 +122,33 @@ class UsbFaults:
         if before - self._listed:
             fresh = [serial for serial, at in self._lost_at.items() if now - at <= WINDOW_S]
             places = {serial: agent.place for serial, agent in agents.items() if agent.place is not None}
-            for blame in attribute(fresh, places, self._listed, dead=dead, server_lost=server_lost):
-                if blame.reason:
-                    self._begin(blame, agents, announced=not server_lost)
+            for cause in attribute(fresh, places, self._listed, dead=dead, server_lost=server_lost):
+                if cause.reason:
+                    self._begin(cause, agents, announced=not server_lost)
         return self._explain(agents)
 
-    def _begin(self, blame: Blame, agents: Mapping[str, Agent], *, announced: bool) -> None:
-        if any(set(blame.devices) <= set(fault.blame.devices) for fault in self._faults):
+    def _begin(self, cause: LossCause, agents: Mapping[str, Agent], *, announced: bool) -> None:
+        if any(set(cause.devices) <= set(fault.cause.devices) for fault in self._faults):
             return  # part of a loss that is announced already
-        self._faults = [fault for fault in self._faults if not set(fault.blame.devices) <= set(blame.devices)]
-        fault = _Fault(blame, tuple(sorted(agents[serial].name for serial in blame.devices)), announced)
+        self._faults = [fault for fault in self._faults if not set(fault.cause.devices) <= set(cause.devices)]
+        fault = _Fault(cause, tuple(sorted(agents[serial].name for serial in cause.devices)), announced)
         self._faults.append(fault)
         if announced:
-            self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=blame.reason)
+            self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=cause.reason)
 
     def _end_those_back(self, agents: Mapping[str, Agent]) -> None:
         """One phone back proves its hub; forgotten phones are not missed."""
         for fault in tuple(self._faults):
-            back = [serial for serial in fault.blame.devices if serial in self._listed]
-            if back or not any(serial in agents for serial in fault.blame.devices):
+            back = [serial for serial in fault.cause.devices if serial in self._listed]
+            if back or not any(serial in agents for serial in fault.cause.devices):
                 self._faults.remove(fault)
                 if fault.announced:
                     names = [agents[serial].name for serial in back if serial in agents]
                     self._events.publish(fault.event("back"), fault.subject, devices=names)
 
     def _explain(self, agents: Mapping[str, Agent]) -> tuple[Agent, ...]:
-        reasons = {serial: fault.blame.reason for fault in self._faults for serial in fault.blame.devices}
-        changed = [agent for serial, agent in agents.items() if agent.elsewhere != reasons.get(serial, "")]
+        reasons = {serial: fault.cause.reason for fault in self._faults for serial in fault.cause.devices}
+        changed = [agent for serial, agent in agents.items() if agent.external_cause != reasons.get(serial, "")]
         for agent in changed:
-            agent.elsewhere = reasons.get(agent.serial, "")
+            agent.external_cause = reasons.get(agent.serial, "")
         return tuple(changed)

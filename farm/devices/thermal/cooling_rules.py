@@ -23,7 +23,7 @@ WORST_FIT_C = 0.4  # median distance of readings from the curve; more, and somet
 SHORTEST_TAU_S = 5.0
 LONGEST_TAU_S = 7200.0
 STEPS = 20  # time constants tried at first; neighbours differ by half
-TOLD_C = 0.2  # nearer to the ambient than this, a curve says nothing about time
+LEAST_DIFFERENCE_C = 0.2  # nearer to the ambient than this, a curve says nothing about time
 LONGEST_S = 4 * 3600.0  # a longer estimate is of no use
 # 200 g of glass, metal and battery hold some 180 J/K and lose some 0.25 W/K to still air: about 12 minutes.
 BODY_TAU_S = 720.0
@@ -75,7 +75,7 @@ class CoolingCurve:
             return 0.0
         cooling = self.now()
         above_c = target_c - cooling.ambient_c
-        if above_c < TOLD_C:
+        if above_c < LEAST_DIFFERENCE_C:
             return None
         seconds = cooling.tau_s * math.log(max(1.0, (celsius - cooling.ambient_c) / above_c))
         return seconds if seconds <= LONGEST_S else None
@@ -86,9 +86,9 @@ class CoolingCurve:
         A phone that still warms up tells where that ends, not how far it would cool: None.
         """
         cooling = self.now()
-        if not cooling.sure or cooling.ambient_c <= target_c - TOLD_C:
+        if not cooling.sure or cooling.ambient_c <= target_c - LEAST_DIFFERENCE_C:
             return None
-        return cooling.ambient_c if cooling.ambient_c <= self.segment[-1][1] + TOLD_C else None
+        return cooling.ambient_c if cooling.ambient_c <= self.segment[-1][1] + LEAST_DIFFERENCE_C else None
 
     def _ended(self) -> CoolingCurve:
         if not self.segment:

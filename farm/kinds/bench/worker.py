@@ -23,7 +23,7 @@ from farm.worker.profile import profile
 from farm.worker.session import FirstRun, first_run, on_phone, prepare, session_to_phone
 from farm.worker.timing import MS, SamplingPlan, TakenSamples, measure, timer_of
 
-TOLD_SAMPLES = 200  # of a standing: a histogram shows no more
+SHOWN_SAMPLES = 200  # of a standing: a histogram shows no more
 
 
 def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _report_standing(
         "high_ms": estimate.high_s * MS,
         "half_width": estimate.half_width,
         "wanted_half_width": half_width,
-        "samples_ms": [round(seconds * MS, 6) for seconds in taken.seconds[-TOLD_SAMPLES:]],
+        "samples_ms": [round(seconds * MS, 6) for seconds in taken.seconds[-SHOWN_SAMPLES:]],
     }
     daemon.progress(step, timing=plain(standing))
 

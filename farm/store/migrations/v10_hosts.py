@@ -1,4 +1,4 @@
-"""Rows about phones name the host whose adb lists them: "", the only host so far."""
+"""Rows about phones name the host whose adb lists them: "", the only host so far. Outcome `mended` is `repaired`."""
 
 from __future__ import annotations
 
@@ -28,5 +28,6 @@ def upgrade() -> None:
             if on_server:
                 batch.drop_constraint(f"{table}_pkey", type_="primary")
             batch.create_primary_key(f"{table}_pkey", ["host", *key])
+    op.execute("UPDATE recovery SET outcome = 'repaired' WHERE outcome = 'mended'")
     op.drop_index("recovery_of_serial", "recovery")
     op.create_index("recovery_of_serial", "recovery", ["host", "serial", "began_at"])

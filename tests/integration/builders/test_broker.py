@@ -70,9 +70,9 @@ async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_
         run.order(0, KILLER)
         for number in (1, 2, 3):
             run.order(number, b"module %d" % number)
-        library, blame = await asyncio.to_thread(run.answer, 0)
+        library, error = await asyncio.to_thread(run.answer, 0)
         assert library == b""
-        assert blame.startswith("it killed 3 builders, the last one alone: b")
+        assert error.startswith("it killed 3 builders, the last one alone: b")
         for number in (1, 2, 3):  # built by another builder, or to be built by the run, but not to blame
             assert (await asyncio.to_thread(run.answer, number))[1] == ""
     assert len(farm.events.of("builder.killed")) == 1

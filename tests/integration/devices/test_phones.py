@@ -81,7 +81,7 @@ async def test_a_crashed_server_is_replaced(rig) -> None:
         await r.until_view(lambda v: v.life is not Life.READY)
         view = await r.until(Life.READY)
         assert r.heard(mark) == ["device.starting", "device.checking", "device.ready"]
-        assert r.actions(mark) == ["restart-server", "mended"]
+        assert r.actions(mark) == ["restart-server", "repaired"]
         assert await r.server_pid(view.serial) != pid
 
 
@@ -123,7 +123,7 @@ async def test_a_rebooted_phone_comes_back_with_a_fresh_server(rig) -> None:
         await r.until_view(lambda v: v.life is not Life.READY)
         await r.until(Life.READY)
         assert tail(r.heard(mark), UP) == UP
-        assert r.actions(mark) == ["reboot", "mended"]
+        assert r.actions(mark) == ["reboot", "repaired"]
         assert "device.pushing" not in [event.kind for event in r.events.since(mark)]
 
 

@@ -31,7 +31,7 @@ async def test_a_process_that_survives_sigkill_costs_a_reboot_and_the_phone_is_b
         r.fleet.report_broken_session(view.name, "cut: longer than 10 s")
         assert r.fleet.view(view.name).life is Life.RECOVERING
         await r.until(Life.READY)
-        assert r.actions(mark) == ["reap", "failed", "reboot", "mended"]
+        assert r.actions(mark) == ["reap", "failed", "reboot", "repaired"]
         assert await boot_id(r.client, view.serial) not in ("", boot)
 
 

@@ -1,4 +1,4 @@
-"""Who builds a candidate, whose answer is believed, and who is to blame."""
+"""Who builds a candidate, whose answer is believed, and who is to candidate_error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farm.builders.table_policy import (
     SILENT_S,
     Builder,
     BuilderTable,
-    blame,
+    candidate_error,
     checked,
     must_be_alone,
 )
@@ -77,8 +77,8 @@ def test_who_must_be_alone_has_a_builder_for_itself() -> None:
 
 def test_three_builders_that_die_of_a_candidate_blame_it_the_last_one_alone() -> None:
     assert [must_be_alone(["x"] * killed) for killed in range(3)] == [False, False, True]
-    assert blame(["x", "y"]) == ""
-    assert blame(["x", "y", "z"]) == "it killed 3 builders, the last one alone: x, y, z"
+    assert candidate_error(["x", "y"]) == ""
+    assert candidate_error(["x", "y", "z"]) == "it killed 3 builders, the last one alone: x, y, z"
 
 
 def test_runs_share_the_slots_and_each_slot_has_a_little_to_come() -> None:

@@ -76,7 +76,9 @@ class Lab:
     def provision(self, serial: str) -> None:
         bundle = assigned(self.rollout, serial, self.proven[serial])
         if (serial, bundle) in self.broken:
-            self.rollout = trial_failed(self.rollout, serial, bundle, "it exits with 3", blamed=True, now_s=self.now_s)
+            self.rollout = trial_failed(
+                self.rollout, serial, bundle, "it exits with 3", at_fault=True, now_s=self.now_s
+            )
             bundle = assigned(self.rollout, serial, self.proven[serial])
         if bundle != self.rollout.candidate:
             self.proven[serial] = bundle
@@ -157,13 +159,13 @@ def test_a_failure_that_is_not_the_bundles_puts_the_phone_off() -> None:
     lab = Lab(1)
     lab.add(NEW)
     lab.step()
-    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
+    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", at_fault=False, now_s=lab.now_s)
     lab.provision("S0")
     assert lab.on() == [OLD]
     assert lab.step(RETRY.first_s / 2) == ()
     assert lab.rollout.refused == {}
     assert lab.step(RETRY.first_s / 2) == ("S0",)
-    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", blamed=False, now_s=lab.now_s)
+    lab.rollout = trial_failed(lab.rollout, "S0", NEW, "the disk is full", at_fault=False, now_s=lab.now_s)
     lab.provision("S0")
     assert lab.step(RETRY.first_s) == ()  # longer each time
     assert lab.step(RETRY.first_s) == ("S0",)

@@ -25,7 +25,7 @@ STATUS = {"seq": 4, "pid": 1, "version": "0.1.0", "problems": ["the clock jumped
 ADDED = {"name": "tvm28", "python": "/opt/tvm28/bin/python", "up": True, "versions": {"apache-tvm": "0.28"}}
 
 
-def ended(subject: str, action: str = "power-cycle", outcome: str = "mended") -> dict[str, Any]:
+def ended(subject: str, action: str = "power-cycle", outcome: str = "repaired") -> dict[str, Any]:
     return {"kind": "recovery.ended", "subject": subject, "data": {"action": action, "outcome": outcome, "detail": "d"}}
 
 
@@ -138,5 +138,5 @@ def test_usb_permission_is_judged_in_one_place_and_by_the_daemon_where_one_answe
     monkeypatch.setattr(doctor.doctor_host, "usb", lambda sysfs: asked.append(sysfs) or ())
     monkeypatch.setattr(doctor, "_daemon", lambda _: ())
     config = load(None)
-    list(doctor._checks(config))
+    list(doctor.checks(config))
     assert asked == []

@@ -137,8 +137,8 @@ def test_a_long_reason_stands_once_in_full_and_orders_are_no_mending() -> None:
     cause = "wrong numbers on cpu: " + "conv2d differs by 3.1 of 0.01 allowed, " * 8
     actions = (
         RecoveryRecord("r1", "S1", "pixel", "restart-server", "wrong", cause, AT, 2.0, "failed", cause),
-        RecoveryRecord("r2", "S1", "pixel", "reboot", "order", "ann wants it rebooted", AT, 41.5, "mended", ""),
-        RecoveryRecord("r3", "S1", "pixel", "quarantine", "order", "cracked", AT, 363.0, "mended", "released"),
+        RecoveryRecord("r2", "S1", "pixel", "reboot", "order", "ann wants it rebooted", AT, 41.5, "repaired", ""),
+        RecoveryRecord("r3", "S1", "pixel", "quarantine", "order", "cracked", AT, 363.0, "repaired", "released"),
     )
     view = replace(READY.view, life=Life.QUARANTINED, reason=cause)
     said = text(replace(READY, view=view, actions=actions))

@@ -1,4 +1,4 @@
-"""What `farm doctor` says of hubs, places and permissions, with the command that mends it."""
+"""What `farm doctor` says of hubs, places and permissions, with the command that repairs it."""
 
 from __future__ import annotations
 

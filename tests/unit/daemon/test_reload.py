@@ -178,6 +178,6 @@ async def test_what_one_part_refuses_holds_for_none(tmp_path: Path, caplog: pyte
     kind, data = daemon.told()
     assert (kind, data["reason"]) == ("config.refused", "a mistake in farm: ZeroDivisionError")
     assert daemon.outcomes == ["failed"]
-    assert "ZeroDivisionError" in caplog.text  # with its trace, for whoever mends it
+    assert "ZeroDivisionError" in caplog.text  # with its trace, for whoever repairs it
     assert daemon.manager.said == ["reloading", "ready"]
     assert daemon.told()[1]["by"] == "SIGHUP"

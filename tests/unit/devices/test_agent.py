@@ -53,7 +53,7 @@ class Watcher:
         self.seen: list[tuple[Life, str]] = []
         self.left_over: list[Mapping[str, int]] = []
         self.climbs: list[LifecycleState] = []
-        self.elsewhere, self.blamed = "", 0
+        self.external_cause, self.blamed = "", 0
         self.host_trouble = ""  # what `blame` finds
         self.news = asyncio.Event()
 
@@ -64,8 +64,8 @@ class Watcher:
         self.seen.append((agent.state.life, agent.state.reason))
         self.news.set()
 
-    async def blame(self, agent: Agent, since_s: float) -> None:
-        self.elsewhere = self.host_trouble
+    async def find_external_cause(self, agent: Agent, since_s: float) -> None:
+        self.external_cause = self.host_trouble
         self.blamed += 1
 
     def in_hands(self, agent: Agent) -> bool:
@@ -78,7 +78,7 @@ class Watcher:
         return None
 
     def context_of(self, agent: Agent) -> RecoveryContext:
-        return RecoveryContext(elsewhere=self.elsewhere)
+        return RecoveryContext(external_cause=self.external_cause)
 
     def recovery_changed(self, agent: Agent, before: LifecycleState) -> None:
         self.climbs.append(before)

@@ -56,58 +56,58 @@ def test_the_way_to_the_host() -> None:
 
 
 def test_one_phone_is_blamed_itself_while_others_of_its_hub_stay() -> None:
-    (blame,) = attribute({"a"}, LAB, LAB.keys() - {"a"})
-    assert (blame.devices, blame.reason) == (("a",), "")
+    (cause,) = attribute({"a"}, LAB, LAB.keys() - {"a"})
+    assert (cause.devices, cause.reason) == (("a",), "")
 
 
 def test_the_only_phone_of_a_hub_is_blamed_itself() -> None:
-    (blame,) = attribute({"f"}, LAB, LAB.keys() - {"f"})
-    assert blame.reason == ""
+    (cause,) = attribute({"f"}, LAB, LAB.keys() - {"f"})
+    assert cause.reason == ""
 
 
 def test_all_phones_of_a_hub_are_its_fault() -> None:
-    (blame,) = attribute({"a", "b", "c"}, LAB, {"d", "e", "f", "10.0.0.1:5555"})
-    assert (blame.hub, blame.devices) == ("1-4", ("a", "b", "c"))
-    assert blame.reason == "its hub 1-4 vanished with 3 phones"
+    (cause,) = attribute({"a", "b", "c"}, LAB, {"d", "e", "f", "10.0.0.1:5555"})
+    assert (cause.hub, cause.devices) == ("1-4", ("a", "b", "c"))
+    assert cause.reason == "its hub 1-4 vanished with 3 phones"
 
 
 def test_two_of_three_are_two_phones() -> None:
-    blames = attribute({"a", "b"}, LAB, {"c", "d", "e", "f"})
-    assert [(blame.devices, blame.reason) for blame in blames] == [(("a",), ""), (("b",), "")]
+    causes = attribute({"a", "b"}, LAB, {"c", "d", "e", "f"})
+    assert [(cause.devices, cause.reason) for cause in causes] == [(("a",), ""), (("b",), "")]
 
 
 def test_two_hubs_and_a_phone_at_once() -> None:
-    blames = attribute({"a", "b", "c", "d", "e", "n:5555"}, LAB, {"f"})
-    assert [blame.hub for blame in blames] == [
+    causes = attribute({"a", "b", "c", "d", "e", "n:5555"}, LAB, {"f"})
+    assert [cause.hub for cause in causes] == [
         "usb1",  # its bus: both hubs hang on it, and nothing else is left there
         "",
     ]
-    assert blames[0].reason == "its USB bus 1 vanished with 5 phones"
-    assert (blames[1].devices, blames[1].reason) == (("n:5555",), "")
+    assert causes[0].reason == "its USB bus 1 vanished with 5 phones"
+    assert (causes[1].devices, causes[1].reason) == (("n:5555",), "")
 
 
 def test_everything_on_every_hub_is_the_hosts_fault() -> None:
-    (blame,) = attribute(LAB.keys(), LAB, ())
-    assert blame.hub == ""
-    assert blame.devices == tuple(sorted(LAB))
-    assert blame.reason == "all USB phones of this host (6) vanished together"
+    (cause,) = attribute(LAB.keys(), LAB, ())
+    assert cause.hub == ""
+    assert cause.devices == tuple(sorted(LAB))
+    assert cause.reason == "all USB phones of this host (6) vanished together"
 
 
 def test_a_hub_made_of_two_is_one_hub() -> None:
     lab = places(a="1-4.1.1", b="1-4.1.2", c="1-4.2")
-    (blame,) = attribute(lab.keys(), lab, ())
-    assert blame.hub == "1-4"
+    (cause,) = attribute(lab.keys(), lab, ())
+    assert cause.hub == "1-4"
 
 
 def test_the_lowest_hub_that_has_them_all_is_named() -> None:
     lab = places(a="1-4.1.1", b="1-4.1.2", c="2-1")
-    (blame,) = attribute({"a", "b"}, lab, {"c"})
-    assert blame.hub == "1-4.1"
+    (cause,) = attribute({"a", "b"}, lab, {"c"})
+    assert cause.hub == "1-4.1"
 
 
 def test_when_the_adb_server_went_nobody_else_is_blamed() -> None:
-    (blame,) = attribute({"a", "n:5555"}, LAB, (), server_lost=True)
-    assert (blame.hub, blame.devices, blame.reason) == ("", ("a", "n:5555"), "the adb server went away")
+    (cause,) = attribute({"a", "n:5555"}, LAB, (), server_lost=True)
+    assert (cause.hub, cause.devices, cause.reason) == ("", ("a", "n:5555"), "the adb server went away")
     assert attribute((), LAB, (), server_lost=True) == ()
 
 
@@ -120,11 +120,11 @@ def test_every_loss_is_explained_once_and_no_hub_with_a_phone_left_is_blamed(
     paths: dict[str, str], lost: set[str], server_lost: bool
 ) -> None:
     where, present = places(**paths), set(SERIALS) - lost
-    blames = attribute(lost, where, present, server_lost=server_lost)
-    assert sorted(serial for blame in blames for serial in blame.devices) == sorted(lost)
-    for blame in blames:
-        if blame.hub:
-            assert len(blame.devices) > 1
-            assert all(blame.hub in hubs_above(where[serial]) for serial in blame.devices)
-            assert not any(blame.hub in hubs_above(where[serial]) for serial in present & where.keys())
-        assert blame.reason or len(blame.devices) == 1
+    causes = attribute(lost, where, present, server_lost=server_lost)
+    assert sorted(serial for cause in causes for serial in cause.devices) == sorted(lost)
+    for cause in causes:
+        if cause.hub:
+            assert len(cause.devices) > 1
+            assert all(cause.hub in hubs_above(where[serial]) for serial in cause.devices)
+            assert not any(cause.hub in hubs_above(where[serial]) for serial in present & where.keys())
+        assert cause.reason or len(cause.devices) == 1

@@ -131,13 +131,13 @@ def getting_new(upto: Life) -> Lifecycle:
 
 
 @pytest.mark.parametrize("at", [Life.PROVISIONING, Life.STARTING, Life.CHECKING])
-@pytest.mark.parametrize(("fault", "blamed"), [(DeviceFault.START, True), (DeviceFault.WRONG, True), (None, False)])
+@pytest.mark.parametrize(("fault", "at_fault"), [(DeviceFault.START, True), (DeviceFault.WRONG, True), (None, False)])
 def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
-    at: Life, fault: DeviceFault | None, blamed: bool
+    at: Life, fault: DeviceFault | None, at_fault: bool
 ) -> None:
     life = getting_new(at)
     told = life.handle(m.WorkFailed(life.state.generation, "it exits with 3", fault=fault), 101.0, NEW_ON_IT)
-    assert told[0] == m.ReportBundle("it exits with 3", blamed)
+    assert told[0] == m.ReportBundle("it exits with 3", at_fault)
     assert isinstance(told[1], m.Provision)
     assert (life.state.life, life.state.proven, life.state.failures) == (Life.PROVISIONING, OLD, 0)
     assert life.state.progress.tried == ()
@@ -147,7 +147,7 @@ def test_a_new_bundle_that_fails_goes_back_before_any_recovery(
 def test_a_new_bundle_is_not_to_blame_for_what_the_host_did(at: Life) -> None:
     life = getting_new(at)
     failed = m.WorkFailed(life.state.generation, "the link was lost", fault=DeviceFault.START)
-    told = life.handle(failed, 101.0, replace(NEW_ON_IT, elsewhere="the adb server went away"))
+    told = life.handle(failed, 101.0, replace(NEW_ON_IT, external_cause="the adb server went away"))
     assert not any(isinstance(each, m.ReportBundle) for each in told)
     assert isinstance(told[-1], m.RetryLater)
 
@@ -167,7 +167,7 @@ def test_a_server_that_dies_twice_under_a_new_bundle_goes_back() -> None:
     life.handle(m.ServerStarted(life.state.generation), 102.0, NEW_ON_IT)
     life.handle(m.CheckPassed(life.state.generation), 103.0, NEW_ON_IT)
     second = life.handle(m.ServerDied(life.state.follow, "it exited with 3"), 104.0, NEW_ON_IT)
-    assert second[0] == m.ReportBundle("it exited with 3", blamed=True)
+    assert second[0] == m.ReportBundle("it exited with 3", at_fault=True)
 
 
 def test_a_quarantined_phone_that_an_operator_reboots_takes_no_other_bundle() -> None:

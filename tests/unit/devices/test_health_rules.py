@@ -287,7 +287,7 @@ def test_our_own_session_is_no_foreign_load():
 
 
 def test_recovery_can_do_something_about_every_fault_that_is_found():
-    mended = {fault for step in LADDER for fault in step.helps}
+    repaired = {fault for step in LADDER for fault in step.helps}
     assert {
         DeviceFault.STORAGE,
         DeviceFault.STUCK,
@@ -295,7 +295,7 @@ def test_recovery_can_do_something_about_every_fault_that_is_found():
         DeviceFault.SERVER,
         DeviceFault.HOT,
         DeviceFault.BATTERY,
-    } <= mended
+    } <= repaired
 
 
 def test_a_model_can_be_exempted():

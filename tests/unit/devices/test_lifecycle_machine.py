@@ -91,9 +91,11 @@ class RandomLife(RuleBasedStateMachine):
         self.on_event(m.QuarantineOrdered("screen cracked"))
         assert not self.machine.state.adopted or self.machine.state.quarantine is not None
 
-    @rule(link=st.sampled_from(m.LinkState), mendable=st.booleans())
-    def listed(self, link: m.LinkState, mendable: bool) -> None:
-        self.on_event(m.Listed(link) if link is m.LinkState.USABLE else m.Listed(link, "why", "replug it", mendable))
+    @rule(link=st.sampled_from(m.LinkState), reconnectable=st.booleans())
+    def listed(self, link: m.LinkState, reconnectable: bool) -> None:
+        self.on_event(
+            m.Listed(link) if link is m.LinkState.USABLE else m.Listed(link, "why", "replug it", reconnectable)
+        )
 
     @rule()
     def unlisted(self) -> None:

@@ -18,7 +18,7 @@ from farm.model.device import Life
 from farm.model.health import DeviceFault
 from tests.support.lifecycle_story import USABLE, Story
 
-OFFLINE = m.Listed(m.LinkState.OFFLINE, "its adb transport does not answer", "replug it", mendable=True)
+OFFLINE = m.Listed(m.LinkState.OFFLINE, "its adb transport does not answer", "replug it", reconnectable=True)
 POWER = RecoveryContext(no_power="")
 
 
@@ -44,18 +44,18 @@ def back_to_ready(story: Story) -> None:
 
 def stuck(story: Story) -> tuple[m.Instruction, ...]:
     story.on_event(m.SessionBroke("cut: timeout"))
-    story.on_event(m.PlainEvent.PHONE_BLAMED)
+    story.on_event(m.PlainEvent.PHONE_AT_FAULT)
     return story.on_event(m.WorkFailed(story.number, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
 
 
 def test_a_reap_is_an_action_that_ends_with_ready() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
-    story.on_event(m.PlainEvent.PHONE_BLAMED)
+    story.on_event(m.PlainEvent.PHONE_AT_FAULT)
     assert under_way(story) is RecoveryAction.REAP
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
     story.on_event(m.CheckPassed(story.number))
-    assert last(story) == (RecoveryAction.REAP, ActionOutcome.MENDED)
+    assert last(story) == (RecoveryAction.REAP, ActionOutcome.REPAIRED)
 
 
 def test_a_process_that_survives_sigkill_is_rebooted_away() -> None:
@@ -71,7 +71,7 @@ def test_a_process_that_survives_sigkill_is_rebooted_away() -> None:
     story.now += 40.0
     assert isinstance(story.on_event(USABLE)[0], m.Identify)
     back_to_ready(story)
-    assert last(story) == (RecoveryAction.REBOOT, ActionOutcome.MENDED)
+    assert last(story) == (RecoveryAction.REBOOT, ActionOutcome.REPAIRED)
     assert story.state.progress.last is not None
     assert story.state.progress.last.took_s == 40.0
 
@@ -253,21 +253,21 @@ def test_a_link_that_comes_back_from_a_reconnect_was_mended_by_it() -> None:
     story.on_event(m.PlainEvent.UNLISTED)  # adb opens it anew
     story.on_event(USABLE)
     back_to_ready(story)
-    assert last(story) == (RecoveryAction.RECONNECT, ActionOutcome.MENDED)
+    assert last(story) == (RecoveryAction.RECONNECT, ActionOutcome.REPAIRED)
 
 
-@pytest.mark.parametrize("mendable", [True, False])
-def test_unadopted_phones_and_bootloaders_are_left_alone(mendable: bool) -> None:
+@pytest.mark.parametrize("reconnectable", [True, False])
+def test_unadopted_phones_and_bootloaders_are_left_alone(reconnectable: bool) -> None:
     story = Story()
     story.on_event(USABLE)
-    story.on_event(m.Identified(story.number, adopted=not mendable))
-    assert story.on_event(m.Listed(m.LinkState.OFFLINE, "why", "do", mendable=mendable)) == ()
+    story.on_event(m.Identified(story.number, adopted=not reconnectable))
+    assert story.on_event(m.Listed(m.LinkState.OFFLINE, "why", "do", reconnectable=reconnectable)) == ()
 
 
 def test_a_server_that_leaves_a_stuck_process_is_not_just_started_again() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("the phone's side ended"))
-    story.on_event(m.PlainEvent.PHONE_BLAMED)
+    story.on_event(m.PlainEvent.PHONE_AT_FAULT)
     died = m.ServerDied(story.state.follow, "died of signal 9; processes do not die: 218", stuck=True)
     assert story.on_event(died) == (m.TakeAction(story.number, RecoveryAction.REBOOT),)
     assert (under_way(story), last(story)) == (RecoveryAction.REBOOT, (RecoveryAction.REAP, ActionOutcome.FAILED))
@@ -325,7 +325,7 @@ def test_a_reconnected_phone_is_waited_for_as_long_as_adb_may_take(wired: bool, 
 def test_the_hosts_faults_are_waited_out() -> None:
     story = Story().until_ready()
     story.on_event(m.SessionBroke("cut"))
-    story.on_event(m.PlainEvent.PHONE_BLAMED)
+    story.on_event(m.PlainEvent.PHONE_AT_FAULT)
     story.on_event(m.RecoveryFinished(story.number, server_alive=True))
     for _ in range(20):
         told = story.on_event(m.WorkFailed(story.number, "no worker"))
@@ -383,7 +383,7 @@ def test_an_ordered_reboot_waits_for_the_return_and_leaves_a_quarantine_alone() 
     assert story.on_event(order) == (m.TakeAction(story.number, RecoveryAction.REBOOT),)
     assert story.on_event(m.ActionDone(story.number)) == (m.Identify(story.number),)
     story.on_event(m.Identified(story.number, adopted=True))
-    assert (story.state.life, last(story)) == (Life.QUARANTINED, (RecoveryAction.REBOOT, ActionOutcome.MENDED))
+    assert (story.state.life, last(story)) == (Life.QUARANTINED, (RecoveryAction.REBOOT, ActionOutcome.REPAIRED))
     assert story.state.progress.spent == ()
 
 
@@ -411,7 +411,7 @@ def test_a_bundle_that_never_worked_waits_for_another_one() -> None:
 
 def test_what_the_host_or_the_hub_did_costs_the_phone_nothing() -> None:
     story = Story().until_ready()
-    story.context = RecoveryContext(no_power="", elsewhere="the adb server does not answer")
+    story.context = RecoveryContext(no_power="", external_cause="the adb server does not answer")
     before = story.state.progress
     assert isinstance(story.on_event(m.LinkLost(story.state.follow, "it is silent", mute=True))[0], m.RetryLater)
     for _ in range(5):
@@ -428,7 +428,7 @@ def test_what_the_host_or_the_hub_did_costs_the_phone_nothing() -> None:
 
 def test_dead_transports_of_a_hub_are_made_anew_without_an_action() -> None:
     story = Story().until_ready()
-    story.context = RecoveryContext(no_power="", elsewhere="its hub 1-4 went silent with 2 phones")
+    story.context = RecoveryContext(no_power="", external_cause="its hub 1-4 went silent with 2 phones")
     story.on_event(OFFLINE)
     for _ in range(3):
         story.now += 60.0
@@ -443,10 +443,10 @@ def test_dead_transports_of_a_hub_are_made_anew_without_an_action() -> None:
 
 def test_a_session_that_the_host_cut_is_reaped_without_an_action() -> None:
     story = Story().until_ready()
-    story.context = RecoveryContext(elsewhere="the adb server went away")
+    story.context = RecoveryContext(external_cause="the adb server went away")
     (asked,) = story.on_event(m.SessionBroke("cut"))
     assert isinstance(asked, m.Reap)
     assert asked.doubted
     assert under_way(story) is None
-    assert story.on_event(m.PlainEvent.PHONE_BLAMED) == ()
+    assert story.on_event(m.PlainEvent.PHONE_AT_FAULT) == ()
     assert under_way(story) is None

@@ -9,7 +9,7 @@ from farm.devices.lifecycle.messages import listed
 
 
 @pytest.mark.parametrize(
-    ("state", "mendable"),
+    ("state", "reconnectable"),
     [
         (AdbState.OFFLINE, True),
         (AdbState.HOST, True),  # seen where an adb server was replaced in the middle of a phone's handshake
@@ -20,5 +20,5 @@ from farm.devices.lifecycle.messages import listed
         (AdbState.NO_PERMISSIONS, False),
     ],
 )
-def test_only_a_link_that_may_come_right_by_itself_is_made_anew(state: AdbState, mendable: bool) -> None:
-    assert listed(AdbDevice("S1", state)).mendable is mendable
+def test_only_a_link_that_may_come_right_by_itself_is_made_anew(state: AdbState, reconnectable: bool) -> None:
+    assert listed(AdbDevice("S1", state)).reconnectable is reconnectable

@@ -312,14 +312,14 @@ async def test_a_port_that_could_not_be_lit_is_a_problem_until_it_is(tmp_path: P
 
 async def test_switched_off_ports_are_tried_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchboard, "RESTORE_EVERY_S", 0.01)
-    body = "[ -f $here/mended ] || exit 3\n" + HUB
+    body = "[ -f $here/repaired ] || exit 3\n" + HUB
     (tmp_path / "ports-off").mkdir()
     (tmp_path / "ports-off" / PLACE.path).touch()
     (tmp_path / "off").touch()
     board = Switchboard(PowerConfig(uhubctl=fake(tmp_path, body)), tmp_path / "ports-off")
     running = asyncio.create_task(board.run())
     await until(board.problems)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     await until(lambda: not board.problems())
     assert not (tmp_path / "off").exists()
     running.cancel()

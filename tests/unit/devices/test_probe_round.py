@@ -83,7 +83,7 @@ class Phones:
 class NobodyElse:
     """A fleet whose host and hubs are well."""
 
-    async def blame(self, agent: Agent, since_s: float) -> None:
+    async def find_external_cause(self, agent: Agent, since_s: float) -> None:
         pass
 
 

@@ -86,7 +86,7 @@ def test_users_kernels_may_hang_as_often_as_they_like() -> None:
     for second in range(1000):
         assert next_action(progress, DeviceFault.SESSION, float(second), POWER).action is RecoveryAction.REAP
         progress = progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, "hangs", float(second)).end(
-            ActionOutcome.MENDED, "", second + 0.5
+            ActionOutcome.REPAIRED, "", second + 0.5
         )
     assert (progress.tried, progress.spent) == ((), ())
 
@@ -98,7 +98,7 @@ def test_a_budget_is_for_any_24_hours_and_is_not_given_back_by_success() -> None
         assert next_action(progress, DeviceFault.STUCK, now_s, POWER).action is RecoveryAction.REBOOT
         progress = (
             progress.begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "stuck", now_s)
-            .end(ActionOutcome.MENDED, "", now_s)
+            .end(ActionOutcome.REPAIRED, "", now_s)
             .settled()
         )
     refused = next_action(progress, DeviceFault.STUCK, 3 * 3600.0, POWER)
@@ -140,9 +140,9 @@ def test_a_power_cycle_waits_for_the_neighbours_and_is_skipped_without_a_switch(
 
 
 def test_what_is_not_the_phones_fault_burns_nothing_on_the_phone() -> None:
-    hub = RecoveryContext(no_power="", elsewhere="3 phones on hub 1-4 went together: it is the hub")
+    hub = RecoveryContext(no_power="", external_cause="3 phones on hub 1-4 went together: it is the hub")
     assert all(recovery_changed(fault, hub) == [] for fault in DeviceFault)
-    assert next_action(RecoveryProgress(), DeviceFault.MUTE, 0.0, hub).waits == hub.elsewhere
+    assert next_action(RecoveryProgress(), DeviceFault.MUTE, 0.0, hub).waits == hub.external_cause
 
 
 def test_harder_actions_count_whatever_they_were_tried_for() -> None:
@@ -156,21 +156,21 @@ def test_an_action_tells_how_long_it_took_and_what_came_of_it() -> None:
     progress = (
         RecoveryProgress()
         .begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "pid 7 survives SIGKILL", 10.0)
-        .end(ActionOutcome.MENDED, "", 52.5)
+        .end(ActionOutcome.REPAIRED, "", 52.5)
     )
     assert progress.under_way is None
     assert progress.last is not None
     assert (progress.last.taken.action, progress.last.outcome, progress.last.took_s) == (
         RecoveryAction.REBOOT,
-        ActionOutcome.MENDED,
+        ActionOutcome.REPAIRED,
         42.5,
     )
     assert progress.end(ActionOutcome.FAILED, "again", 60.0) == progress
 
 
 def test_every_fault_has_an_answer_and_every_action_says_whom_it_hurts() -> None:
-    mended = {fault for step in LADDER for fault in step.helps}
-    assert mended | {DeviceFault.ORDER} == set(DeviceFault)
+    repaired = {fault for step in LADDER for fault in step.helps}
+    assert repaired | {DeviceFault.ORDER} == set(DeviceFault)
     assert [step.action for step in LADDER] == list(RecoveryAction)
     hurts = [list(BlastRadius).index(step.radius) for step in LADDER if step.action is not RecoveryAction.QUARANTINE]
     assert hurts == sorted(hurts)
@@ -179,6 +179,8 @@ def test_every_fault_has_an_answer_and_every_action_says_whom_it_hurts() -> None
 def test_the_document_has_the_ladder() -> None:
     text = (Path(__file__).parents[3] / "docs" / "recovery.md").read_text()
     for step in LADDER:
-        mends = ", ".join(f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in step.helps.items())
+        repairs = ", ".join(
+            f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in step.helps.items()
+        )
         per_day = "as needed" if step.per_day is None else step.per_day
-        assert f"| `{step.action}` | {step.what} | {step.radius} | {per_day} | {mends} |" in text
+        assert f"| `{step.action}` | {step.what} | {step.radius} | {per_day} | {repairs} |" in text

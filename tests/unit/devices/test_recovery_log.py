@@ -50,7 +50,7 @@ class Desk:
 
     def stuck(self) -> None:
         self.on_event(m.SessionBroke("cut"))
-        self.on_event(m.PlainEvent.PHONE_BLAMED)
+        self.on_event(m.PlainEvent.PHONE_AT_FAULT)
         self.on_event(m.WorkFailed(self.life.state.generation, "pid 7 survives SIGKILL", fault=DeviceFault.STUCK))
 
     def told(self) -> list[tuple[str, object]]:
@@ -212,7 +212,7 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     await second.log.close()
     assert desk().log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
     (row,) = second.log.actions("S1")
-    assert (row.action, row.outcome, row.took_s) == ("quarantine", "mended", 7200.0)
+    assert (row.action, row.outcome, row.took_s) == ("quarantine", "repaired", 7200.0)
 
 
 async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable[[], Desk]) -> None:
@@ -244,7 +244,7 @@ async def test_a_quarantine_ends_its_row_though_the_phone_has_another_serial(
     second.log.recovery_changed("10.0.0.7:5555", "pixel", kept, replace(kept, quarantine=None))
     await second.log.close()
     (row,) = second.log.actions("10.0.0.7:5555")
-    assert (row.action, row.outcome, row.detail) == ("quarantine", "mended", "released")
+    assert (row.action, row.outcome, row.detail) == ("quarantine", "repaired", "released")
     assert second.store.recoveries.open_quarantines() == ()
 
 

@@ -144,7 +144,7 @@ async def test_a_candidate_names_the_phone_that_tries_it_and_a_promotion_those_t
     phones["one"].state = replace(ready, life=Life.CHECKING, bundle=new.hash)
     assert rollouts.state(new)["trying"][0]["waits"] == MEANING[Life.CHECKING]
     phones["one"].assigned = new.hash
-    rollouts.trial_failed(cast(Agent, phones["one"]), "its cable", blamed=False)
+    rollouts.trial_failed(cast(Agent, phones["one"]), "its cable", at_fault=False)
     held |= {"one": "bob"}
     phones["one"].state = ready
     rollouts.step()

@@ -32,7 +32,11 @@ class Lab:
             serial: cast(
                 Agent,
                 SimpleNamespace(
-                    serial=serial, name=f"phone-{serial}", place=parse_place(path), elsewhere="", state=LifecycleState()
+                    serial=serial,
+                    name=f"phone-{serial}",
+                    place=parse_place(path),
+                    external_cause="",
+                    state=LifecycleState(),
                 ),
             )
             for serial, path in PLACES.items()
@@ -67,8 +71,8 @@ def test_a_hub_is_told_once_and_its_phones_know(lab: Lab) -> None:
     (event,) = lab.told
     assert event[:2] == ("hub.lost", "1-4")
     assert event[2] == {"devices": ("phone-a", "phone-b"), "reason": "its hub 1-4 vanished with 2 phones"}
-    assert lab.agents["a"].elsewhere == lab.agents["b"].elsewhere == "its hub 1-4 vanished with 2 phones"
-    assert lab.agents["c"].elsewhere == ""
+    assert lab.agents["a"].external_cause == lab.agents["b"].external_cause == "its hub 1-4 vanished with 2 phones"
+    assert lab.agents["c"].external_cause == ""
     assert lab.faults.problems() == [
         "hub 1-4 vanished with 2 phones: phone-a, phone-b (look at its cable and its power)"
     ]
@@ -77,7 +81,7 @@ def test_a_hub_is_told_once_and_its_phones_know(lab: Lab) -> None:
 def test_a_hub_whose_phones_stay_listed_as_dead_is_blamed_too(lab: Lab) -> None:
     assert lab.listed("b", "c", "net:5555", dead=("a",)) == set()
     assert lab.listed("c", "net:5555", dead=("a", "b")) == {"a", "b"}
-    assert lab.agents["a"].elsewhere == "its hub 1-4 went silent with 2 phones"
+    assert lab.agents["a"].external_cause == "its hub 1-4 went silent with 2 phones"
     assert lab.listed("c", "net:5555", dead=("b",)) == set()  # one leaves adb's list meanwhile
     assert lab.listed("b", "c", "net:5555") == {"a", "b"}
     assert lab.kinds == [("hub.lost", "1-4"), ("hub.back", "1-4")]
@@ -96,7 +100,7 @@ def test_one_phone_back_acquits_the_hub(lab: Lab) -> None:
     assert lab.kinds == [("hub.lost", "1-4"), ("hub.back", "1-4")]
     assert lab.told[-1][2] == {"devices": ["phone-a"]}
     assert lab.faults.problems() == []
-    assert lab.agents["b"].elsewhere == ""
+    assert lab.agents["b"].external_cause == ""
 
 
 def test_losses_far_apart_are_two_losses(lab: Lab) -> None:
@@ -118,11 +122,11 @@ def test_everything_at_once_is_the_host_and_no_hub_beside_it(lab: Lab) -> None:
 
 def test_while_the_adb_server_is_gone_no_hub_is_blamed(lab: Lab) -> None:
     assert lab.listed(server_lost=True) == set(PLACES)
-    assert lab.agents["net:5555"].elsewhere == "the adb server went away"
+    assert lab.agents["net:5555"].external_cause == "the adb server went away"
     assert lab.kinds == []
     assert lab.faults.problems() == []
     assert lab.listed(*PLACES) == set(PLACES)
-    assert lab.agents["a"].elsewhere == ""
+    assert lab.agents["a"].external_cause == ""
 
 
 def test_phones_that_recovery_sent_away_do_not_count(lab: Lab) -> None:

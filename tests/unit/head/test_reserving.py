@@ -11,7 +11,7 @@ from farm.common.selector import Selector
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.model import LeasePolicy
 from farm.head.reports import UsageGrouping, summed
-from farm.head.reservations import ClockWatch, ReservationBook
+from farm.head.reservations import ClockWatch, ReservationRegistry
 from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
@@ -68,7 +68,7 @@ class Lab:
         return self.leasing.why([waiting.id])[waiting.id]
 
     def new_book(self):
-        return ReservationBook(
+        return ReservationRegistry(
             self.store.reservations, self.events, self.leasing.requests.reserve, self.clocks.monotonic, self.clocks.wall
         )
 
@@ -111,7 +111,7 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
     devices, events = FakeDevices(), EventLog(1)
     devices.add("a", "android")
     leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
-    book = ReservationBook(store.reservations, events, leasing.requests.reserve)
+    book = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
     now = datetime.now(UTC)
     await book.add("android", "ci", now, now + timedelta(seconds=0.3))
     leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)

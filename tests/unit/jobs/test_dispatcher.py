@@ -207,7 +207,7 @@ async def test_a_lease_that_is_taken_away_ends_the_attempt(farm, error, state):
 
 
 async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
-    gone = replace(phone("p1", Life.GONE), reason="not listed by adb", elsewhere="the adb server went away")
+    gone = replace(phone("p1", Life.GONE), reason="not listed by adb", external_cause="the adb server went away")
     job_id = await farm.one(max_attempts=2)
     for number in range(1, MOST_CRASHES + 1):
         device = (await farm.started()).attempt.device

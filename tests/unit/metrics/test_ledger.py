@@ -91,9 +91,9 @@ def test_a_fault_is_over_when_the_device_is_ready(told: Told) -> None:
 
 
 def test_recoveries_are_timed_by_action_and_outcome(told: Told) -> None:
-    told.log.publish("recovery.ended", "a", action="reap", outcome="mended", took_s=0.5)
-    told.log.publish("recovery.ended", "b", action="reap", outcome="mended", took_s=1.5)
-    assert told.ledger.recoveries["reap", "mended"].total == 2.0
+    told.log.publish("recovery.ended", "a", action="reap", outcome="repaired", took_s=0.5)
+    told.log.publish("recovery.ended", "b", action="reap", outcome="repaired", took_s=1.5)
+    assert told.ledger.recoveries["reap", "repaired"].total == 2.0
 
 
 def granted(told: Told, lease: str, **data: object) -> None:

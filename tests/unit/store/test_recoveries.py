@@ -34,11 +34,11 @@ KEPT = QuarantineRecord("S1", "screen cracked", "farm device release NAME", "ord
 async def test_what_was_taken_is_told_by_phone_and_time(store: Store) -> None:
     for record in (action_of(0), action_of(1), action_of(2, "S2")):
         await store.recoveries.begin(record)
-    await store.recoveries.end("r1", 41.5, "mended", "")
+    await store.recoveries.end("r1", 41.5, "repaired", "")
     assert [each.id for each in store.recoveries.since(NOW, "S1")] == ["r1"]
     assert [each.id for each in store.recoveries.since(NOW - timedelta(hours=1))] == ["r0", "r1", "r2"]
     (ended,) = store.recoveries.since(NOW, "S1")
-    assert (ended.outcome, ended.took_s) == ("mended", 41.5)
+    assert (ended.outcome, ended.took_s) == ("repaired", 41.5)
 
 
 async def test_what_was_under_way_when_the_daemon_ended_is_over_but_a_quarantine_is_not(store: Store) -> None:
@@ -88,7 +88,7 @@ async def test_hosts_may_have_phones_of_one_serial(store: Store) -> None:
     devices, recoveries, batteries = (
         table(store.database, "h1") for table in (DeviceTable, RecoveryTable, BatteryTable)
     )
-    await recoveries.end("r1", 2.0, "mended", "")
+    await recoveries.end("r1", 2.0, "repaired", "")
     await recoveries.remove_quarantine(serial)
     await recoveries.change_serial(serial, "S1")
     await batteries.change_serial(serial, "S1")

@@ -304,7 +304,7 @@ def test_what_no_builder_built_is_built_here_and_only_this_host_says_that_it_can
 def test_a_candidate_that_killed_builders_is_not_built_here(with_builders: Any) -> None:
     owner, _, builders = with_builders
     asked = owner.submit("a")
-    builders.send({"number": builders.message()[0]["number"], "blame": "it killed 3 builders"})
+    builders.send({"number": builders.message()[0]["number"], "error": "it killed 3 builders"})
     with pytest.raises(BuildError, match="it killed 3 builders"):
         asked.result(PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""What stock's builder makes is linked on this host, and what cannot be is told once, with what mends it."""
+"""What stock's builder makes is linked on this host, and what cannot be is told once, with what repairs it."""
 
 from __future__ import annotations
 
