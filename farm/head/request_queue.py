@@ -141,12 +141,15 @@ class RequestQueue:
             case RequestWithdrawn(request_id):
                 self.withdraw(request_id)
             case LeaseArmed(device):
-                self._armed(self._grants.pop(device))
+                self._armed(self._grants[device])
             case LeaseRefused(device, reason):
                 self._grants[device].cancelled = reason
                 self._end_stored(self._grants[device])
             case LeaseEnded(device, lease):
-                self.decide(self.allocator.lease_ended, device, lease)
+                if (pending_grant := self._grants.get(device)) is not None and pending_grant.lease.id == lease:
+                    self._undo(pending_grant)
+                else:
+                    self.decide(self.allocator.lease_ended, device, lease)
             case LeaseExtended(device, left_s):
                 self.decide(self.allocator.lease_extended, device, left_s)
             case LeaseRestored(lease):
@@ -369,10 +372,14 @@ class RequestQueue:
         if pending_grant.cancelled:
             self._end_stored(pending_grant)
         else:
+            pending_grant.entry = None
             self._send(LeaseGranted(pending_grant.pending.id, pending_grant.lease, pending_grant.granted_at))
 
     def _armed(self, pending_grant: PendingGrant) -> None:
-        del self._requests[pending_grant.pending.id]
+        if pending_grant.cancelled:  # since it was sent
+            self._send(LeaseUnwanted(pending_grant.lease.id, pending_grant.cancelled))
+            return
+        del self._grants[pending_grant.lease.device], self._requests[pending_grant.pending.id]
         if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
             self._send(YieldWanted(pending_grant.lease.device))
         if pending_grant.pending.granted is not None:
@@ -391,7 +398,10 @@ class RequestQueue:
             pending_grant.pause = self._loop.call_later(REFUSED_PAUSE_S, self._undo, pending_grant)
 
     def _cancel(self, pending_grant: PendingGrant, reason: str) -> None:
-        """The lease will not be armed: nothing is written if there is time, else its end is, right after it."""
+        """The lease will not be held: nothing is written if there is time, else its end is, right after it.
+
+        One that was sent already is given back by its host.
+        """
         if pending_grant.cancelled:
             return
         pending_grant.cancelled = reason

@@ -2,30 +2,37 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from pydantic import TypeAdapter
 
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.messages import (
+    AttemptEnded,
     DeviceChanged,
     LeaseArmed,
     LeaseEnded,
     LeaseGranted,
     LeaseRefused,
+    LeaseUnwanted,
     RequestAdded,
     RequestWithdrawn,
+    RunAttempt,
     SlotKept,
     SlotWanted,
     YieldWanted,
 )
 from farm.head.model import LeasePolicy
+from farm.head.queue.model import Outcome, StopAttempt
 from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Closed, DeviceView, Life
-from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
+from farm.model.job import Attempt, AttemptState, Job
+from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
 
 ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
@@ -134,3 +141,43 @@ async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     head.receive(LeaseEnded(lease.device, lease.id))
     head.receive(RequestAdded("2", LeaseRequest(Selector(), "bob", LeaseSource.JOB, priority=9, worker=True)))
     assert await head.next() == SlotWanted(lease.id)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_grant_that_is_undone_on_its_way_to_the_host_is_given_back_by_the_host(lost):
+    head = Head("a")
+    lease = await head.granted("1")
+    if lost:
+        head.receive(DeviceChanged(replace(ready("a"), life=Life.OFFLINE)))
+        head.receive(DeviceChanged(ready("a")))
+    else:
+        head.receive(RequestWithdrawn("1"))
+        head.receive(RequestAdded("2", ANY))
+    head.receive(LeaseArmed("a"))
+    unwanted = await head.next()
+    assert isinstance(unwanted, LeaseUnwanted)
+    assert unwanted.lease == lease.id
+    await asyncio.sleep(0)
+    assert head.sent.empty()  # the host still holds it
+    await head.keeper.end(lease.id, ended_at=datetime.now(UTC), reason=unwanted.reason, held_s=0.0)
+    head.receive(LeaseEnded("a", lease.id))
+    assert (await head.next()).request_id == ("1" if lost else "2")
+
+
+JOB = Job("j", "shell", "alice", {"command": "id"}, "android", datetime.now(UTC), avoid=frozenset({"x"}), after=("k",))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RequestAdded("1", replace(TUNE, selector=Selector.parse("android,gpu=mali"), only=frozenset({"a"}))),
+        LeaseGranted("1", Lease("l", "a", 7 << 32, ANY, 1.5), datetime.now(UTC)),
+        RunAttempt(JOB, Attempt("j.1", "j", 1, "a", "l", 7, datetime.now(UTC)), Lease("l", "a", 7, ANY, 1.5)),
+        AttemptEnded("j", Outcome(AttemptState.FAILED, {"code": "x"}, "a", result={"t": [1.5]}), datetime.now(UTC)),
+        StopAttempt("j", AttemptState.CANCELLED, {"code": "cancelled"}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_messages_travel_as_json(message):
+    adapter = TypeAdapter(type(message))
+    assert adapter.validate_json(adapter.dump_json(message)) == message
