@@ -90,12 +90,14 @@ class EventLog:
     Numbers grow over restarts too: a reader that asks a new daemon for events after an old one's gets all it has.
     """
 
-    def __init__(self, epoch: int = 0, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """`epoch` is the number of the daemon's start."""
+    def __init__(
+        self, epoch: int = 0, clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, after: int = 0
+    ) -> None:
+        """`epoch` is the number of the daemon's start; `after` that of the event before the first to be shown."""
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._listeners: list[Callable[[Event], None]] = []
-        self._numbered = self._published = epoch << EPOCH_SHIFT
+        self._numbered = self._published = after or epoch << EPOCH_SHIFT
         self._pending: deque[_Unpublished] = deque()  # behind the oldest outstanding draft
         self._publishing = False
 
@@ -115,6 +117,11 @@ class EventLog:
         self._pending.append(_Unpublished((event,), settled=True))
         self._publish_settled()
         return event
+
+    def show(self, event: Event) -> None:
+        """Publish an event that has its number, above all before, from another log."""
+        self._pending.append(_Unpublished((event,), settled=True))
+        self._publish_settled()
 
     @contextmanager
     def drafted(self, *events: EventDraft) -> Iterator[UncommittedEvents]:

@@ -127,7 +127,7 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         builders=parts.workers.builder_slots,
     )
     return (
-        FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.events, facts),
+        FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.history.shown, facts),
         DeviceOrderVerbs(fleet),
         ReadingsVerbs(fleet, phones.series),
         TunnelVerbs(fleet, phones.tunnels),
@@ -143,7 +143,7 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
         return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
-    streams = JobStreams(store, events, persistence.history, persistence.logs, scheduling.dispatcher.lives)
+    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.dispatcher.lives)
     jobs = JobVerbs(scheduling.dispatcher, store, streams, leasing, JobSteps(events), KINDS)
     leases = LeaseVerbs(
         parts.phones.fleet,

@@ -15,6 +15,7 @@ from farm.control.audit import AuditTrail
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.problems import Problems
 from farm.jobs.logs import AttemptLogs
+from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory
 from farm.store.retention import Retention
 from farm.store.store import Store
@@ -28,7 +29,8 @@ class Persistence:
 
     where: str | Path  # the database: a URL, or the file
     store: Store
-    events: EventLog
+    events: EventLog  # of this daemon, as they happen; readers get those of `history`
+    follower: EventFollower | None  # of a database on a server
     history: EventHistory
     logs: AttemptLogs
     retention: Retention
@@ -45,6 +47,8 @@ class Persistence:
             tasks["term of the database"] = self.store.term.lost()
         if self.store.server is not None:
             tasks["database server"] = self.store.server.run()
+        if self.follower is not None:
+            tasks["events of the database"] = self.follower.run()
         return tasks
 
 
@@ -60,7 +64,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     stack.callback(store.close)
     events = EventLog(store.epoch)
     events.subscribe(_log_event)
-    history = EventHistory(events, store.events)
+    follower = None if store.term is None else EventFollower(events, store.events)
+    history = EventHistory(events, store.events, follower)
     stack.push_async_callback(history.close)
     audit = AuditTrail(store.audit)
     stack.push_async_callback(audit.close)  # after the parts that may still write to it
@@ -74,7 +79,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
         store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=config.control.audit_days,
         remove_logs=logs.remove,
     )  # fmt: skip
-    return Persistence(where, store, events, history, logs, retention, audit)
+    return Persistence(where, store, events, follower, history, logs, retention, audit)
 
 
 def _log_event(event: Event) -> None:

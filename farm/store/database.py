@@ -40,6 +40,7 @@ from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import Event, UncommittedEvents
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
+from farm.store.event_numbers import MOST_OF_ONE_WRITE, NEXT
 from farm.store.schema import event, selector
 from farm.store.term import Term
 from farm.store.writer import StoreWriteError, Writer
@@ -55,6 +56,7 @@ P = ParamSpec("P")
 logger = logging.getLogger(__name__)
 
 EVENT, EVENT_COLUMNS = insert(event), tuple(event.c.keys())
+SERVER_EVENT, SERVER_COLUMNS = insert(event).values(seq=NEXT), tuple(name for name in EVENT_COLUMNS if name != "seq")
 SELECTOR = select(selector.c.id).where(selector.c.text == bindparam("of"))
 _running: set[asyncio.Task[Any]] = set()  # the event loop itself only has weak references
 
@@ -159,9 +161,8 @@ class Database:
             insert_events(connection, events)
             return value
 
-        return await self.writer.write(
-            with_events, last=last, drafts=events if isinstance(events, UncommittedEvents) else None
-        )
+        drafts = events if isinstance(events, UncommittedEvents) else None
+        return await self.writer.write(with_events, last=last, drafts=drafts, events=len(events))
 
     async def write_if(
         self, statement: Callable[[Connection], object], events: Sequence[Event] = (), *, last: bool = False
@@ -224,9 +225,13 @@ def in_parts(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def insert_events(connection: Connection, events: Iterable[Event]) -> None:
-    """Store events."""
-    if rows := [{name: getattr(each, name) for name in EVENT_COLUMNS} for each in events]:
-        connection.execute(EVENT, rows)
+    """Store events; on a server they get other numbers."""
+    on_file = connection.dialect.name == "sqlite"
+    columns = EVENT_COLUMNS if on_file else SERVER_COLUMNS
+    if rows := [{name: getattr(each, name) for name in columns} for each in events]:
+        if not on_file and len(rows) > MOST_OF_ONE_WRITE:
+            raise ValueError(f"{len(rows):,} events of one write: at most {MOST_OF_ONE_WRITE:,} get numbers")
+        connection.execute(EVENT if on_file else SERVER_EVENT, rows)
 
 
 def put(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:

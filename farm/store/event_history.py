@@ -1,4 +1,7 @@
-"""Stored events: the table, and the history that joins it with the event log in memory."""
+"""Stored events: the table, and the history that joins it with the event log in memory.
+
+On a server that log is `EventFollower.log`: the events of all daemons, as the table numbers them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, func, select
 
 from farm.common.events import Event, EventLog
 from farm.store.database import TableAccess, WriteRetrier, in_parts, run_to_completion
+from farm.store.event_numbers import horizon
 from farm.store.schema import event
 from farm.store.writer import StoreWriteError
+
+if TYPE_CHECKING:
+    from farm.store.event_follower import EventFollower
 
 BATCH_DELAY_S = 0.4  # events without a change of the store may be stored this late: a burst shares one commit
 MOST_WAITING = 20_000  # events that wait for a full disk; the oldest are dropped
@@ -36,6 +43,17 @@ class EventTable(TableAccess):
         if subject:
             wanted = wanted.where(event.c.subject == subject)
         return self._events(wanted)
+
+    def final(self, seq: int, limit: int) -> tuple[tuple[Event, ...], int]:
+        """On a server: events after `seq` before which none can come any more, oldest first, at most `limit`.
+
+        With the number below which all are final.
+        """
+        with self._database.reading() as connection:
+            end = horizon(connection)
+            wanted = select(event).where(event.c.seq > seq, event.c.seq < end).order_by(event.c.seq).limit(limit)
+            rows = connection.execute(wanted).mappings().all() if limit else ()
+        return tuple(Event(**row, drafted=True) for row in rows), end
 
     def about(self, subjects: Collection[str], seq: int, before: int, limit: int = 1000) -> tuple[Event, ...]:
         """Stored events about any of these subjects after `seq` and before `before`, oldest first, at most `limit`."""
@@ -77,8 +95,10 @@ class EventTable(TableAccess):
 class EventHistory:
     """All events of a farm, in order: from memory, or from the store when memory has forgotten them."""
 
-    def __init__(self, log: EventLog, table: EventTable) -> None:
-        self._log = log
+    def __init__(self, log: EventLog, table: EventTable, follower: EventFollower | None = None) -> None:
+        """`log`: of this daemon's events; `follower`: of a table on a server."""
+        self.shown = log if follower is None else follower.log  # what readers see, and the numbers they know
+        self._follower = follower
         self._table = table
         self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)
         self._some = asyncio.Event()
@@ -107,14 +127,14 @@ class EventHistory:
 
         The table is read for one reader after the other: threads that make events of rows hold up the loop.
         """
-        while since + 1 < (oldest := self._log.oldest):
+        while since + 1 < (oldest := self.shown.oldest):
             await self._store_before(oldest)
             async with self._reading:
                 kept = await self._table.in_thread(self._table.since, since, READ_AT_ONCE, subject)
             if older := [event for event in kept if event.seq < oldest]:
                 return older
             since = oldest - 1
-        return [event for event in self._log.since(since) if subject in ("", event.subject)]
+        return [event for event in self.shown.since(since) if subject in ("", event.subject)]
 
     async def past(self, subjects: Collection[str], since: int, before: int) -> AsyncGenerator[Event, None]:
         """Events about any of these subjects after `since` before `before`, the oldest in memory."""
@@ -144,9 +164,10 @@ class EventHistory:
             data = event.data
             return event.subject == subject or data.get("device") == subject or data.get("job") == subject
 
-        found = self._log.newest(wanted, limit)
+        await self._catch_up()
+        found = self.shown.newest(wanted, limit)
         if len(found) < limit:
-            oldest = self._log.oldest
+            oldest = self.shown.oldest
             await self._store_before(oldest)
             kept = await self._table.in_thread(self._table.newest, subject, oldest, limit)
             found += [event for event in kept if wanted(event)]
@@ -162,13 +183,15 @@ class EventHistory:
             subject: only events about this; empty: about anything.
             wait: go on with events as they happen; else end with the newest there is at the start.
         """
-        until = self._log.seq
+        if not wait:
+            await self._catch_up()
+        until = self.shown.seq
         published = asyncio.Event()
-        stop = self._log.subscribe(lambda _: published.set())
+        stop = self.shown.subscribe(lambda _: published.set())
         try:
             while True:
                 published.clear()
-                newest = self._log.seq
+                newest = self.shown.seq
                 some = await self.read(since, subject)
                 for event in some:
                     if not wait and event.seq > until:
@@ -189,9 +212,16 @@ class EventHistory:
             self._waiting.append(event)
             self._some.set()
 
+    async def _catch_up(self) -> None:
+        """On a server: show what has happened by now."""
+        if self._follower is not None:
+            with contextlib.suppress(StoreWriteError):
+                await self._store_waiting()
+            await self._follower.read()
+
     async def _store_before(self, oldest: int) -> None:
         """Store now what waits and is older than the oldest event in memory: a reader wants it from the table."""
-        if self._waiting and self._waiting[0].seq < oldest:
+        if self._follower is None and self._waiting and self._waiting[0].seq < oldest:
             with contextlib.suppress(StoreWriteError):  # a full disk: events that do not fit in memory either are lost
                 await self._store_waiting()
 
@@ -208,4 +238,6 @@ class EventHistory:
                 stored_to = batch[-1].seq
                 while self._waiting and self._waiting[0].seq <= stored_to:
                     self._waiting.popleft()
+                if self._follower is not None:
+                    self._follower.on_stored(stored_to)
             self._some.clear()

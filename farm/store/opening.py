@@ -26,6 +26,7 @@ from farm.common.files import publish
 from farm.common.install import pip_install
 from farm.store.columns import StoredValueError
 from farm.store.engine import DRIVER, is_damage, outage_of, server_engine, server_url, sqlite_engine, without_limits
+from farm.store.event_numbers import begin_numbers
 from farm.store.files import copy_before, newest_backup, read_starts, write_starts
 from farm.store.jobs import select_jobs
 from farm.store.leases import select_leases
@@ -482,6 +483,7 @@ def _begin_on_server(connection: Connection, name: str, held_until: int, seen: i
         with without_limits(connection):
             migrate(connection, version)
     epoch = next_epoch(connection, seen)
+    begin_numbers(connection)
     take_term(connection)
     return epoch, 0, 0.0
 

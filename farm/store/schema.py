@@ -64,7 +64,8 @@ def _host() -> Column[str]:
 
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
-# serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term).
+# serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term) and events
+# (see farm.store.event_numbers).
 meta = Table(
     "meta",
     metadata,

@@ -28,6 +28,7 @@ from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import UncommittedEvents
 from farm.common.histogram import QUICK_S, Histogram
 from farm.store.engine import ROOM_HINT, DatabaseOutage, FileGoneError, outage_of
+from farm.store.event_numbers import MOST_OF_ONE_WRITE
 from farm.store.reserve import ReserveFile
 from farm.store.schema import meta
 
@@ -53,6 +54,7 @@ class QueuedWrite(Generic[T]):
     statement: Callable[[Connection], T]
     last: bool
     done: Future[T]
+    events: int = 0
 
     def run(self, connection: Connection) -> tuple[Any, BaseException | None]:
         """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit.
@@ -107,7 +109,12 @@ class Writer:
         self._thread.start()
 
     async def write(
-        self, statement: Callable[[Connection], T], *, last: bool = False, drafts: UncommittedEvents | None = None
+        self,
+        statement: Callable[[Connection], T],
+        *,
+        last: bool = False,
+        drafts: UncommittedEvents | None = None,
+        events: int = 0,
     ) -> T:
         """Run `statement` in the next commit; returns its value once that commit is durable.
 
@@ -118,13 +125,14 @@ class Writer:
             statement: what to do with the connection; it may be run a second time after a failure.
             last: an end, which the reserve pays for when the disk is full.
             drafts: events of this write, which are settled in every case.
+            events: how many events it stores: a commit has numbers for so many.
 
         Raises:
             FarmError: a constraint of the schema refused it; the others of the commit are not affected.
             StoreWriteError: nothing can be written (disk full, file gone).
         """
         done: Future[T] = Future()
-        self._work.put(QueuedWrite(statement, last, done))
+        self._work.put(QueuedWrite(statement, last, done, events))
         try:
             return await _outcome(done)
         finally:
@@ -179,10 +187,11 @@ class Writer:
     def _gather(self, first: QueuedWrite[Any] | None) -> tuple[list[QueuedWrite[Any]], bool]:
         """What is queued now, up to one commit's worth, and whether more may come."""
         batch: list[QueuedWrite[Any]] = []
-        work = first
+        work, events = first, 0
         while work is not None:
             batch.append(work)
-            if len(batch) == MOST_IN_ONE_COMMIT:
+            events += work.events
+            if len(batch) == MOST_IN_ONE_COMMIT or events >= MOST_OF_ONE_WRITE:
                 return batch, True
             try:
                 work = self._work.get_nowait()

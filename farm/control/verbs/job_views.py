@@ -27,12 +27,10 @@ ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
 class JobStreams:
     """Streams over the farm's history and the attempts' logs."""
 
-    def __init__(
-        self, store: Store, events: EventLog, history: EventHistory, logs: AttemptLogs, lives: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, store: Store, history: EventHistory, logs: AttemptLogs, lives: Callable[[str], bool]) -> None:
         """`lives`: whether a job has not ended, or its end is still being published."""
         self._store = store
-        self._events = events
+        self._events = history.shown
         self._history = history
         self._logs = logs
         self._lives = lives

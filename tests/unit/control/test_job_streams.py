@@ -35,7 +35,7 @@ class Farm:
         self.log = EventLog(self.store.epoch)
         self.history = EventHistory(self.log, self.store.events)
         self.logs = AttemptLogs(path / "logs")
-        self.streams = JobStreams(self.store, self.log, self.history, self.logs, lambda _: False)
+        self.streams = JobStreams(self.store, self.history, self.logs, lambda _: False)
         self.asked = []
         since = self.store.events.since
         monkeypatch.setattr(self.store.events, "since", lambda *asked: self.asked.append(asked) or since(*asked))

@@ -1,0 +1,48 @@
+"""Numbers of events in a database on a server, where several daemons write at a time.
+
+A number taken from a sequence may be committed after a higher one: whoever reads on from the highest loses it. Here an
+event's number is made of its transaction's number x: `start + (x << SHIFT) + n`. Numbers below those of the oldest
+transaction that is still open are final, so a reader stops there: every writing transaction on the server, of other
+databases too, holds readers up while it is open.
+
+`start` stands in `meta` as `events`. It makes the numbers go on above those that are there, also in a database that was
+restored on another server. At a thousand transactions and savepoints a second 53 bits, which JSON readers keep, last
+for 34 years.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Connection, func, literal_column, select
+from sqlalchemy import text as sql
+
+from farm.store.schema import event
+
+SHIFT = 13
+MOST_OF_ONE_WRITE = 1 << SHIFT - 1  # a commit takes no further write once it has as many: it has at most twice that
+
+_START = "(SELECT value FROM meta WHERE name = 'events')"
+_FIRST = literal_column(f"({_START} + (pg_current_xact_id()::text::bigint << {SHIFT}))", BigInteger)
+_there = event.alias("there")
+# In an INSERT: the number of the row.
+NEXT = (
+    select(func.coalesce(func.max(_there.c.seq) + 1, _FIRST))
+    .where(_there.c.seq.between(_FIRST, _FIRST + ((1 << SHIFT) - 1)))
+    .scalar_subquery()
+)
+_HORIZON = sql(f"SELECT {_START} + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << {SHIFT})")
+# Transactions from the snapshot's upper end on have not begun: only what was restored has higher numbers.
+_BEGIN = sql(
+    "INSERT INTO meta (name, value) SELECT 'events', "
+    "coalesce(max(seq), 0) + 1 - (pg_snapshot_xmax(pg_current_snapshot())::text::bigint << :shift) FROM event "
+    "ON CONFLICT (name) DO UPDATE SET value = greatest(meta.value, excluded.value)"
+)
+
+
+def begin_numbers(connection: Connection) -> None:
+    """Let the numbers of events from now on be above all that are there."""
+    connection.execute(_BEGIN, {"shift": SHIFT})
+
+
+def horizon(connection: Connection) -> int:
+    """All events that are not committed yet will have this number or a higher one."""
+    return int(connection.execute(_HORIZON).scalar_one())

@@ -1,0 +1,249 @@
+"""Events on a server: several daemons write them at a time; whoever follows them sees all, once, in one order."""
+
+import asyncio
+import random
+import threading
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from farm.common.events import Event, EventLog
+from farm.store.database import Database, insert_events
+from farm.store.engine import server_engine
+from farm.store.event_follower import EventFollower
+from farm.store.event_history import EventHistory, EventTable
+from farm.store.event_numbers import MOST_OF_ONE_WRITE, SHIFT, begin_numbers
+from farm.store.store import Store
+from farm.store.writer import Writer
+from tests.support.waiting import until
+from tests.unit.store.values import job
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+WRITERS, COMMITS, FOLLOWERS = 8, 60, 2
+
+
+def event(subject, kind="device.ready"):
+    return Event(0, NOW, kind, subject)
+
+
+@pytest.fixture
+def store(new_database):
+    opened = Store.open(new_database())
+    yield opened
+    opened.close()
+
+
+def url_of(store):
+    return store.database.engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def other(store):
+    """Another daemon's way to the database."""
+    engine = server_engine(url_of(store))
+    database = Database(engine, Writer(engine))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def log(store):
+    return EventLog(store.epoch)
+
+
+@pytest.fixture
+def history(store, log):
+    return EventHistory(log, store.events, EventFollower(log, store.events))
+
+
+async def read(history, since=0, **options):
+    async with aclosing(history.follow(since, wait=False, **options)) as found:
+        return [event async for event in found]
+
+
+async def test_an_event_that_is_committed_after_a_later_one_is_not_lost(store, other, history):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def late(connection):
+        insert_events(connection, [event("late")])
+        begun.set()
+        go_on.wait()
+
+    writing = asyncio.ensure_future(store.database.write(late))
+    await until(begun.is_set)
+    await EventTable(other).add([event("early")])
+    assert [each.subject for each in store.events.since(0)] == ["early"]
+    seen = await read_final(history)
+    go_on.set()
+    await writing
+    seen += await read_final(history, seen[-1].seq if seen else 0)
+    assert [each.subject for each in seen] == ["late", "early"]
+    assert [each.subject for each in await read(history)] == ["late", "early"]
+
+
+async def read_final(history, since=0):
+    await history._follower.read()
+    return history.shown.since(since)
+
+
+async def test_readers_see_events_of_all_daemons_and_what_is_not_stored(store, other, log, history):
+    seen = []
+
+    async def follow():
+        async with aclosing(history.follow(0)) as found:
+            async for each in found:
+                seen.append(each)
+
+    tasks = [asyncio.create_task(each) for each in (history.run(), history._follower.run(), follow())]
+    with log.drafted(("job.submitted", "j1", {"user": "ann"})) as drafts:
+        await store.jobs.add((job(),), events=drafts)
+    log.publish("job.progress", "j1", step="compile")
+    await until(lambda: len(seen) == 2)
+    await EventTable(other).add([event("theirs")])
+    await until(lambda: len(seen) == 3)
+    log.publish("device.gone", "ours")
+    await until(lambda: len(seen) == 4)
+    for task in tasks:
+        task.cancel()
+    assert [each.kind for each in seen] == ["job.submitted", "job.progress", "device.ready", "device.gone"]
+    numbers = [each.seq for each in seen]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] < 1 << 53
+    again = EventLog(store.epoch)
+    newer = EventHistory(again, store.events, EventFollower(again, store.events))
+    assert await read(newer) == [each for each in seen if each.kind != "job.progress"]
+    assert await read(newer, numbers[1]) == seen[2:]
+    assert await read(newer, numbers[0], subject="theirs") == [seen[2]]
+    assert [each.kind for each in await newer.newest("ours", 5)] == ["device.gone"]
+
+
+async def test_a_reader_that_does_not_wait_gets_what_has_happened_by_now(log, history):
+    log.publish("device.identifying", "a")
+    log.publish("device.pushing", "a")
+    await history._follower.read()
+    assert history.shown.since(0) == []  # progress waits for what is to be stored before it
+    assert [each.kind for each in await read(history)] == ["device.identifying", "device.pushing"]
+    log.publish("device.gone", "a")
+    assert [each.kind for each in await history.newest("a", 1)] == ["device.gone"]
+
+
+async def test_a_commit_has_numbers_for_all_its_events(store, history):
+    """Nine submits of a thousand jobs may wait for one commit: its numbers must not run into another's."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_connection):
+        begun.set()
+        go_on.wait()
+
+    holding = asyncio.ensure_future(store.database.write(hold))
+    await until(begun.is_set)
+    commits = sum(store.database.writer.commits.counts)
+    adding = [asyncio.ensure_future(store.events.add([event("a")] * 1000)) for _ in range(12)]
+    await until(lambda: store.database.writer._work.qsize() == len(adding))
+    go_on.set()
+    await asyncio.gather(holding, *adding)
+    commits = sum(store.database.writer.commits.counts) - commits - 1
+    numbers = [each.seq for each in await read(history)]
+    with store.database.reading() as connection:
+        start = connection.execute(text("SELECT value FROM meta WHERE name = 'events'")).scalar_one()
+    assert (len(numbers), len(set(numbers))) == (12_000, 12_000)
+    assert len({number - start >> SHIFT for number in numbers}) == commits > 1
+    with pytest.raises(ValueError, match="events of one write"):
+        await store.events.add([event("a")] * (MOST_OF_ONE_WRITE + 1))
+
+
+async def test_numbers_go_on_above_those_of_a_restored_database(new_database):
+    url = new_database()
+    store = Store.open(url)
+    await store.events.add([event("before")])
+    with store.database.engine.begin() as connection:  # on the server that it comes from there were more transactions
+        connection.execute(text("UPDATE event SET seq = seq + (1000000::bigint << 13)"))
+    (before,) = store.events.since(0)
+    store.close()
+    store = Store.open(url)
+    follower = EventFollower(EventLog(store.epoch), store.events)
+    await store.events.add([event("after")])
+    await follower.read()
+    assert [each.subject for each in follower.log.since(before.seq)] == ["after"]
+    store.close()
+
+
+async def test_the_start_of_the_numbers_stays_while_others_write(store, other):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def start_of():
+        with other.reading() as connection:
+            return connection.execute(text("SELECT value FROM meta WHERE name = 'events'")).scalar_one()
+
+    def open_late(connection):
+        connection.execute(text("SELECT pg_current_xact_id()"))
+        begun.set()
+        go_on.wait()
+        begin_numbers(connection)
+
+    before = start_of()
+    opening = asyncio.ensure_future(store.database.write(open_late))
+    await until(begun.is_set)
+    await EventTable(other).add([event("a")] * 100)
+    go_on.set()
+    await opening
+    assert start_of() == before
+
+
+def write_some(url, number):
+    """One of the writers: commits of one to three events."""
+    chance = random.Random(number)
+    engine = server_engine(url)
+    database = Database(engine, Writer(engine))
+
+    async def write():
+        table = EventTable(database)
+        for commit in range(COMMITS):
+            await table.add([event(f"{number} {commit} {n}") for n in range(chance.randint(1, 3))])
+
+    try:
+        asyncio.run(write())
+    finally:
+        database.close()
+
+
+def follow_some(url, number, over, seen):
+    """One of the followers: now and then it loses its connections and goes on after the last event that it has."""
+    chance = random.Random(-number)
+    since = 0
+    while True:
+        engine = server_engine(url)
+        table = EventTable(Database(engine, Writer(engine)))
+        try:
+            for _ in range(chance.randint(1, 20)):
+                written = over.is_set()
+                events, horizon = table.final(since, chance.randint(1, 50))
+                seen += events
+                since = events[-1].seq if events else since
+                if written and not events and horizon > max((each.seq for each in table.since(since)), default=0):
+                    return
+        finally:
+            table._database.close()
+
+
+def test_eight_writers_and_followers_that_reconnect(store):
+    url, over = url_of(store), threading.Event()
+    writers = [threading.Thread(target=write_some, args=(url, number)) for number in range(WRITERS)]
+    seen = [[] for _ in range(FOLLOWERS)]
+    followers = [
+        threading.Thread(target=follow_some, args=(url, number, over, seen[number])) for number in range(FOLLOWERS)
+    ]
+    for thread in (*writers, *followers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    over.set()
+    for thread in followers:
+        thread.join()
+    stored = store.events.since(0, limit=100_000)
+    assert len({each.subject.split()[0] for each in stored}) == WRITERS
+    assert len({each.subject.rpartition(" ")[0] for each in stored}) == WRITERS * COMMITS
+    for events in seen:
+        assert events == list(stored)
