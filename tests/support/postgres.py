@@ -226,13 +226,16 @@ def emptied(url: str) -> str:
     """The same database without what a test left in it."""
     import psycopg
 
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+    with psycopg.connect(url.replace("+psycopg", ""), options="-c default_transaction_read_only=off") as connection:
+        name = connection.info.dbname
+        for change in ("RESET ALL", "CONNECTION LIMIT -1", "OWNER TO CURRENT_USER"):
+            connection.execute(f"ALTER DATABASE {name} {change}")
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
+        connection.execute("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
     return url
 
 
