@@ -53,6 +53,7 @@ class LeaseArmed:
     """The device is held under the granted lease."""
 
     device: str
+    lease: str  # id
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class LeaseRefused:
     """The device cannot be had under the granted lease, which ends; its request waits on."""
 
     device: str
+    lease: str  # id
     reason: str
 
 

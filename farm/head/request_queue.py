@@ -140,13 +140,15 @@ class RequestQueue:
                 self._add(PendingRequest(request_id, request, self._clock()))
             case RequestWithdrawn(request_id):
                 self.withdraw(request_id)
-            case LeaseArmed(device):
-                self._armed(self._grants[device])
-            case LeaseRefused(device, reason):
-                self._grants[device].cancelled = reason
-                self._end_stored(self._grants[device])
+            case LeaseArmed(device, lease):
+                if (pending_grant := self._grant_of(device, lease)) is not None:
+                    self._armed(pending_grant)
+            case LeaseRefused(device, lease, reason):
+                if (pending_grant := self._grant_of(device, lease)) is not None:
+                    pending_grant.cancelled = reason
+                    self._end_stored(pending_grant)
             case LeaseEnded(device, lease):
-                if (pending_grant := self._grants.get(device)) is not None and pending_grant.lease.id == lease:
+                if (pending_grant := self._grant_of(device, lease)) is not None:
                     self._undo(pending_grant)
                 else:
                     self.decide(self.allocator.lease_ended, device, lease)
@@ -321,6 +323,11 @@ class RequestQueue:
         return max(0.0, self._clock() - wanted_s)
 
     # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _grant_of(self, device: str, lease: str) -> PendingGrant | None:
+        """The grant of that lease, unless it was armed, undone or another head's."""
+        pending_grant = self._grants.get(device)
+        return pending_grant if pending_grant is not None and pending_grant.lease.id == lease else None
 
     def _device_changed(self, view: DeviceState) -> None:
         self.decide(self.allocator.device_changed, view)

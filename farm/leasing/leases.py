@@ -378,10 +378,11 @@ class Leasing:
     def _arm(self, request_id: str, lease: Lease, granted_at: datetime) -> None:
         """Hold the device under a new lease, and pass it to who asked."""
         if (other := self.active.by_device.get(lease.device)) is not None:
-            self.requests.receive(LeaseRefused(lease.device, f"{lease.device} is held under {other.lease.id}"))
+            reason = f"{lease.device} is held under {other.lease.id}"
+            self.requests.receive(LeaseRefused(lease.device, lease.id, reason))
             return
         self.active.deliver(lease, granted_at)
-        self.requests.receive(LeaseArmed(lease.device))
+        self.requests.receive(LeaseArmed(lease.device, lease.id))
         if (granted := self._asked.pop(request_id, None)) is not None:  # else a job asked for it, at the head
             granted(lease)
 

@@ -84,7 +84,7 @@ async def test_a_grant_is_stored_before_it_is_sent_and_held_once_it_is_armed():
     head.keeper.gate.set()
     lease = (await head.next()).lease
     assert [row.id for row in head.keeper.open()] == [lease.id]
-    head.receive(LeaseArmed("a"))
+    head.receive(LeaseArmed("a", lease.id))
     head.receive(RequestAdded("2", ANY))
     assert [each.id for each in head.requests.waiting()] == ["2"]
     head.receive(LeaseEnded("a", lease.id))
@@ -96,11 +96,22 @@ async def test_a_grant_is_stored_before_it_is_sent_and_held_once_it_is_armed():
 async def test_a_refused_lease_ends_and_its_request_waits_on():
     head = Head("a")
     lease = await head.granted("1")
-    head.receive(LeaseRefused("a", "a is held"))
+    head.receive(LeaseRefused("a", lease.id, "a is held"))
     again = await head.next()
     assert again.request_id == "1"
     assert again.lease.fence > lease.fence
     assert head.keeper.rows[lease.id].reason == "a is held"
+
+
+async def test_an_answer_about_another_lease_changes_nothing():
+    head = Head("a")
+    lease = await head.granted("1")
+    head.receive(LeaseArmed("a", "of another head"))
+    head.receive(LeaseRefused("b", lease.id, "it is no phone of this host"))
+    head.receive(LeaseArmed("a", lease.id))
+    head.receive(LeaseArmed("a", lease.id))
+    assert [row.id for row in head.keeper.open()] == [lease.id]
+    assert head.sent.empty()
 
 
 async def test_a_request_that_was_withdrawn_gets_nothing():
@@ -118,8 +129,8 @@ async def test_the_host_learns_that_a_tuning_should_yield_though_it_was_asked_be
     head = Head("a")
     hot = {LeaseClass.TUNE: Closed("it is warm")}
     if armed:
-        await head.granted("1", TUNE)
-        head.receive(LeaseArmed("a"))
+        lease = await head.granted("1", TUNE)
+        head.receive(LeaseArmed("a", lease.id))
         head.receive(DeviceChanged(ready("a", closed=hot)))
         assert await head.next() == YieldWanted("a")
         return
@@ -128,15 +139,15 @@ async def test_the_host_learns_that_a_tuning_should_yield_though_it_was_asked_be
     head.receive(DeviceChanged(ready("a", closed=hot)))
     assert await head.next() == YieldWanted("a")  # the host has no lease there yet: it is sent again
     head.keeper.gate.set()
-    assert isinstance(await head.next(), LeaseGranted)
-    head.receive(LeaseArmed("a"))
+    lease = (await head.next()).lease
+    head.receive(LeaseArmed("a", lease.id))
     assert await head.next() == YieldWanted("a")
 
 
 async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     head = Head("a", "b", workers=1, min_slice_s=0.0)
     lease = await head.granted("1", TUNE)
-    head.receive(LeaseArmed(lease.device))
+    head.receive(LeaseArmed(lease.device, lease.id))
     head.receive(SlotKept(lease.device, lease.id))
     head.receive(LeaseEnded(lease.device, lease.id))
     head.receive(RequestAdded("2", LeaseRequest(Selector(), "bob", LeaseSource.JOB, priority=9, worker=True)))
@@ -153,7 +164,7 @@ async def test_a_grant_that_is_undone_on_its_way_to_the_host_is_given_back_by_th
     else:
         head.receive(RequestWithdrawn("1"))
         head.receive(RequestAdded("2", ANY))
-    head.receive(LeaseArmed("a"))
+    head.receive(LeaseArmed("a", lease.id))
     unwanted = await head.next()
     assert isinstance(unwanted, LeaseUnwanted)
     assert unwanted.lease == lease.id
