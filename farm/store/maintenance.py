@@ -136,7 +136,7 @@ def check_database(where: Path | str) -> StoreCheckReport:
             return check(server.reading)
         finally:
             server.close()
-    engine = sqlite_engine(_there(where))
+    engine = sqlite_engine(there(where))
     try:
         with engine.connect() as connection:
             version = version_of(connection, where)
@@ -160,7 +160,7 @@ def back_up(where: Path | str, to: Path | None) -> Path:
     """
     if isinstance(where, str):
         raise UserError("farm does not copy databases on a server", hint=DUMP_HINT)
-    to = to or backup_name(_there(where))
+    to = to or backup_name(there(where))
     copy_database(where, to)
     return to
 
@@ -170,7 +170,7 @@ def prune_database(
 ) -> Pruned:
     """Remove what is older than the configuration keeps."""
     if isinstance(where, Path):
-        _there(where)
+        there(where)
     store = Store.open(where)
 
     async def prune() -> Pruned:
@@ -183,7 +183,12 @@ def prune_database(
         store.close()
 
 
-def _there(path: Path) -> Path:
+def there(path: Path) -> Path:
+    """The path of a SQLite database.
+
+    Raises:
+        UserError: there is none.
+    """
     if not path.exists():
         raise UserError(
             f"there is no {path}", Code.NO_DATABASE, hint="farm serve makes it; --state-dir names another folder"

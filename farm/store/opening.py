@@ -25,6 +25,7 @@ from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
 from farm.common.install import pip_install
 from farm.store.columns import StoredValueError
+from farm.store.database import insert_new
 from farm.store.engine import DRIVER, is_damage, outage_of, server_engine, server_url, sqlite_engine, without_limits
 from farm.store.event_numbers import begin_numbers
 from farm.store.files import copy_before, newest_backup, read_starts, write_starts
@@ -35,6 +36,7 @@ from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, dev
 from farm.store.server_facts import read_facts
 from farm.store.server_rules import CHECK, GUIDE, STANDBY, findings_of
 from farm.store.term import Term, rest_of_term, take_term
+from farm.store.writer import NUMBER
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
@@ -482,6 +484,7 @@ def _begin_on_server(connection: Connection, name: str, held_until: int, seen: i
         logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
         with without_limits(connection):
             migrate(connection, version)
+    insert_new(connection, meta, {"name": NUMBER, "value": 0})
     epoch = next_epoch(connection, seen)
     begin_numbers(connection)
     take_term(connection)

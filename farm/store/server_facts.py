@@ -16,6 +16,7 @@ from farm.common.errors import FarmError
 from farm.store.database import Database
 from farm.store.server_rules import CHECK, ServerFacts, findings_of, problems_in
 
+TRIPS = 5  # the shortest counts: others were held up
 LOOK_EVERY_S = 60.0  # two small selects
 logger = logging.getLogger(__name__)
 
@@ -51,19 +52,25 @@ FROM pg_database d, pg_roles r, mine, used WHERE d.datname = current_database() 
 
 
 def read_facts(connection: Connection) -> ServerFacts:
-    """Look at the server of a connection. Blocking: two round trips."""
+    """Look at the server of a connection. Blocking: a few round trips."""
     row = dict(connection.execute(_FACTS).mappings().one())
-    began_s = time.time()
-    clock_s = float(connection.execute(_NOW).scalar_one())
-    round_trip_s = max(0.0, time.time() - began_s)
+    round_trip_s, offset_s = min(_clock(connection) for _ in range(TRIPS))
     driver: Any = connection.connection.dbapi_connection
     return ServerFacts(
         **{name: value for name, value in row.items() if name != "backend"},
         # A pooler names its own process when a client connects.
         pooled=row["backend"] != driver.info.backend_pid,
         round_trip_s=round_trip_s,
-        offset_s=clock_s - (began_s + round_trip_s / 2),
+        offset_s=offset_s,
     )
+
+
+def _clock(connection: Connection) -> tuple[float, float]:
+    """The length of a round trip, and what the server's clock is ahead of this host's; seconds."""
+    began_s, began = time.time(), time.monotonic()
+    clock_s = float(connection.execute(_NOW).scalar_one())
+    trip_s = time.monotonic() - began
+    return trip_s, clock_s - (began_s + trip_s / 2)
 
 
 class ServerWatch:

@@ -66,7 +66,7 @@ class Store:
         """
         if isinstance(where, str):
             opened = open_server(where, state)
-            return cls(opened, Writer(opened.writing), None, host)
+            return cls(opened, Writer(opened.writing, epoch=opened.epoch), None, host)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)

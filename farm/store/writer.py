@@ -2,6 +2,10 @@
 
 When the database cannot be written (disk full, file gone, server away) the writer reports it once, lets the reserve
 pay for the ends of work under way, refuses everything else at once, and tries by itself until it works again.
+
+A commit whose answer a server's connection lost may have happened. Each transaction writes its number as the last
+thing, so that the callers of such a commit can be answered once the server is back: the row of the number is locked
+until that transaction has ended, and shows whether it was committed.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, update
+from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.common.errors import Code, FarmError, HostError
@@ -38,7 +43,13 @@ T = TypeVar("T")
 
 MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
 ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
+NUMBER = "written"  # in `meta`: of the latest transaction on a server
+_MARK = update(meta).where(meta.c.name == NUMBER)
+_MARKED = select(meta.c.value).where(meta.c.name == NUMBER).with_for_update()
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
+
+
+Outcomes = list[tuple[Any, BaseException | None]]
 
 
 class StoreWriteError(HostError):
@@ -56,14 +67,22 @@ class QueuedWrite(Generic[T]):
     done: Future[T]
     events: int = 0
 
-    def run(self, connection: Connection) -> tuple[Any, BaseException | None]:
+    def run(
+        self, connection: Connection, before_commit: Callable[[Outcomes], None] = lambda _: None
+    ) -> tuple[Any, BaseException | None]:
         """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit.
 
-        Alone it is the whole transaction: a savepoint costs two statements more.
+        Alone it is the whole transaction: a savepoint costs two statements more. Then `before_commit` is called at the
+        end of it.
         """
         try:
-            with connection.begin_nested() if connection.in_transaction() else connection.begin():
-                return self.statement(connection), None
+            if connection.in_transaction():
+                with connection.begin_nested():
+                    return self.statement(connection), None
+            with connection.begin():
+                outcome = self.statement(connection), None
+                before_commit([outcome])
+            return outcome
         except (IntegrityError, DataError) as error:  # DataError: a value that is too large or of an unknown form
             return None, FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
         except Exception as error:
@@ -79,16 +98,28 @@ class QueuedWrite(Generic[T]):
             self.done.set_exception(error)
 
 
+@dataclass(frozen=True, slots=True)
+class UncertainCommit:
+    """A transaction whose commit was begun and not confirmed."""
+
+    number: int
+    works: Sequence[QueuedWrite[Any]]
+    outcomes: Outcomes
+
+
 class Writer:
     """The writer thread of one engine, which it owns."""
 
-    def __init__(self, engine: Engine, *, file: Path | None = None, reserve: ReserveFile | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, file: Path | None = None, reserve: ReserveFile | None = None, epoch: int = 0
+    ) -> None:
         """Begin to write.
 
         Args:
             engine: connections that may write.
             file: the database's file, which must stay what it is; None on a server.
             reserve: space for the last writes, made now.
+            epoch: the number of the start on a server, where transactions are numbered; 0: they are not.
         """
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
@@ -98,6 +129,8 @@ class Writer:
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[bool], None]]] = []
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
+        self._number = epoch << 32
+        self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[QueuedWrite[Any] | None] = queue.SimpleQueue()
         try:
@@ -180,6 +213,10 @@ class Writer:
                 self._commit(batch)
                 self._began_s = None
             if not more:
+                if self._uncertain:
+                    self._probe()
+                if self._uncertain:
+                    self._answer_uncertain(committed=False)
                 return
             if self._outage and time.monotonic() >= self._next_probe_s:
                 self._probe()
@@ -205,6 +242,10 @@ class Writer:
         if self._outage:
             wanted = self._refuse_all_but_last(wanted)
         try:
+            if self._uncertain:
+                for work in wanted:
+                    work.answer(None, self._refusal())
+                return
             if wanted and self._transaction(wanted):
                 return
             if any(work.last for work in wanted) and self._reserve is not None and self._reserve.release():
@@ -225,23 +266,47 @@ class Writer:
         return [work for work in works if work.last]
 
     def _transaction(self, wanted: Sequence[QueuedWrite[Any]]) -> bool:
-        """Commit these and answer them; False: the database cannot be written, no caller was answered."""
+        """Commit these and answer them, now or when it is known; False: nothing is written, no caller was answered."""
+        committing: Outcomes = []  # once only the commit is left
         try:
             begun_s = time.monotonic()
             self._check_files()
-            several = len(wanted) > 1
-            with self._engine.connect() as connection, connection.begin() if several else contextlib.nullcontext():
-                outcomes = [work.run(connection) for work in wanted]
+            with self._engine.connect() as connection:
+                mark = partial(self._mark, connection, committing)
+                if len(wanted) == 1:
+                    outcomes = [wanted[0].run(connection, mark)]
+                else:
+                    with connection.begin():
+                        outcomes = [work.run(connection) for work in wanted]
+                        mark(outcomes)
             self.commits.observe(time.monotonic() - begun_s)
         except Exception as error:
             outage = outage_of(error)
             if outage is None:
                 raise
+            if not committing:
+                self._report_outage(outage)
+                return False
+            self._uncertain = UncertainCommit(self._number, wanted, committing)
             self._report_outage(outage)
-            return False
+            return True
         for work, outcome in zip(wanted, outcomes, strict=True):
             work.answer(*outcome)
         return True
+
+    def _mark(self, connection: Connection, committing: Outcomes, outcomes: Outcomes) -> None:
+        """On a server: number the transaction, of which only the commit is left."""
+        if self._number:
+            self._number += 1
+            connection.execute(_MARK.values(value=self._number))
+            committing += outcomes
+
+    def _answer_uncertain(self, *, committed: bool) -> None:
+        """Answer the callers of an unconfirmed commit."""
+        assert self._uncertain is not None
+        for work, outcome in zip(self._uncertain.works, self._uncertain.outcomes, strict=True):
+            work.answer(*outcome if committed else (None, self._refusal()))
+        self._uncertain = None
 
     def _check_files(self) -> None:
         """Look before each commit: on Linux a removed file can be written for ever, and all of it is lost.
@@ -281,6 +346,9 @@ class Writer:
             self._check_room()
             with self._engine.begin() as connection:
                 connection.execute(update(meta).where(meta.c.name == "serving").values(value=meta.c.value))
+                written = connection.execute(_MARKED).scalar_one_or_none() if self._uncertain else None
+            if self._uncertain:
+                self._answer_uncertain(committed=written == self._uncertain.number)
         except Exception:  # in every case the thread lives on: all callers would wait for ever
             self._next_probe_s = time.monotonic() + PROBE_S
             logger.debug("the database can still not be written", exc_info=True)

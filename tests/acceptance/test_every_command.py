@@ -126,6 +126,7 @@ reservation add --on soc=sm8650 --user ann --for nonsense
 reservation remove absent
 run absent.onnx --on android
 shell --on soc=absent -- true
+lab init --url postgresql://farm@127.0.0.1:1/farm
 store backup /absent/farm.sqlite
 submit absent.toml
 toolchain add absent --python /absent/python

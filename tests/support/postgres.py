@@ -28,7 +28,7 @@ _COUNT = count(1)
 
 def missing() -> str:
     """Why there is no server here; empty when there is."""
-    if _programs() is None:
+    if programs() is None:
         return missing_packages("postgresql")
     if os.geteuid() == 0 and (why := lacks("setpriv")):
         return why
@@ -43,11 +43,14 @@ class Server:
 
     folder: Path  # of its data, log and socket
     port: int = 0  # on loopback; 0: its socket only
+    superuser: str = "farm"
 
     @property
     def url(self) -> str:
         """Of its maintenance database."""
-        return f"postgresql+psycopg://farm@/postgres?host={self.folder}" + (f"&port={self.port}" if self.port else "")
+        return f"postgresql+psycopg://{self.superuser}@/postgres?host={self.folder}" + (
+            f"&port={self.port}" if self.port else ""
+        )
 
     @property
     def pid(self) -> int:
@@ -56,10 +59,10 @@ class Server:
 
     def run(self, program: str, *arguments: str | Path) -> None:
         """Run one of PostgreSQL's programs as the server's user."""
-        programs = _programs()
-        assert programs is not None
+        folder = programs()
+        assert folder is not None
         subprocess.run(
-            [*as_server_user(), programs / program, *map(str, arguments)], check=True, timeout=START_TIMEOUT_S,
+            [*as_server_user(), folder / program, *map(str, arguments)], check=True, timeout=START_TIMEOUT_S,
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -107,7 +110,9 @@ def server_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def new_server(*, durable: bool = False, port: int = 0, hba: str = "", options: str = "") -> Iterator[Server]:
+def new_server(
+    *, durable: bool = False, port: int = 0, hba: str = "", options: str = "", superuser: str = "farm"
+) -> Iterator[Server]:
     """A new server, gone afterwards.
 
     Args:
@@ -115,10 +120,11 @@ def new_server(*, durable: bool = False, port: int = 0, hba: str = "", options: 
         port: it also listens there on loopback; 0: on its socket only.
         hba: lines ahead of those of pg_hba.conf, which admit everyone.
         options: more of postgres.
+        superuser: the role that it has.
     """
     with server_folder() as folder:
-        server, data = Server(folder, port), folder / "data"
-        server.run("initdb", "--no-sync", "--auth=trust", "--username=farm", "--encoding=UTF8", "-D", data)
+        server, data = Server(folder, port, superuser), folder / "data"
+        server.run("initdb", "--no-sync", "--auth=trust", f"--username={superuser}", "--encoding=UTF8", "-D", data)
         rules = data / "pg_hba.conf"
         rules.write_text(hba + rules.read_text())
         server.start(f"-c fsync={'on' if durable else 'off'} {options}")
@@ -169,6 +175,8 @@ class SilentProxy:
         self.passing = threading.Event()
         self.passing.set()
         self.held = threading.Event()  # an answer is
+        self.refusing = False  # new connections
+        self.lose = ""  # what is lost next, with its connection: "commit" before the server has it, or its "answer"
         self._real = f"{real}/{SOCKET}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(f"{folder}/{SOCKET}")
@@ -196,15 +204,28 @@ class SilentProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self.refusing:
+                    client.close()
+                    continue
                 server = socket.socket(socket.AF_UNIX)
                 self._sockets += [client, server]
                 server.connect(self._real)
-                self._begin(self._pass_on, client, server, False)
-                self._begin(self._pass_on, server, client, True)
+                lost = threading.Event()  # the next answer is
+                self._begin(self._pass_on, client, server, False, lost)
+                self._begin(self._pass_on, server, client, True, lost)
 
-    def _pass_on(self, source: socket.socket, to: socket.socket, answers: bool) -> None:
+    def _pass_on(self, source: socket.socket, to: socket.socket, answers: bool, lost: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while some := source.recv(1 << 16):
+                if not answers and self.lose and b"COMMIT" in some:
+                    before, self.lose = self.lose == "commit", ""
+                    lost.set()
+                    if before:
+                        source.shutdown(socket.SHUT_RDWR)
+                        break
+                if answers and lost.is_set():
+                    to.shutdown(socket.SHUT_RDWR)
+                    break
                 if answers and not self.passing.is_set():
                     self.held.set()
                     self.passing.wait()
@@ -239,7 +260,7 @@ def emptied(url: str) -> str:
     return url
 
 
-def _programs() -> Path | None:
+def programs() -> Path | None:
     """The folder of the newest server installed here."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     return found[-1].parent if found else None
