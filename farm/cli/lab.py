@@ -34,6 +34,7 @@ def init(
     """
     from farm.config import load
     from farm.store.files import StateFolderLock
+    from farm.store.maintenance import there
     from farm.store.moving import move_to_server
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
@@ -42,6 +43,7 @@ def init(
         raise UserError(
             "where to? neither --url nor [store] url names a database", hint="--url postgresql://USER@HOST/DATABASE"
         )
+    path = there(loaded.state_dir / "farm.db")
     try:
         lock = StateFolderLock(loaded.state_dir)
     except HostError as error:
@@ -53,9 +55,7 @@ def init(
             hint="stop it first: systemctl stop farm",
         ) from error
     try:
-        moved = move_to_server(
-            loaded.state_dir / "farm.db", url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None
-        )
+        moved = move_to_server(path, url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None)
     finally:
         lock.close()
     answer = {"url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}

@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Result, Table, false, func, literal_column, select
 from sqlalchemy import text as sql
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from farm.common.errors import Code, HostError, UserError
 from farm.store.engine import server_url, sqlite_engine, without_limits
@@ -148,10 +148,15 @@ def _copy(source: Connection, target: Connection, table: Table, report: Callable
         select(*map(literal_column, names)).select_from(table)
     )  # without the columns' types
     driver: Any = target.connection.driver_connection
-    with driver.cursor() as cursor, cursor.copy(f'COPY "{table.name}" ({", ".join(names)}) FROM STDIN') as copy:
-        while some := rows.fetchmany(BATCH):
-            for row in some:
-                copy.write_row(tuple(row))
+    from psycopg import Error  # the engine has it
+
+    try:
+        with driver.cursor() as cursor, cursor.copy(f'COPY "{table.name}" ({", ".join(names)}) FROM STDIN') as copy:
+            while some := rows.fetchmany(BATCH):
+                for row in some:
+                    copy.write_row(tuple(row))
+    except Error as error:  # as the engine reports errors
+        raise OperationalError("COPY", None, error) from error
     if (key := table.autoincrement_column) is not None:
         sequence = func.pg_get_serial_sequence(f'"{table.name}"', key.name)
         target.execute(select(func.setval(sequence, func.coalesce(func.max(key), 0) + 1, false())))

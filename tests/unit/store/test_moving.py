@@ -25,6 +25,9 @@ from tests.unit.store.values import NOW, attempt, begin, ended, job, lease, over
 
 ODD = "half a pair \udcff, a NUL \0, tab\t, \\N, newline\n, é"
 TABLES = len(metadata.sorted_tables)
+STOP = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -180,16 +183,43 @@ def test_a_lost_row_is_noticed_and_nothing_is_kept(file, new_database, monkeypat
     assert is_empty(url)
 
 
-def test_a_full_disk_at_the_server_leaves_nothing(file, new_database, monkeypatch):
+FULL = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+CREATE FUNCTION fill() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+IF EXISTS (SELECT 1 FROM pg_event_trigger_ddl_commands() WHERE object_identity = 'public.event') THEN
+EXECUTE 'CREATE TRIGGER full_disk BEFORE INSERT ON event FOR EACH ROW EXECUTE FUNCTION full_disk()';
+END IF; END $$;
+CREATE EVENT TRIGGER fill ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION fill()
+"""
+
+
+def test_a_full_disk_at_the_server_leaves_nothing(file, new_database):
+    url = new_database()
+    change(url, FULL)
+    with raises_code(Code.DATABASE_UNUSABLE, match="the database server's disk is full") as caught:
+        move_to_server(file, url)
+    assert "free space there" in caught.value.hint
+    assert is_empty(url)
+
+
+def test_a_server_that_stops_meanwhile_leaves_nothing(file, new_database):
     url = new_database()
 
-    def full(_source, target, _table, _report):
-        target.execute(text("DO $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$"))
+    def stop(table, _rows):
+        if table == "event":
+            change(url, STOP)
 
-    monkeypatch.setattr(moving, "_copy", full)
-    with raises_code(Code.DATABASE_UNUSABLE, match="the database server's disk is full"):
-        move_to_server(file, url)
+    with raises_code(Code.DATABASE_UNUSABLE, match="the database server"):
+        move_to_server(file, url, stop)
     assert is_empty(url)
+    assert move_to_server(file, url).rows["event"] == 2999
+
+
+def test_a_server_that_is_away_is_said_before_anything_happens(file):
+    with raises_code(Code.DATABASE_UNUSABLE, match="cannot be reached") as caught:
+        move_to_server(file, "postgresql://farm:hunter2@127.0.0.1:1/farm?connect_timeout=2")
+    assert "hunter2" not in f"{caught.value.message} {caught.value.hint} {caught.value.evidence}"
 
 
 def test_what_cannot_be_moved(tmp_path, new_database):
