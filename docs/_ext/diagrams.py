@@ -217,7 +217,7 @@ def job() -> Drawing:
 def phase() -> Drawing:
     """What the queue does about a job."""
     return Drawing(
-        "What is being done about a job that has not ended", (720, 230),
+        "Phases of a job that has not ended", (720, 230),
         {
             "resting": (90, 60), "asked": (270, 60), "starting": (450, 60), "running": (620, 60),
             "stopping": (620, 170), "saving": (270, 170),
@@ -262,7 +262,7 @@ def lease() -> Drawing:
             "withdrawn": (70, 190), "released": (420, 190), "revoked": (720, 190),
         },
         frozenset(steps),
-        notes={"decided": "by the allocator", "kept": "by the store, fenced", "delivered": "its holder hears of it"},
+        notes={"decided": "by the allocator", "kept": "by the store, fenced", "delivered": "the holder is notified"},
     )  # fmt: skip
 
 

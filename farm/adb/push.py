@@ -75,7 +75,7 @@ class PushProgress:
 
 @dataclass(frozen=True, slots=True)
 class PushReport:
-    """What a push did."""
+    """The result of a push."""
 
     pushed_files: int
     pushed_bytes: int

@@ -49,7 +49,7 @@ class Tunnel:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What only one entry can have: a host socket for a forward, a phone's socket for a reverse."""
+        """The socket that only one entry can have: a host socket for a forward, a phone's socket for a reverse."""
         return (self.kind, "" if self.kind is TunnelKind.FORWARD else self.serial, self.listen)
 
 
@@ -96,7 +96,7 @@ def _entries(text: str) -> Iterable[re.Match[str]]:
 
 
 def plan(ledger: Iterable[LedgerEntry], listed: Iterable[Tunnel], usable: Collection[str]) -> list[PlannedStep]:
-    """What makes the ledger true. Removals come first, since they may free a place.
+    """The steps that make the ledger true. Removals come first, since they may free a place.
 
     Args:
         ledger: what farm owns.
@@ -185,7 +185,7 @@ class TunnelLedger:
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """What farm owns, in the order of making."""
+        """The entries that farm owns, in the order of making."""
         return tuple(self._entries.values())
 
     async def own(self, tunnel: Tunnel) -> None:

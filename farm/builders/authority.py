@@ -137,7 +137,7 @@ class Authority:
         self._write_crl()
 
     def note(self, name: str, *, built: int, versions: dict[str, str], seen_at: str) -> None:
-        """What a builder that is connected, or was until now, has done; written with the next change."""
+        """Note the work of a builder that is or was just connected; written with the next change."""
         if (member := self.members.builders.get(name)) is not None:
             self.members.builders[name] = replace(
                 member, built=member.built + built, versions=versions, seen_at=seen_at

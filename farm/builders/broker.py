@@ -200,7 +200,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         return library
 
     async def _answer(self, future: Any, left: asyncio.Future[None]) -> Any:
-        """What the builder answered; None: it left by itself."""
+        """The builder's answer; None: it left by itself."""
         answered = asyncio.ensure_future(future.result())
         try:
             await asyncio.wait({answered, left}, return_when=asyncio.FIRST_COMPLETED)

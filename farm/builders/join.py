@@ -34,7 +34,7 @@ KEY, CERTIFICATE, AUTHORITY, FACTS = "builder.key", "builder.pem", "ca.pem", "bu
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a builder keeps beside its key and certificates."""
+    """A builder's membership of a farm, stored beside its key and certificates."""
 
     name: str
     scheduler: str  # tls://HOST:PORT
@@ -84,7 +84,7 @@ def join(token: BuilderToken, name: str, folder: Path) -> Membership:
 
 
 def membership(folder: Path) -> Membership:
-    """What an earlier `join` left there.
+    """The membership that an earlier `join` stored there.
 
     Raises:
         UserError: nothing.

@@ -3,7 +3,7 @@
     python -m farm.builders.server FD
 
 FD is one end of a stream socket pair (farm.common.frames). The first message says where everything is (`Settings`);
-then the daemon asks {id, verb, ...}, is answered {id, answer} or {id, error, hint}, and is told {event, ...} and, every
+then the daemon asks {id, verb, ...}, is answered {id, answer} or {id, error, hint}, and gets {event, ...} and, every
 second, {builders}. The process ends when the daemon closes its end, however it ended.
 """
 

@@ -52,7 +52,7 @@ class BuilderToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What the farm keeps of a token, by the SHA-256 of its secret."""
+    """A token as stored, by the SHA-256 of its secret."""
 
     made_s: float  # Unix
     used_by: str = ""  # the builder; "": nobody yet

@@ -1,4 +1,4 @@
-"""What a builder runs: dask's worker, whose only task is `build`, around today's build server."""
+"""The program of a builder: dask's worker, whose only task is `build`, around today's build server."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
 
 
 def _program_refusals(files: Sequence[FolderFile], description: FolderDescription) -> list[BundleFinding]:
-    """What is wrong with tvm_rpc itself, the first thing to know."""
+    """Problems of tvm_rpc itself, the first thing to know."""
     program = next((file for file in files if file.name == SERVER_PROGRAM), None)
     if program is None:
         return [
@@ -281,7 +281,7 @@ def _platform(info: ElfInfo, where: str) -> Platform | None:
 
 
 def where_to_find(name: str, abi: Abi | None, platform: Platform) -> str:
-    """What to do about the missing library `name`: where it is found, or how to build without it."""
+    """The remedy for the missing library `name`: where it is found, or how to build without it."""
     if name.startswith("libtvm"):
         return f"copy it from <tvm>/build/lib of the build that {SERVER_PROGRAM} came from"
     if platform is Platform.ANDROID:
@@ -300,7 +300,7 @@ def where_to_find(name: str, abi: Abi | None, platform: Platform) -> str:
 def warnings_of(
     files: Sequence[FolderFile], abi: Abi, platform: Platform, marks: frozenset[bytes]
 ) -> list[BundleFinding]:
-    """What will not work, or not on every phone, though no needed library is missing."""
+    """Functions that will fail, or fail on some phones, though no needed library is missing."""
     tvm_libraries = sorted(file.name for file in files if file.elf and file.name.startswith("libtvm"))
     native = any(file.name == SERVER_PROGRAM and file.kind is FileKind.PROGRAM for file in files)
     found: list[BundleFinding] = []

@@ -59,14 +59,14 @@ class Abi(StrEnum):
 
 
 class Platform(StrEnum):
-    """Whose dynamic linker and C library a file expects."""
+    """The system whose dynamic linker and C library a file expects."""
 
     ANDROID = "android"  # bionic, /system/bin/linker64
     LINUX = "linux-glibc"  # ld-linux; what a virtual phone runs
 
 
 def platform_of(identity: DeviceIdentity) -> Platform:
-    """What kind of system the phone's programs are for."""
+    """The kind of system that the phone's programs are for."""
     return Platform.LINUX if identity.virtual else Platform.ANDROID
 
 
@@ -78,7 +78,7 @@ class ElfError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ElfInfo:
-    """What a dynamic linker reads of one ELF file."""
+    """The part of one ELF file that a dynamic linker reads."""
 
     bits: int  # 32 or 64
     little_endian: bool
@@ -103,7 +103,7 @@ def bundle_error(folder: str, findings: Sequence[BundleFinding]) -> UserError:
 
 
 class FileKind(StrEnum):
-    """What a file of the folder is."""
+    """The kind of a file of the folder."""
 
     PROGRAM = "program"  # an ELF file with an interpreter, or a static one
     LIBRARY = "library"  # an ELF shared library
@@ -123,7 +123,7 @@ class FolderFile:
 
     @property
     def kind(self) -> FileKind:
-        """What the file is, by its content."""
+        """The kind of the file, by its content."""
         if self.interpreter:
             return FileKind.SCRIPT
         if self.elf is None:
@@ -175,7 +175,7 @@ class Inspection:
 
     @property
     def warnings(self) -> tuple[BundleFinding, ...]:
-        """What will not work, or not everywhere."""
+        """Findings that are no refusals: a function fails, or fails on some phones."""
         return tuple(finding for finding in self.findings if not finding.refused)
 
     def accepted(self, folder: str) -> tuple[Abi, Platform]:
@@ -201,7 +201,7 @@ class BundleFile:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes two bundles the same: its hash is the bundle's."""
+    """The content that makes two bundles the same: its hash is the bundle's."""
 
     abi: Abi
     platform: Platform
@@ -256,7 +256,7 @@ class Bundle:
 
     @property
     def size_bytes(self) -> int:
-        """What a phone receives."""
+        """The bytes that a phone receives."""
         return sum(file.size for file in self.files)
 
     @property

@@ -262,7 +262,7 @@ def progress(rollout: Rollout, phones: Sequence[RolloutPhone]) -> tuple[int, int
 
 
 def _judged(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: RolloutConfig, now_s: float) -> Rollout:
-    """What the phones show of their trials: passed, left, or failed by the bundle's fault."""
+    """Update the trials from the phones: passed, left, or failed by the bundle's fault."""
     judged = rollout
     for serial, trial in rollout.trials.items():
         phone = phones.get(serial)

@@ -218,7 +218,7 @@ def _remove(prefix: Path, step: FileStep) -> None:
 
 @contextlib.contextmanager
 def _not_done(prefix: Path) -> Iterator[None]:
-    """What the host refuses below `prefix`, in words."""
+    """Raise refusals of the host below `prefix` in words."""
     try:
         yield
     except OSError as error:

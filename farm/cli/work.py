@@ -89,7 +89,7 @@ def submit(farm: Client, spec: JobSpec) -> Submitted:
 
 
 def print_ids(submitted: Iterable[Submitted], *, json: bool) -> None:
-    """What `--detach` prints: an id a line."""
+    """Print an id a line, for `--detach`."""
     jobs = [job for each in submitted for job in each.jobs]
     document = {"jobs": [{"id": job.id, "array": job.array, "name": job.name} for job in jobs]}
     emit(document, (job.id for job in jobs), json=json)

@@ -137,7 +137,7 @@ class AsyncClient:
     async def wait(
         self, jobs: JobRefs, *, timeout_s: float | None = None, fetch_outputs: bool = True
     ) -> tuple[Outcome, ...]:
-        """What became of jobs, once all have ended; arrays stand for their jobs.
+        """The outcomes of jobs, once all have ended; arrays stand for their jobs.
 
         Args:
             jobs: ids, arrays, or what `submit` returned.
@@ -429,7 +429,7 @@ class AsyncClient:
     async def events(
         self, *, since: int | None = None, subject: str = "", follow: bool = True
     ) -> AsyncGenerator[Event, None]:
-        """What happens in the farm, in order, each event once, over restarts of the daemon too.
+        """The farm's events, in order, each once, over restarts of the daemon too.
 
         Args:
             since: events after this number (of an event, or `status().seq`); None: from now on.

@@ -65,7 +65,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of one spec: a job for each phone."""
+    """The jobs of one spec: one for each phone."""
 
     jobs: tuple[JobInfo, ...]
     array: str = ""  # id they share; empty for a job alone
@@ -120,7 +120,7 @@ class FarmStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one user (or device, or connection) had in a window of time."""
+    """The use of one user (or device, or connection) in a window of time."""
 
     name: str
     held_s: float  # device-seconds of leases

@@ -1,4 +1,4 @@
-"""What the daemon streams, read on over its restarts: each thing once, none left out; and what is news about a wait."""
+"""The daemon's streams, continued over its restarts: each item once, none left out; and the news about a wait."""
 
 from __future__ import annotations
 

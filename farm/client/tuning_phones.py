@@ -41,7 +41,7 @@ Row = Mapping[str, Any]  # of `device.show`
 
 
 def why_unlike(rows: Sequence[Row], mark: str) -> str:
-    """What keeps phones from being pooled with those whose label `alike` is `mark`; "" when there are no others."""
+    """The differences that keep phones from being pooled with those of label `alike` `mark`; "": there are none."""
     known = [row for row in rows if row["alike"] is not None]
     one = next(row for row in known if row["labels"]["alike"] == mark)
     others = [row for row in known if row["labels"]["alike"] != mark]

@@ -1,4 +1,4 @@
-"""What `farm doctor` says: one checked thing, how it ended, and the command that fixes it."""
+"""Findings of `farm doctor`: one checked thing, how it ended, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Diagnosis:
 
 
 def of_error(check: str, verdict: DoctorVerdict, error: FarmError) -> Diagnosis:
-    """What kept a check from being done."""
+    """The finding that a check could not be done, and why."""
     return Diagnosis(check, verdict, error.message, error.hint or "its log says more: journalctl -u farm")
 
 

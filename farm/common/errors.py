@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 
 
 class Fault(StrEnum):
-    """Whose fault an error is."""
+    """The party at fault for an error."""
 
     USER = "user"
     PHONE = "phone"

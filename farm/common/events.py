@@ -1,4 +1,4 @@
-"""What happened, in order: the farm's event log as plain values.
+"""The farm's event log, in order as plain values.
 
 Events about a change of the store are *drafted*: numbered first, committed in the transaction of their change,
 published afterwards. Events are published in the order of their numbers, so a reader of N has seen all that will ever

@@ -1,4 +1,4 @@
-"""What is wrong with one value among many, in farm's words: pydantic's own speak of its insides.
+"""Errors about one value among many, in farm's words: pydantic's own speak of its insides.
 
 Takes the list that `ValidationError.errors()` returns, so that importing this costs nothing.
 """

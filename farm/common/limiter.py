@@ -41,7 +41,7 @@ class Limiter(Generic[Key]):
         return cls(total, max(at_least, total // parts))
 
     def of(self, key: Key) -> int:
-        """What the key has taken."""
+        """The amount that the key has taken."""
         return self._taken[key]
 
     def key_fits(self, key: Key, amount: int = 1) -> bool:

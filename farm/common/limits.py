@@ -1,4 +1,4 @@
-"""What people may ask for: one place for the daemon, its configuration, and commands that refuse before an upload."""
+"""Limits of users' requests: one place for the daemon, its configuration, and commands that refuse before an upload."""
 
 DEFAULT_PRIORITY = 1  # what stock TVM clients ask with
 MAX_PRIORITY = 10

@@ -34,7 +34,7 @@ class PeerProcess(NamedTuple):
 
 
 def peer_process(sock: socket.socket) -> PeerProcess:
-    """Who is there, as the kernel says.
+    """The peer, as the kernel names it.
 
     Raises:
         OSError: it has ended.

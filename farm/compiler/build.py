@@ -117,7 +117,7 @@ class Build:
             raise
 
     def about(self) -> dict[str, Any]:
-        """What was compiled how, as a result's fields."""
+        """The build's facts, as a result's fields."""
         compiled, shapes = self.compiled, {name: list(array.shape) for name, array in self.inputs.items()}
         return {
             "compile": {

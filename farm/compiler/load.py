@@ -118,7 +118,7 @@ def load(
 
 
 def file_bytes(path: Path) -> bytes:
-    """What a file holds.
+    """The content of a file.
 
     Raises:
         UserError: there is no such file, or it cannot be read.

@@ -43,7 +43,7 @@ class SourceModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it: its file name."""
+        """Its name for people: the file name."""
 
     @property
     def format(self) -> str:
@@ -84,7 +84,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the outputs should be."""
+    """The expected outputs."""
 
     outputs: tuple[Array, ...]
     host_outputs: tuple[Array, ...]  # what TVM computed on the host that made this

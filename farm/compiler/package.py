@@ -95,7 +95,7 @@ class Package:
 
     @property
     def name(self) -> str:
-        """What people call the model."""
+        """The model's name for people."""
         return self.manifest.name
 
     @property

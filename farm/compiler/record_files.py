@@ -162,7 +162,7 @@ class RecordFolder:
 
 
 def _repaired(folder: Path) -> RecordReading:
-    """What is in the folder, with the files put right."""
+    """The content of the folder, with the files repaired."""
     shutil.rmtree(folder / f"{REPAIRED}.partial", ignore_errors=True)
     _move_in(folder)
     found = read(_in_folder(folder))

@@ -130,7 +130,7 @@ class RecordSet:
 
 @dataclass(frozen=True, slots=True)
 class RecordReading:
-    """What was found in files."""
+    """The records found in files."""
 
     set: RecordSet
     damage: tuple[RecordDamage, ...] = ()
@@ -240,7 +240,7 @@ def merge(sets: Iterable[RecordSet]) -> RecordSet:
 
 
 def pruned(found: RecordSet) -> RecordSet:
-    """What compiling needs: the fastest record of each workload and target, if it is faster than TVM without one."""
+    """The records to compile with: the fastest of each workload and target, if it is faster than TVM without one."""
     fastest: dict[tuple[str, str], Record] = {}
     for record in found.records:
         place = (record.workload, target_key(record.target))

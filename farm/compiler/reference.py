@@ -1,4 +1,4 @@
-"""What a model's outputs should be, and how far a phone may be off.
+"""The expected outputs of a model, and how far a phone may be off.
 
 Two references, because one of them is TVM itself: an evaluator that shares no code with TVM decides where the model's
 format has one (SourceModel.reference); the same Relax module compiled for this host tells, when a phone is wrong,

@@ -293,7 +293,7 @@ def unpack_records(source: Path | bytes, target: object, folder: Path, name: str
 
 
 def _compared(target: object) -> tuple[object, ...]:
-    """What must be the same."""
+    """The parts of a target that must be equal."""
     known = _tvm(target)
     attributes = known.attrs
     architecture = str(attributes.get("mtriple", "")).partition("-")[0]

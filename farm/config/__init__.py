@@ -98,7 +98,7 @@ class AdbConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """What is remembered, where and how long."""
+    """Storage: where, and for how long."""
 
     url: str = ""  # postgresql://USER@HOST/DATABASE; empty: farm.db in the state folder
     keep_days: Amount = 90.0  # ended jobs with their logs, and events

@@ -33,7 +33,7 @@ _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """What `farm auth new` gave out: the client's key pair and the daemon's public key, as Z85."""
+    """A key file of `farm auth new`: the client's key pair and the daemon's public key, as Z85."""
 
     name: str
     server_key: str

@@ -126,7 +126,7 @@ class AuditTrail:
 
 
 def subject_of(*fields: Mapping[str, Any]) -> str:
-    """What a call was about, from its fields or its answer's: the first that name something."""
+    """The subject of a call, from its fields or its answer's: the first that name something."""
     for some in fields:
         for name in NAMING:
             value = some.get(name)

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Role(IntEnum):
-    """What a person may do; each may do what the ones before it may."""
+    """A user's rights; each role includes those before it."""
 
     VIEWER = 1  # look
     USER = 2  # use phones
@@ -69,7 +69,7 @@ class LocalPeer:
 
     @property
     def quota_key(self) -> int:
-        """Whose share its calls are counted to."""
+        """The user whose quota its calls count to."""
         return self.uid
 
     @property
@@ -88,7 +88,7 @@ class KeyPeer:
 
     @property
     def quota_key(self) -> str:
-        """Whose share its calls are counted to."""
+        """The user whose quota its calls count to."""
         return self.account
 
     @property
@@ -130,7 +130,7 @@ class LocalUsers:
         self._known = SharedCall(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
 
     async def principal_of(self, uid: int) -> Principal:
-        """Who `uid` is, at most a minute old. Name services are asked in a thread, once for all who wait."""
+        """The user of `uid`, at most a minute old. Name services are asked in a thread, once for all who wait."""
         return await self._known(uid)
 
     async def _ask(self, uid: int) -> Principal:
@@ -152,7 +152,7 @@ class LocalUsers:
 
 @dataclass(frozen=True, slots=True)
 class NewSecret:
-    """What only the account's owner may know; never kept, never logged."""
+    """A secret for the account's owner alone; never stored, never logged."""
 
     account: Principal
     token: str = ""  # of the web page
@@ -222,7 +222,7 @@ class Accounts:
         self._on_revoked.append(callback)
 
     async def by_token(self, token: str, origin: str = "") -> Principal | None:
-        """Whose token it is. A wrong one is counted against `origin`, an address; see `tokens.wait_s`."""
+        """The account of a token. A wrong one is counted against `origin`, an address; see `tokens.wait_s`."""
         if not 0 < len(token) <= MAX_TOKEN_CHARS or not token.isascii():
             found = None
         else:
@@ -235,7 +235,7 @@ class Accounts:
         return None if found is None else _account(found)
 
     async def by_curve_key(self, key: bytes) -> Principal | None:
-        """Whose public key it is: its 32 bytes."""
+        """The account of a public key, given as its 32 bytes."""
         found = await self._store.read(self._store.by_curve_key, z85.encode(key).decode())
         if found is None:
             return None
@@ -314,7 +314,7 @@ class Accounts:
 
 
 class Operators(Container[int | str]):
-    """Whose calls have no share: uids of this host and names of accounts (`quota_key`) with that role."""
+    """Users whose calls have no quota: uids of this host and names of accounts (`quota_key`) with that role."""
 
     def __init__(self, accounts: Accounts | None) -> None:
         self._uids = frozenset({0, os.geteuid()})
@@ -327,7 +327,7 @@ class Operators(Container[int | str]):
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token."""
+    """A token as stored."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

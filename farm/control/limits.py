@@ -104,7 +104,7 @@ class StreamTurns:
 
 
 def in_memory_bytes(body: Sequence[bytes]) -> int:
-    """What a request may hold while its call lasts: its JSON, parsed, and its raw frame."""
+    """The memory that a request holds while its call lasts: its JSON, parsed, and its raw frame."""
     return JSON_IN_MEMORY * len(body[0]) + sum(map(len, body[1:]))
 
 

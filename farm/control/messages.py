@@ -31,7 +31,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # JSON escapes that may name hal
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client or a worker asks. `attempt`, `fence` and `token` are a worker's; people are known by their uid."""
+    """A request of a client or a worker. Only workers send `attempt`, `fence` and `token`; a uid names people."""
 
     id: str
     kind: str

@@ -118,7 +118,7 @@ class Router:
 
     @property
     def problem(self) -> str:
-        """What is wrong with who comes; "" nothing."""
+        """The reason to refuse this caller; "": none."""
         return "" if self._connections is None else self._connections.problem
 
     @property

@@ -1,4 +1,4 @@
-"""What others see of the daemon: its progress and one line for systemd, and its metrics.
+"""Monitoring of the daemon: its progress and one line for systemd, and its metrics.
 
 The scheduler and the allocator make progress while no timer of theirs is long overdue. The adb watcher does while its
 rounds end: each call to an adb server is bounded, and a round with a call that timed out counts, so a wedged adb server

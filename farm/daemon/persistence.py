@@ -41,7 +41,7 @@ class Persistence:
         self.retention.use(config.store.keep_days, config.store.max_mb, config.control.audit_days)
 
     def tasks(self) -> dict[str, Coroutine[object, object, None]]:
-        """What runs for as long as the daemon does, by name."""
+        """The tasks that run as long as the daemon, by name."""
         tasks = {"history": self.history.run(), "retention": self.retention.run()}
         if self.store.term is not None:
             tasks["term of the database"] = self.store.term.lost()

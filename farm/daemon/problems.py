@@ -1,4 +1,4 @@
-"""What is wrong now, as `farm status` shows it: news that still hold."""
+"""The current problems, as `farm status` shows them."""
 
 from __future__ import annotations
 

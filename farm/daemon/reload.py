@@ -27,7 +27,7 @@ LIVE_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """What to do about a changed configuration. Names are keys as people write them: `heat.bench.start_c`."""
+    """The effects of a changed configuration. Names are keys as people write them: `heat.bench.start_c`."""
 
     effective: FarmConfig  # what holds from now on
     applied: tuple[str, ...]  # changed, and in force at once
@@ -89,7 +89,7 @@ class Reloader(VerbGroup):
         notifier: Notifier,
         on_signal_outcome: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """What a reload needs.
+        """The parts that a reload needs.
 
         Args:
             config: what holds now.

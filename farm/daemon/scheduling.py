@@ -65,7 +65,7 @@ class Scheduling:
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
     def problems(self) -> list[str]:
-        """What is wrong with the TVM server now."""
+        """The current problems of the TVM server."""
         return [self.tvm_server.problem] if self.tvm_server.problem else []
 
     def clock_jumped(self) -> None:

@@ -98,7 +98,7 @@ class DeviceAdmin:
             return self._fleet.device_views.view(agent.serial)
 
     def ordered(self, name: str) -> str:
-        """Who took a device out of service, and when; "" when it is in service.
+        """The user who took a device out of service, and when; "" when it is in service.
 
         Raises:
             NoSuchDeviceError: there is none.

@@ -92,20 +92,22 @@ class Agent:
         return self._lifecycle.state
 
     @property
-    def story(self) -> tuple[str, ...]:
+    def transitions(self) -> tuple[str, ...]:
         """Its last transitions, one line each."""
-        return self._lifecycle.story
+        return self._lifecycle.transitions
 
     def on_event(self, event: m.DeviceEvent) -> None:
         """Decide on an event, publish the new state, act. Never raises: a bug in farm quarantines the device."""
         try:
             self._take(event)
-        except Exception as error:  # noqa: BLE001 - logged there, with the story
+        except Exception as error:  # noqa: BLE001 - logged there, with the last transitions
             self.bug_found(error)
 
     def bug_found(self, error: Exception) -> None:
         """Farm failed over this device: log its last transitions and quarantine it; other devices go on."""
-        log.error("%s: a bug in farm; its story:\n%s", self.name, "\n".join(self.story), exc_info=error)
+        log.error(
+            "%s: a bug in farm; its last transitions:\n%s", self.name, "\n".join(self.transitions), exc_info=error
+        )
         try:
             self._take(m.BugFound(f"a bug in farm: {error!r}", _REPORT_IT))
         except Exception:  # it is quarantined by now; publishing that fails too

@@ -1,4 +1,4 @@
-"""What a phone's agent works with: the context of all agents, cleanup commands, and the harder recovery actions.
+"""The tools of a phone's agent: the context of all agents, cleanup commands, and the harder recovery actions.
 
 `lifecycle.recovery` decides whether and when to reconnect or reboot (power: `power.py`). Each of them changes adb's
 list as a rule: the waiting task is then cancelled, and the life cycle goes on by the list.
@@ -194,7 +194,7 @@ def answer_failed(work: m.Work, reason: str, hint: str, fault: DeviceFault | Non
 
 
 def _device_fault(work: m.Work, error: FarmError) -> DeviceFault | None:
-    """What a failure says of the phone or its bundle; None: nothing. A lost link is adb's list to tell."""
+    """The fault of the phone or its bundle that a failure shows; None: none. A lost link is seen in adb's list."""
     if error.code == Code.BUNDLE_DAMAGED:  # by code: a check's error comes from another process
         return DeviceFault.BUNDLE
     if error.fault is not Fault.PHONE:

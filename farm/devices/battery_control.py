@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatteryReport:
-    """What is known of one phone's battery."""
+    """The known state of one phone's battery."""
 
     battery: Battery | None  # the latest reading
     days: tuple[BatteryDay, ...]
@@ -108,7 +108,7 @@ class BatteryController:
         return battery_findings(now.battery, known.days, self._health.worn_percent, self._health.worn_cycles)
 
     async def report(self, agent: Agent) -> BatteryReport:
-        """What is known of a phone's battery, for people."""
+        """The known state of a phone's battery, for people."""
         known = self._devices.get(agent) or _BatteryState()
         battery = agent.health.battery if agent.health else None
         all_days = (

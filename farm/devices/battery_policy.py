@@ -116,7 +116,7 @@ def swelling(now: Battery, days: Sequence[BatteryDay]) -> tuple[str, ...]:
 def battery_findings(
     now: Battery, days: Sequence[BatteryDay], worn_percent: int, worn_cycles: int
 ) -> Iterable[Finding]:
-    """What a battery's days tell beyond its latest reading. One sign alone has many harmless causes."""
+    """Findings from a battery's days, beyond its latest reading. One sign alone has many harmless causes."""
     if len(signs := swelling(now, days)) > 1:
         yield Finding(
             FindingKind.BATTERY_SWOLLEN,

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
-    """What operators configured about devices."""
+    """The configuration of devices."""
 
     rules: Sequence[AdoptRule] = ()  # the first that matches adopts
     probe: ProbeConfig = field(default_factory=ProbeConfig)
@@ -209,7 +209,7 @@ class Fleet:
         return self.device_views.view(require_adopted(self.find(name)).serial)
 
     async def battery(self, name: str) -> BatteryReport:
-        """What is known of one device's battery.
+        """The known state of one device's battery.
 
         Raises:
             NoSuchDeviceError: there is none; the hint names the nearest.
@@ -341,7 +341,7 @@ class Fleet:
             self._note_silent(self._silent | on_hub.keys())
 
     def _beside(self, agent: Agent) -> dict[str, AdbDevice]:
-        """What adb lists on the hub of an agent with a place, itself included, by serial."""
+        """The devices that adb lists on the hub of an agent with a place, itself included, by serial."""
         hub = agent.place.hub if agent.place else ""
         beside = [each for each in self.agents.values() if each.place is not None and each.place.hub == hub]
         return {each.serial: each.device for each in beside if each.device is not None}

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of changing a phone back; each entry in the script's words."""
+    """The result of restoring a phone; each entry in the script's words."""
 
     restored: tuple[str, ...] = ()
     left: tuple[str, ...] = ()  # another program changed it meanwhile

@@ -51,7 +51,7 @@ class QuiesceStep:
 
 @dataclass(frozen=True, slots=True)
 class QuiesceResult:
-    """What is in force on a phone."""
+    """The changes in force on a phone."""
 
     level: Level
     steps: tuple[QuiesceStep, ...] = ()

@@ -236,7 +236,7 @@ class RecoveryController:
         self.holder: Callable[[str], str] = lambda _: ""  # the holder of the device of that name; "": not leased
 
     def context_of(self, agent: Agent) -> RecoveryContext:
-        """What its recovery must know of the rest of the farm."""
+        """The facts about the rest of the farm that its recovery needs."""
         no_power = self._no_power(agent)
         # Asked at every event: no look at a hundred phones that lose nothing.
         hurt = [] if no_power else self._hurt(agent)
@@ -257,7 +257,7 @@ class RecoveryController:
         self._config, self._per_day = config, config.per_day()
 
     def away_limit_s(self, pool: str) -> float:
-        """How long a phone of this pool may be away before a person is told, in seconds."""
+        """How long a phone of this pool may be away before people are notified, in seconds."""
         return self._config.pool_away_s.get(pool, self._config.away_s)
 
     def recovery_changed(self, agent: Agent, before: LifecycleState) -> None:

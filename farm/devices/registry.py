@@ -1,4 +1,4 @@
-"""What the farm remembers of devices and how it calls them: records, names, labels, and keys set by hand."""
+"""The known devices: records, names, labels, and keys set by hand."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class DeviceViews:
         return {bundle: tuple(sorted(names)) for bundle, names in users.items()}
 
     def taken(self, serial: str) -> set[str]:
-        """What devices other than this one answer to: names, and aliases that may mean several of them."""
+        """The keys of the other devices: names, and aliases that may mean several of them."""
         others = [view for view in self._views.values() if view.serial != serial]
         return {view.name for view in others}.union(*(view.aliases for view in others))
 

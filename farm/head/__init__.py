@@ -1,4 +1,4 @@
-"""What decides: which request gets which phone, and what becomes of each job.
+"""The head decides: which request gets which phone, and how each job goes on.
 
 `allocator` (pure) grants devices to requests, `queue` (pure) says what is to be done about each job. `request_queue`
 has the waiting requests and stores each grant (`write_queue`); `Dispatcher` performs the job queue's instructions over

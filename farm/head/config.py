@@ -1,4 +1,4 @@
-"""What the configuration says of leases and users: `[lease]`, `[quota]`, `[user.NAME]`, `[gates]`."""
+"""The configuration of leases and users: `[lease]`, `[quota]`, `[user.NAME]`, `[gates]`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True)
 class UserConfig:
-    """What one user may have at once, and how much they count; `[quota]` is for users without a table."""
+    """A user's limits and weight; `[quota]` is for users without a table."""
 
     # share of device-seconds beside other users of the same priority
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -35,6 +35,6 @@ class UserConfig:
 
 @dataclass(frozen=True, slots=True)
 class GatesConfig:
-    """What requests of stock TVM clients are for: key -> class of lease; interactive where nothing is said."""
+    """The class of lease for requests of stock TVM clients, by key; interactive for any other key."""
 
     tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # key = "interactive", "bench" or "tune"

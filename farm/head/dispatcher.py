@@ -345,7 +345,7 @@ class Dispatcher:
         self._runner.receive(RunAttempt(job, attempt, lease))
 
     def attempt_ended(self, message: AttemptEnded) -> Job:
-        """What the job becomes, to be committed with the end of its attempt. Answer: `job_saved`."""
+        """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""
         job, device = self._queue.job(message.job), message.outcome.device
         elsewhere = job is not None and another_phone(
             job, self._requests.views(), self._queue.avoided(message.job) | {device}

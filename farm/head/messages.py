@@ -1,4 +1,4 @@
-"""What a host and the head send each other about phones, leases and attempts: plain records, in order per host.
+"""The messages between a host and the head about phones, leases and attempts: plain records, in order per host.
 
 The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
 asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*

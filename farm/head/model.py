@@ -1,4 +1,4 @@
-"""What the head decides by and what it shows: the policy of leases, requests that wait, and why they do."""
+"""Records of the head: the policy of leases, waiting requests, and explanations."""
 
 from __future__ import annotations
 

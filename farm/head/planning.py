@@ -1,4 +1,4 @@
-"""What a submit means: whether it may come in, its jobs, the phones they may have to wait for, and their requests.
+"""From a submit to jobs: its checks and warnings, its jobs, and their requests for phones.
 
 Nothing is written here, and nothing but the store's jobs is read.
 """
@@ -100,7 +100,7 @@ def plan(
 
 
 def request_of(kinds: Kinds, job: Job, avoid: frozenset[str]) -> LeaseRequest:
-    """What a queued job asks leasing for."""
+    """The request for a phone of a queued job."""
     kind = kinds.get(job.kind)  # None: of another release; it fails when it runs
     return LeaseRequest(
         _parsed(job.selector),

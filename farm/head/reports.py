@@ -1,4 +1,4 @@
-"""What leasing reports: the tracker's summary, why a request waits, and who used which device. Pure functions."""
+"""Reports about leases: the tracker's summary, why a request waits, and who used which device. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REASONS_IN_SHORT = 2  # of a sentence about a job
 
 
 def asked_for(request: LeaseRequest) -> str:
-    """What people call the devices that a request means: the stock key, the selector, or the one device."""
+    """The name of the devices that a request means: the stock key, the selector, or the one device."""
     return request.key or str(request.selector) or request.device
 
 
@@ -100,7 +100,7 @@ def explain_waiting(allocator: Allocator, waiting: WaitingRequest, now_s: float)
 
 
 def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_s: float) -> dict[str, str]:
-    """What keeps each of these, by id, in one sentence; empty for None, which does not wait."""
+    """The obstacle of each of these requests, by id, in one sentence; empty for None, which does not wait."""
     reasons: dict[LeaseRequest, str] = {}  # a thousand jobs of one user mean the same phones: look at them once
     sentences = {}
     for request_id, each in waiting.items():
@@ -116,7 +116,7 @@ def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_
 
 
 def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
-    """What keeps a request waiting, in one sentence: its own limits, else the devices that suit it."""
+    """The obstacle of a waiting request, in one sentence: its own limits, else the devices that suit it."""
     own = _held_by_job(allocator, request)
     reasons = [
         f"{each.device}: {each.reason}" for each in allocator.obstacles(request, now_s) if each.device not in own
@@ -146,7 +146,7 @@ def _held_by_job(allocator: Allocator, request: LeaseRequest) -> frozenset[str]:
 
 
 class UsageGrouping(StrEnum):
-    """What a sum of use is about."""
+    """The subject of a sum of use."""
 
     USER = "user"
     DEVICE = "device"
@@ -155,7 +155,7 @@ class UsageGrouping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """What one user, device or source had within a window."""
+    """The use of one user, device or source within a window."""
 
     name: str
     held_s: float  # device-seconds of leases, to the millisecond

@@ -193,7 +193,7 @@ class RequestQueue:
     # --- orders ---------------------------------------------------------------------------------------------------
 
     def use_quotas(self, policy: LeasePolicy) -> None:
-        """What users may have from now on; current leases stay."""
+        """Set the users' limits from now on; current leases stay."""
         self.decide(self.allocator.quotas_changed, policy.quota, policy.users)
 
     def load_usage(self, by_user: Mapping[str, float]) -> None:
@@ -294,7 +294,7 @@ class RequestQueue:
         return explain_waiting(self.allocator, waiting, self._clock()) if waiting else None
 
     def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
-        """What keeps the devices of each of these requests, in one short sentence; empty when it does not wait."""
+        """The obstacle of each of these requests, in one short sentence; empty when it does not wait."""
         return why(self.allocator, {each: self.waiting_request(each) for each in request_ids}, self._clock())
 
     def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Host:
-    """What a check's worker may ask for."""
+    """The daemon's side of a check's worker."""
 
     device: str
     key: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""What the configuration says of jobs: `[jobs]`, `[toolchain.NAME]`."""
+"""The configuration of jobs: `[jobs]`, `[toolchain.NAME]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs one attempt of a kind of job, and what it gets: the interface between the dispatcher and the kinds."""
+"""Executors and the context of an attempt: the interface between the dispatcher and the kinds."""
 
 from __future__ import annotations
 

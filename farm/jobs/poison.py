@@ -1,4 +1,4 @@
-"""What is remembered of artifacts that killed what ran them: the second time is the last."""
+"""Poison: artifacts that killed the process that ran them are refused after the second time."""
 
 from __future__ import annotations
 

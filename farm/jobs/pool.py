@@ -34,7 +34,7 @@ def not_in_pool_error(lease_id: str) -> PhoneError:
 
 @dataclass(frozen=True, slots=True)
 class PoolActions:
-    """What a pool should do now."""
+    """The next actions of a pool."""
 
     wanted: int  # phones in all
     only: frozenset[str]  # the phones that would do
@@ -51,7 +51,7 @@ def decide(
     devices: int | Literal["all"],
     barred: Collection[str] = (),
 ) -> PoolActions:
-    """What to ask for and what to let go.
+    """The phones to request and to release.
 
     Args:
         like: what the pool's phones have in common.

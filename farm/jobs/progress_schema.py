@@ -1,4 +1,4 @@
-"""What a worker may report beside its step. It is published, and a worker runs other people's models: it is checked.
+"""The facts that a worker may report beside its step: checked, since they are published and models are untrusted.
 
 Rules of this file: pure; `check_facts` returns or raises ProtocolError, nothing else.
 """
@@ -74,7 +74,7 @@ class TimingFacts:
 
 @checked(frozen=True, slots=True, kw_only=True, config=_KNOWN)
 class Facts:
-    """What others read. A worker may report more, which is passed on unread."""
+    """The facts that farm reads. A worker may report more, which is passed on unread."""
 
     tuning: TuningFacts | None = None
     timing: TimingFacts | None = None

@@ -241,7 +241,7 @@ class Supervisor:
             self._user.give(folder)
 
     def _drop_foreign_caches(self) -> None:
-        """What workers of another user have compiled cannot be replaced or locked by ours."""
+        """Remove libraries compiled by workers of another user: ours can neither replace nor lock them."""
         uid = self._user.owner_of_given() if self._user else os.geteuid()
         for folder in (self._folder / "cache").iterdir():
             if folder.lstat().st_uid != uid:

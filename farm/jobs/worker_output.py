@@ -1,4 +1,4 @@
-"""What workers and phones' shells write: a stream of bytes as lines of text, with limits, and a worker's own pipe.
+"""The output of workers and phones' shells: a stream of bytes as lines of text, with limits; and a worker's own pipe.
 
 A pipe and not a file: the disk is safe from a worker that writes without end, and no poll is needed.
 """

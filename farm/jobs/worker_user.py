@@ -48,7 +48,7 @@ class WorkerUser:
             os.chown(folder, self.uid, self.gid)
 
     def owner_of_given(self) -> int:
-        """Whose uid a folder has that was given."""
+        """The uid of the owner of a given folder."""
         return os.geteuid() if self.by_group else self.uid
 
 

@@ -85,7 +85,7 @@ class JobKind:
 
     @property
     def outcome(self) -> type[Outcome]:
-        """What came of one of its jobs."""
+        """The outcome of one of its jobs."""
         if self.has("outcome"):
             found: type[Outcome] = getattr(self.part("outcome"), f"{self.name.capitalize()}Outcome")
             return found
@@ -94,7 +94,7 @@ class JobKind:
         return Outcome
 
     def executor(self, parts: ExecutorParts) -> Executor:
-        """What runs its attempts in the daemon."""
+        """The executor of its attempts in the daemon."""
         made: Executor = getattr(self.part("executor"), f"{self.name.capitalize()}Executor")(parts)
         return made
 

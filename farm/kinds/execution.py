@@ -1,4 +1,4 @@
-"""What executors of all kinds share: the daemon's parts, work on leased phones, what measuring asks of a phone."""
+"""The base of executors of all kinds: the daemon's parts, work on leased phones, what measuring asks of a phone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost:
-    """What one attempt's worker may ask for: sessions under its lease, and reports."""
+    """The daemon's side of one attempt's worker: sessions under its lease, and reports."""
 
     context: AttemptContext
     parts: ExecutorParts
@@ -61,7 +61,7 @@ class LeaseHost:
         self.parts.leasing.abort(self.context.lease.id, reason)
 
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What is known of artifacts that kill."""
+        """Answer the worker's questions about poisoned artifacts, and note new ones."""
         match verb:
             case "poison.look":
                 artifacts = _artifacts(fields)
@@ -235,7 +235,7 @@ ReadConditions = Callable[[str], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class MeasuringHost(LeaseHost):
-    """What the worker of a measurement may ask for besides."""
+    """The daemon's side of the worker of a measurement."""
 
     quiet: DeviceQuiescer
 
@@ -342,7 +342,7 @@ class DeviceQuiescer:
                 self._quiet = not_quiet("it changed itself back, or was rebooted, while it measured")
 
     def to_wire(self) -> Mapping[str, Any]:
-        """What was in force, for the certificate."""
+        """The changes in force, for the certificate."""
         return self._quiet
 
     def notes(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What leasing shows others: errors and rows of status; and waiting until a phone is in some state."""
+"""Records of leasing for other packages: errors and rows of status; and waiting until a phone is in some state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PhoneLostError(PhoneError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a device, for status."""
+    """The holder of a device, for status."""
 
     lease: Lease
     held_s: float
@@ -38,7 +38,7 @@ class Holder:
 
     @property
     def holder_name(self) -> str:
-        """What people call the holder: the user, else where they come from."""
+        """The holder's name: the user, else the address."""
         return self.lease.request.user or self.peer or self.lease.request.source.value
 
 

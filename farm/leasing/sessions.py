@@ -278,5 +278,5 @@ async def _no_dial(_limit_s: float) -> PhoneStream:
 
 
 def digest(match_key: str) -> str:
-    """What is kept of a match key, in memory and in the store: a reader of it cannot open anything."""
+    """A match key as stored, in memory and in the store: a reader of it cannot open anything."""
     return hashlib.sha256(match_key.encode(errors="backslashreplace")).hexdigest()

@@ -1,4 +1,4 @@
-"""What a run of samples says: the median at nominal speed, how sure, and whether it may be relied on.
+"""The assessment of a run of samples: the median at nominal speed, how sure, and whether it may be relied on.
 
 Also how many more samples a run needs, and whether it is worth another run: the caller takes them.
 """
@@ -75,7 +75,7 @@ class Assessment:
 
     @property
     def verdict(self) -> Verdict:
-        """What the reasons leave."""
+        """The verdict that the reasons leave."""
         return worst(self.reasons)
 
     @property

@@ -34,7 +34,7 @@ SCATTER_MARGIN = 1.8  # the scatter is only estimated: by so many of its own sta
 
 
 class ComparisonAnswer(StrEnum):
-    """What B is, seen from A."""
+    """The answer of a comparison: B, seen from A."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -198,7 +198,7 @@ def compare_results(
 
 
 def two_models(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """What is to be known of two certificates of different model files."""
+    """Warnings about two certificates of different model files."""
     if a.get("model_sha256") == b.get("model_sha256"):
         return []
     return [f"A is of {a.get('model')}, B of {b.get('model')}: two files, whose outputs were not compared"]

@@ -77,7 +77,7 @@ MOST_CLOCK_CHANGE = 0.05  # relative; governors step by more than this
 
 
 def judge_conditions(conditions: Conditions) -> tuple[Reason, ...]:
-    """What speaks against a result measured under these conditions; what is unknown says nothing."""
+    """The reasons against a result measured under these conditions; unknown conditions give none."""
     reasons = []
     statuses = _known(conditions, "throttle_status")
     if statuses and max(statuses) >= LIGHT_THROTTLING:

@@ -1,4 +1,4 @@
-"""What a run of samples has beside one level: warm-up, steps, trends, several levels (modes), outliers.
+"""Patterns in a run of samples beside one level: warm-up, steps, trends, several levels (modes), outliers.
 
 A step is a level that changes at once (a phone throttles), a trend one that changes all the time; modes are levels that
 a clock goes back and forth between, so that no single number is the time. Outliers are counted and reported, never

@@ -20,7 +20,7 @@ _RECOVERING_IN = frozenset(
 
 
 def state_of(view: DeviceView, *, leased: bool, fault: str = "", lost_with: str = "") -> StateAndCause:
-    """What an adopted device is doing, and the cause.
+    """The state of an adopted device, and the cause.
 
     Args:
         view: the device.

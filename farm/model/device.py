@@ -77,7 +77,7 @@ LIFE_EVENTS = frozenset(f"device.{life}" for life in Life)  # other events of a 
 
 
 class Service(StrEnum):
-    """What operators decided."""
+    """The operators' decision."""
 
     IN = "in"
     DRAINING = "draining"
@@ -85,7 +85,7 @@ class Service(StrEnum):
 
 
 class Heat(StrEnum):
-    """What the thermal gate says."""
+    """The answer of the thermal gate."""
 
     OK = "ok"
     COOLING = "cooling"

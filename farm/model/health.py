@@ -1,4 +1,4 @@
-"""What one probe of a phone found out, as plain values: readings, findings, and faults that recovery acts on.
+"""The results of one probe of a phone, as plain values: readings, findings, and faults that recovery acts on.
 
 Units are normalised, each reading names its source. Fields are None (or empty) where nothing is known with confidence:
 a figure that may be wrong is worse than none. What was read and not believed is in `Health.dropped` with the reason.
@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 
 
 class SensorGroup(StrEnum):
-    """What part of a phone a temperature belongs to."""
+    """The part of a phone that a temperature belongs to."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -134,7 +134,7 @@ class Health:
     busiest: tuple[ProcessReading, ...] = ()  # at most ten, the busiest first
     server: tuple[ProcessReading, ...] = ()  # farm's supervisor, tvm_rpc and its sessions
     gpu_faults: tuple[str, ...] = ()  # lines of the kernel log that tell of a GPU fault, newest last
-    # Sections of the probe that told nothing, or not all: not there, not readable, or the phone got stuck in them.
+    # Sections of the probe without (all of) their output: not there, not readable, or the phone hung in them.
     missing: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
@@ -144,7 +144,7 @@ KEPT_DAYS = 730  # of samples: a battery's life in a lab
 
 @dataclass(frozen=True, slots=True)
 class BatteryDay:
-    """What a battery was like on one day (UTC)."""
+    """A battery's readings of one day (UTC)."""
 
     day: str  # 2026-11-22
     percent_min: int | None = None
@@ -157,12 +157,12 @@ class BatteryDay:
 
     @property
     def capacity(self) -> float | None:
-        """What it holds of what it held when new, 0 to 1."""
+        """Its capacity as a part of that when new, 0 to 1."""
         return self.full_uah / self.design_uah if self.full_uah and self.design_uah else None
 
 
 class DeviceFault(StrEnum):
-    """What is wrong, as far as it decides what may help."""
+    """The kind of fault, by which recovery chooses an action."""
 
     SESSION = "session"  # a session ended in a way that leaves the phone in doubt
     SERVER = "server"  # its RPC server died
@@ -183,7 +183,7 @@ class DeviceFault(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What may be wrong."""
+    """The kind of a finding."""
 
     DATA_FULL = "data-full"  # /data has no room for a runtime and a model
     DATA_LOW = "data-low"  # /data is getting full

@@ -1,4 +1,4 @@
-"""Who a phone is: the frozen result of reading its properties, cpuinfo and sysfs; what tells compile targets apart."""
+"""The identity of a phone, read from its properties, cpuinfo and sysfs; and the facts that distinguish targets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Confidence(StrEnum):
     """How sure a fact is."""
 
     CERTAIN = "certain"  # the phone states it itself (ro.soc.model, kgsl gpu_model ...)
-    LIKELY = "likely"  # derived from one table row that fits
-    GUESS = "guess"  # several rows fit, or only a family is known
+    LIKELY = "likely"  # derived from the only matching table row
+    GUESS = "guess"  # several rows match, or only a family is known
     UNKNOWN = "unknown"
 
 
@@ -27,7 +27,7 @@ class Soc:
     vendor: str = ""
     source: str = ""  # where the fact came from: a property, a file or a table row
     confidence: Confidence = Confidence.UNKNOWN
-    candidates: tuple[str, ...] = ()  # models that fit when `model` cannot be told among them
+    candidates: tuple[str, ...] = ()  # the possible models when `model` is not the only one
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class CpuCluster:
 
 @dataclass(frozen=True, slots=True)
 class DeviceIdentity:
-    """What a phone is, as far as it can be told; constant between two OTA updates.
+    """The identity of a phone, as far as it is known; constant between two OTA updates.
 
     `abi` is the ABI that really runs (on a virtual phone `farm.virtual.abi`), `abis` what the phone claims.
     """

@@ -17,7 +17,7 @@ class NoSuchLeaseError(UserError):
 
 
 class LeaseClass(StrEnum):
-    """What a lease is for; decides who yields and who waits for a cool phone."""
+    """The purpose of a lease; decides which leases yield and which requests wait for a cool phone."""
 
     INTERACTIVE = "interactive"
     BENCH = "bench"

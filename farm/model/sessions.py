@@ -136,7 +136,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class FleetSummary:
-    """What the farm's own devices add to the tracker's summary."""
+    """The part of the tracker's summary about the farm's own devices."""
 
     keys: tuple[KeyRow, ...] = ()
     servers: tuple[ServerRow, ...] = ()

@@ -1,4 +1,4 @@
-"""What the specs of all kinds of jobs are made of: their base classes, the types of fields, and how to read one.
+"""The parts of the specs of all kinds of jobs: their base classes, the types of fields, and how to read one.
 
 A spec is a frozen dataclass, declared once in `farm/kinds/<kind>/spec.py`: its fields with their bounds and what they
 mean. It is also the JSON of control messages and of the stored row, and the table of a `farm submit` file.
@@ -48,7 +48,7 @@ TaskT = TypeVar("TaskT")
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What a field means, for the command line and the reference, and how an option differs from its field."""
+    """The help of a field, for the command line and the reference, and how an option differs from its field."""
 
     text: str
     flag: str = ""  # "": made of the field's name, without its unit
@@ -80,7 +80,7 @@ class MissingOptionError(UserError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What every kind of job has. Not submitted itself."""
+    """The fields of every kind of job. Not submitted itself."""
 
     kind: ClassVar[str] = ""
     lease_class: ClassVar[LeaseClass] = LeaseClass.INTERACTIVE
@@ -120,7 +120,7 @@ class JobSpec:
     hold: Annotated[Flag, Help("Wait for `farm job resume`; implies --detach.")] = False
 
     def leased_as(self) -> LeaseClass:
-        """What its leases are for."""
+        """The purpose of its leases."""
         return self.lease_class
 
     @classmethod
@@ -160,7 +160,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(JobSpec):
-    """What every kind has that takes a model to a phone. Not submitted itself."""
+    """The fields of every kind that takes a model to a phone. Not submitted itself."""
 
     packages: ClassVar[bool] = True  # whether it takes packages, which are compiled already
 

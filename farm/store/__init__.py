@@ -1,4 +1,4 @@
-"""What must survive `kill -9`: the schema, named statements over it, and one writer thread.
+"""All that must survive `kill -9`: the schema, named statements over it, and one writer thread.
 
 `Store.open` checks, creates or migrates the database (`opening`, `migrations`), counts the start (`epoch`)
 and returns a `Store`: one attribute per table, each a `TableAccess` over the shared `Database`.

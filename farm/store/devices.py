@@ -23,7 +23,7 @@ _DAY = [column for column in battery_day.c if column.name not in ("host", "seria
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
-    """What the farm remembers of a phone."""
+    """A known phone, as stored."""
 
     serial: str
     name: str

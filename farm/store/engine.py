@@ -178,7 +178,7 @@ class FileGoneError(OSError):
 
 
 def outage_of(error: BaseException | None) -> DatabaseOutage | None:
-    """What an error means for the database as a whole; None when it is about one statement.
+    """The outage of the whole database that an error shows; None when it is about one statement.
 
     The causes of the error count too: undoing a transaction that the engine has undone itself fails on top.
     """

@@ -62,7 +62,7 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one user had of one phone within a window."""
+    """One user's use of one phone within a window."""
 
     user: str
     device: str

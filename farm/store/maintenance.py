@@ -49,7 +49,7 @@ _RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckReport:
-    """What a check found."""
+    """The findings of a check."""
 
     findings: tuple[str, ...]  # one line each; empty: the database is sound
     rows: Mapping[str, int]  # by table

@@ -222,7 +222,7 @@ class Writer:
                 self._probe()
 
     def _gather(self, first: QueuedWrite[Any] | None) -> tuple[list[QueuedWrite[Any]], bool]:
-        """What is queued now, up to one commit's worth, and whether more may come."""
+        """The writes queued now, up to one commit's worth, and whether more may come."""
         batch: list[QueuedWrite[Any]] = []
         work, events = first, 0
         while work is not None:

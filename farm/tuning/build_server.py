@@ -222,7 +222,7 @@ def main(arguments: list[str]) -> int:
 
 
 def import_tvm() -> None:
-    """What children use."""
+    """Import the parts of TVM that children use."""
     import tvm.s_tir.transform
     import tvm.tirx  # noqa: F401
 

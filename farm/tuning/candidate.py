@@ -31,7 +31,7 @@ class TryEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidateTries:
-    """What a candidate has behind it."""
+    """The past tries of a candidate."""
 
     deaths: int = 0
     losses: int = 0
@@ -46,7 +46,7 @@ class CandidateTries:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done: `again` with these tries, or it is answered: with its seconds, or with `error`."""
+    """The next step: `again` with these tries, or it is answered: with its seconds, or with `error`."""
 
     again: CandidateTries | None = None
     error: str = ""
@@ -54,7 +54,7 @@ class Decision:
 
 
 def after_try(tries: CandidateTries, end: TryEnd, why: str, timeout_s: float) -> Decision:
-    """What becomes of a candidate after a try that ended so.
+    """The next step of a candidate after a try that ended so.
 
     Args:
         tries: what it had behind it before this try.
@@ -95,7 +95,7 @@ def after_try(tries: CandidateTries, end: TryEnd, why: str, timeout_s: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one phone measured for one candidate.
+    """The measurement of one candidate on one phone.
 
     Attributes:
         path: The artifact's path as the builder gave it: what a MeasureCallback finds in its BuilderResult.

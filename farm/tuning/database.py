@@ -91,7 +91,7 @@ class TuningDatabase:
 
     @property
     def damage(self) -> Sequence[str]:
-        """What was wrong in the folder, in sentences."""
+        """The problems of the folder, in sentences."""
         return [str(each) for each in self._folder.damage]
 
     @property
@@ -137,7 +137,7 @@ class TuningDatabase:
         return self.tunables
 
     def records(self, workload: str) -> list[tuple[Any, Record]]:
-        """What is known of a task: its measured candidates (ms.MeasureCandidate) with their records."""
+        """The known results of a task: its measured candidates (ms.MeasureCandidate) with their records."""
         found = next(each.workload for each in self.tunables if each.task.workload == workload)
         return [
             (_tuning_record(record, found).as_measure_candidate(), record)

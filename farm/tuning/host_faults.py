@@ -1,4 +1,4 @@
-"""What a host lacks when candidates cannot be built or records kept, which is no candidate's fault."""
+"""Lacks of a host that keep candidates from being built or records from being stored: no candidate's fault."""
 
 from __future__ import annotations
 

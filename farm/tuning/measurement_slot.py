@@ -35,7 +35,7 @@ CUT_GRACE_S = 10.0  # a call whose session was cut comes back at once; one that 
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """What all phones of a run share."""
+    """The settings that all phones of a run share."""
 
     evaluator: EvaluatorConfig
     timeout_s: float  # of one candidate on a phone, its upload included

@@ -32,7 +32,7 @@ LEAST_S, MOST_S = 1e-9, 1e3  # of a kernel: all else is damage
 
 @dataclass(frozen=True, slots=True)
 class SpeedOpinion:
-    """What a phone's results are worth.
+    """A judgement of the times that a phone measured.
 
     Attributes:
         factor: divide its seconds by this.
@@ -45,7 +45,7 @@ class SpeedOpinion:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What is known of one phone."""
+    """The known speed of one phone."""
 
     seconds: float  # of the reference kernel, when it was last read
     now: float  # its factor

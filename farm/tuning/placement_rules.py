@@ -41,7 +41,7 @@ class Placement:
         return max(LEAST_WAIT_S, MEDIANS * median(self.took_s)) if self.took_s else LEAST_WAIT_S
 
     def place(self, now_s: float) -> list[Place]:
-        """What is to be built where from now on; each placing is told once."""
+        """The new placements of builds; each is returned once."""
         late = [number for number, since_s in self.remote.items() if now_s - since_s >= self.limit_s]
         placed = [Place(number, remote=False) for number in late if number not in self.local]
         self.local.update(late)

@@ -1,4 +1,4 @@
-"""What a search has reached: its tasks, the estimated latency of the model, and which task is next. Pure.
+"""The progress of a search: its tasks, the estimated latency of the model, and which task is next. Pure.
 
 The rule for the next task is Ansor's (Zheng et al., OSDI 2020, section 6) as MetaSchedule's gradient scheduler has it:
 a task is worth what the next trial can be expected to take off the whole model's latency. It is written again here

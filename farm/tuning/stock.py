@@ -1,4 +1,4 @@
-"""What TVM ships for tuning, made to work here: its tensor intrinsics, and the archives that its builder makes.
+"""TVM's own parts for tuning, made to work here: its tensor intrinsics, and the archives that its builder makes.
 
 MetaSchedule's TuneContext imports `tvm.s_tir.tensor_intrin`, whose __init__ makes the intrinsics of CUDA, ROCm, Metal
 and Hexagon too: 9.6-11 s here, 8.2 of them for CUDA. Those of CPUs, which its schedule rules look up by name for ARM's

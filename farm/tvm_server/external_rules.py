@@ -68,7 +68,7 @@ class Admission:
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """What one connection registered. Gone with the connection."""
+    """The servers and offers of one connection, gone with it."""
 
     last_heard: float
     servers: dict[str, tuple[str, int]] = field(default_factory=dict)  # key -> announced address, port

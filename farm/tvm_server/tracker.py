@@ -114,7 +114,7 @@ class Tracker:
         return self._advertised(connection.peer.address, address, port)
 
     def summary(self, address: str, port: int) -> dict[str, object]:
-        """What SUMMARY answers, with the farm's phones at `address`, `port`."""
+        """The answer to SUMMARY, with the farm's phones at `address`, `port`."""
         own = self.backend.summary()
         free, pending = self.registry.free(), Counter(self._refused_by_backend)
         for row in own.keys:
@@ -272,7 +272,7 @@ class TrackerConnection(ClientConnection):
 
     @property
     def unhandled_bytes(self) -> int:
-        """What has been received beyond the last message."""
+        """The bytes received after the last message."""
         return self._parser.held_bytes
 
     @property

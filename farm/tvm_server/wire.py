@@ -30,7 +30,7 @@ MAX_KEY_LENGTH = 512  # characters of a key or match key; a farm alias has at mo
 MAX_USER_LENGTH = 256  # characters of the user a client claims to be (stock clients claim "")
 MAX_ADDRESS_LENGTH = 255  # characters of a custom address: the longest DNS name
 MAX_ECHO_LENGTH = 32  # characters of an unknown message in our answer to it
-MAX_PRIORITY = 1 << 31  # beyond it a priority is a mistake, not a wish
+MAX_PRIORITY = 1 << 31  # a priority beyond it is a mistake
 
 _FARM_SECRET = re.compile(r"[0-9a-f]{32}")  # 128 random bits (farm.leasing.sessions)
 # Stock clients split keys on ':' and the handshake splits on whitespace; the C++ server writes JSON without escaping.
@@ -58,11 +58,11 @@ class Parser:
 
     @property
     def held_bytes(self) -> int:
-        """What has been received beyond the last event."""
+        """The bytes received after the last event."""
         return len(self._buffer)
 
     def trailing_data(self) -> bytes:
-        """What has been received beyond the last event. Empties the parser."""
+        """The bytes received after the last event. Empties the parser."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
@@ -453,13 +453,13 @@ class ServerHelloParser(Parser):
 
 
 def encode_client_hello(match_key: str) -> bytes:
-    """What a client sends first, in one piece and without options."""
+    """A client's first message, in one piece and without options."""
     body = f"client:{match_key}".encode()
     return INT32.pack(SESSION_MAGIC) + INT32.pack(len(body)) + body
 
 
 def encode_server_hello(hello: ServerHello) -> bytes:
-    """What a server answers, in one piece."""
+    """A server's answer, in one piece."""
     word = INT32.pack(hello.code)
     if hello.code is not SessionCode.SUCCESS:
         return word

@@ -113,7 +113,7 @@ async def static_file(request: Request, version: str, path: str) -> Response:
 
 @router.get("/favicon.ico")
 async def favicon(request: Request) -> Response:
-    """What browsers ask for by themselves."""
+    """The icon that browsers request by themselves."""
     asset = web_of(request).assets["icon.svg"]
     return Response(asset.body, media_type=asset.media_type, headers={"cache-control": "public, max-age=86400"})
 

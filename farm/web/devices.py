@@ -200,7 +200,7 @@ async def device_page(request: Request, name: str) -> Response:
 async def readings(
     request: Request, name: str, seconds: Annotated[float, Query(gt=0, le=COARSE_S)] = FINE_S
 ) -> Response:
-    """What the page's plots draw."""
+    """The data of the page's plots."""
     return JSONResponse(dict(await ask(request, "device.readings", device=name, seconds=seconds)))
 
 

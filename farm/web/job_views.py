@@ -86,7 +86,7 @@ def lenient(value: Any) -> Any:
 
 
 def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
-    """What came of a job in a list, and its verdict or answer; "" for what there is none of."""
+    """The result of a job in a list, and its verdict or answer; "" for what there is none of."""
     found = lenient(row.get("result") or {})
     estimate, gain, compared = (found[name] or lenient({}) for name in ("estimate", "speedup", "comparison"))
     if estimate["median_ms"]:
@@ -146,7 +146,7 @@ def why(row: Mapping[str, Any]) -> str:
 
 
 def files_of(shown: Mapping[str, Any]) -> list[File]:
-    """What can be downloaded of a job."""
+    """The downloads of a job."""
     result, job = shown["result"] or {}, shown["job"]["id"]
     found = [
         ("outputs", "outputs (NumPy)", "npz", result.get("outputs")),

@@ -193,7 +193,7 @@ async def _job(request: Request, shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _page_of(kind: str) -> KindPage:
-    """What a kind's page.py adds; nothing for a kind without one, or of another release."""
+    """The additions of a kind's page.py; nothing for a kind without one, or of another release."""
     known = KINDS.kinds.get(kind)
     page: KindPage = known.part("page").PAGE if known is not None and known.has("page") else KindPage()
     return page

@@ -1,4 +1,4 @@
-"""What was measured and tuned: every bench of a model over time, and the kept sets of tuning records."""
+"""Measured and tuned models: every bench of a model over time, and the kept sets of tuning records."""
 
 from __future__ import annotations
 

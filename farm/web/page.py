@@ -1,4 +1,4 @@
-"""What every page needs: sign-ins, the caller and the verbs they ask by, and what guards an action.
+"""The base of every page: sign-ins, the caller and the verbs they ask by, and what guards an action.
 
 A page is a function that asks verbs (`ask`) and renders a template (`render`). An action is a POST of a form with the
 sign-in's `csrf`; it asks one verb and answers with a redirect (`done`).
@@ -113,7 +113,7 @@ class VerbApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """What the pages of one daemon share."""
+    """The parts that the pages of one daemon share."""
 
     verbs: VerbApi
     accounts: Accounts
@@ -127,7 +127,7 @@ class Web:
 
 
 def web_of(request: Request) -> Web:
-    """What this request's daemon shares between pages."""
+    """The shared parts of the request's daemon."""
     web: Web = request.app.state.web
     return web
 
@@ -170,7 +170,7 @@ def address_of(request: Request) -> str:
 
 
 async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
-    """What a verb answers to the page's caller.
+    """The answer of a verb to the page's caller.
 
     Raises:
         FarmError: what the verb raises; it becomes an error page. A field is called as the page's forms call it.

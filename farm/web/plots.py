@@ -1,4 +1,4 @@
-"""What a plot is made of, the small statistics behind one, and what the plots of a kind of job need. Pure.
+"""The parts of a plot, the small statistics behind one, and what the plots of a kind of job need. Pure.
 
 A plot is one or several panels under each other on one axis of x; static/plots.js draws it. Times are drawn in the
 unit that suits their size. The plots of each kind are in `farm/kinds/<kind>/page.py`.
@@ -105,7 +105,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSource:
-    """What the plots of a job are made of."""
+    """The data for the plots of a job."""
 
     shown: Mapping[str, Any]  # the answer of `job.show`
     samples: Mapping[str, Any] | None = None  # the raw samples (`certificate.raw` of the result); None: they are gone

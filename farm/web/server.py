@@ -159,7 +159,7 @@ class WebServer:
 
     @property
     def tasks(self) -> Sequence[asyncio.Task[None]]:
-        """What runs for as long as it listens."""
+        """The tasks that run while it listens."""
         return () if self._serving is None else (self._serving,)
 
     async def stop(self) -> None:

@@ -31,7 +31,7 @@ def hint_of(event: Event) -> bytes:
 
 
 class _Reader:
-    """What one reader has not been sent yet."""
+    """The changes that one reader has not been sent yet."""
 
     def __init__(self, account: str) -> None:
         self.account = account

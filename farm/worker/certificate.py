@@ -1,4 +1,4 @@
-"""What stands beside a number: how it was measured, under which conditions, and whether to rely on it. Shapes JSON."""
+"""Certificates: how a number was measured, under which conditions, and whether to rely on it. As JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def measured(
 
 
 def about_build(built: Build, task: ModelTask[Any]) -> dict[str, Any]:
-    """What exactly was measured."""
+    """The facts about the measured build."""
     return {
         "model": built.name,
         "model_sha256": built.sha256,

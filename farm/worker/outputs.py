@@ -38,7 +38,7 @@ def save_arrays(path: Path, names: Sequence[str], arrays: Sequence[Array]) -> No
 
 
 def _about(name: str, array: Array) -> dict[str, Any]:
-    """What an output looks like; small ones whole. JSON has no NaN: what is not finite is left out."""
+    """A summary of an output; small ones whole. JSON has no NaN: what is not finite is left out."""
     numbers = array.astype(np.float64).ravel()
     finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
     return {
@@ -128,7 +128,7 @@ FAR = 0.5  # of an output's own spread: float16 and 8 bits stay below a tenth, u
 def differences(
     inputs_a: Sequence[Array], outputs_a: Sequence[Array], inputs_b: Sequence[Array], outputs_b: Sequence[Array]
 ) -> list[str]:
-    """What tells that A and B are not two builds of one model, a sentence each; empty: nothing does.
+    """Signs that A and B are not two builds of one model, a sentence each; empty: there are none.
 
     Tensors are compared by position: formats name them differently. Numbers are compared where both got the same.
     """

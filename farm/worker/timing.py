@@ -261,7 +261,7 @@ BundleTurn = tuple[Timer, Callable[[], float]]
 
 @dataclass(frozen=True, slots=True)
 class TimedBlock:
-    """What was timed in one turn, seconds."""
+    """The times of one turn, seconds."""
 
     samples_s: tuple[float, ...]
     reference_s: float  # geometric mean of the readings before and after

@@ -257,7 +257,7 @@ class Beside(RuleBasedStateMachine):
             assert kept == model.kept
 
     def kept(self):
-        return self.allocator._state.kept
+        return self.allocator._state.cooling_claims
 
     @invariant()
     def tune_leases_make_way_for_those_who_starve(self):

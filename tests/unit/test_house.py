@@ -74,14 +74,14 @@ def test_importers_are_found_by_module_and_by_name(tmp_path: Path) -> None:
 def test_a_decision_module_does_no_io(tmp_path: Path) -> None:
     modules = tree(
         tmp_path,
-        farm__jobs__queue__state="import asyncio\nfrom time import monotonic\n",
+        farm__head__queue__state="import asyncio\nfrom time import monotonic\n",
         farm__jobs__retry_policy="def f():\n    from sqlalchemy.sql import select\n",
-        farm__jobs__queue__typed="if TYPE_CHECKING:\n    import asyncio\nelse:\n    x = 1\n",
+        farm__head__queue__typed="if TYPE_CHECKING:\n    import asyncio\nelse:\n    x = 1\n",
         farm__jobs__dispatcher="import asyncio\n",
         farm__model="import os\n",  # a module named so is no folder
     )
     assert list(rules.decision_imports(modules, {})) == [
-        "farm/jobs/queue/state.py: a decision module imports asyncio, time",
+        "farm/head/queue/state.py: a decision module imports asyncio, time",
         "farm/jobs/retry_policy.py: a decision module imports sqlalchemy",
     ]
     assert len(list(rules.decision_imports(modules, {"farm/jobs/retry_policy.py": "a reason"}))) == 1

@@ -1,4 +1,4 @@
-"""What a client of a leased adb may ask: its requests are read, judged and put in terms of the one phone. Pure.
+"""Requests of a client of a leased adb: they are read, judged and put in terms of the one phone. Pure.
 
 `request_of` reads a block, `judge` turns a request into the proxy's action. A request for no phone in particular means
 the leased one; one that names another is refused as an adb server refuses a phone that is not there. What is not known

@@ -166,7 +166,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         busy_beside={other: holder for other in others if (holder := fleet.recovery.holder(other))},
         actions=await log.in_thread(log.actions, view.serial),
         quarantined_at=log.quarantined_at(view.serial),
-        story=agent.story,
+        transitions=agent.transitions,
         now_s=now_s,
         bundles=fleet.rollouts.explain(agent),
         ordered=fleet.admin.ordered(view.name),

@@ -27,7 +27,7 @@ ACTIONS_SHOWN = 10  # of the last 24 hours; `--json` has all
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of one device now."""
+    """The known facts about one device now."""
 
     view: DeviceView
     state: LifecycleState
@@ -39,7 +39,7 @@ class DeviceFacts:
     busy_beside: Mapping[str, str]  # of these: name -> who has it
     actions: Sequence[RecoveryRecord]  # of the last 24 hours, oldest first
     quarantined_at: datetime | None
-    story: Sequence[str]
+    transitions: Sequence[str]
     now_s: float  # monotonic
     bundles: Sequence[str] = ()  # what decides which runtime bundle it gets, where that is not simply the current one
     ordered: str = ""  # the user who took it out of service, and when; "": it is in service, or it was not noted
@@ -92,7 +92,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
         "bundle": {"hash": view.bundle, "reasons": list(facts.bundles)},
         "place": None if view.place is None else json_of(view.place, "hub", "port"),
         "beside": list(facts.beside),
-        "story": list(facts.story),
+        "transitions": list(facts.transitions),
     }
 
 

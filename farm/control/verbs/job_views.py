@@ -71,7 +71,7 @@ class JobStreams:
         return live | {job for job, seq in self._store.events.latest(jobs, ENDS).items() if seq > since}
 
     def _subjects(self, jobs: Collection[str]) -> frozenset[str]:
-        """What events of these jobs are about: they, their attempts and those's leases."""
+        """The subjects of events of these jobs: they, their attempts and the attempts' leases."""
         attempts = self._store.jobs.attempts_of(jobs)
         return frozenset(jobs).union(*((attempt.id, attempt.lease) for attempt in attempts))
 
@@ -277,7 +277,7 @@ def attempt_row(attempt: Attempt, *, with_facts: bool) -> dict[str, Any]:
 
 
 def _name(job: Job) -> str:
-    """What people call it: the model's file name, the command's or the note's beginning."""
+    """Its name for people: the model's file name, the command's or the note's beginning."""
     name = job.spec.get("name") or job.spec.get("command") or job.spec.get("note") or ""
     return str(name)[:SHOWN_NAME_CHARS]
 

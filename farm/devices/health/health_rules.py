@@ -63,7 +63,7 @@ class HealthConfig:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the farm knows of the phone at the time of the probe."""
+    """Facts about the phone at the time of the probe."""
 
     ready: bool = True  # its server should run
     held: bool = False  # a lease has it
@@ -104,7 +104,7 @@ def has_evidence(now: Health, fault: DeviceFault) -> bool:
 
 
 def kinds_of(fault: DeviceFault) -> frozenset[FindingKind]:
-    """What a probe finds of a fault that ends by itself."""
+    """The kinds of findings that show this fault, if it ends by itself."""
     found = {DeviceFault.STORAGE: FindingKind.DATA_FULL, DeviceFault.HOT: FindingKind.BATTERY_HOT}
     return frozenset({found[fault]}) if fault in found else frozenset()
 
@@ -331,7 +331,7 @@ _SURE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FindingHistory:
-    """What the last probes found on one phone."""
+    """The findings of the last probes of one phone."""
 
     first: Mapping[FindingKind, Finding] = field(default_factory=dict)  # found once: the next probe decides
     held: Mapping[FindingKind, Finding] = field(default_factory=dict)  # true now, in its latest words

@@ -27,7 +27,7 @@ SHOWN = "TEMP"  # the one temperature that people see beside a device's name
 
 
 class Quantity(StrEnum):
-    """What a column measures; `UNITS` has its unit."""
+    """The quantity of a column; `UNITS` has its unit."""
 
     TEMPERATURE = "temperature"
     BATTERY = "battery"
@@ -168,7 +168,7 @@ class FleetReadings:
         self._series: dict[str, ReadingSeries] = {}
 
     def add(self, serial: str, health: Health, shown_c: float | None) -> None:
-        """What a probe has read."""
+        """Add the readings of a probe."""
         series = self._series.pop(serial, None) or ReadingSeries()
         if len(self._series) >= MOST_DEVICES:
             del self._series[next(iter(self._series))]

@@ -1,4 +1,4 @@
-"""What a phone is: SoC, GPU, CPU, TVM targets; its name, labels and adoption.
+"""The identity of a phone: SoC, GPU, CPU, TVM targets; its name, labels and adoption.
 
 `identity.read_identity` runs one read-only shell command; `identify` turns its output into a `DeviceIdentity` with the
 parsers of `cpu` and `soc` and the targets of `targets`. `naming_rules` decides whether farm may touch the phone, names

@@ -41,7 +41,7 @@ class ArmPart:
 
 @dataclass(frozen=True, slots=True)
 class CpuFacts:
-    """What is known of a CPU.
+    """The known facts about a CPU.
 
     `lead` is the core design to schedule code for: the fastest known one, or the only one the kernel would name.
     """

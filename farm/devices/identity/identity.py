@@ -1,4 +1,4 @@
-"""Who a phone is: one read-only shell command, and the pure step from its output to a `DeviceIdentity`.
+"""The identity of a phone: one read-only shell command, and the pure step from its output to a `DeviceIdentity`.
 
 A phone that is not adopted gets `READ_COMMAND` and nothing else. It writes nothing, needs no root, and forks only for
 `cat`, `getprop` and (where no driver file names the GPU) `dumpsys`; files are read by the shell itself.
@@ -105,7 +105,7 @@ getprop
 
 @dataclass(frozen=True, slots=True)
 class RawIdentity:
-    """What a phone said about itself, not yet interpreted."""
+    """A phone's statements about itself, not yet interpreted."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     cpuinfo: str = ""
@@ -207,7 +207,7 @@ def _first(properties: Mapping[str, str], *names: str) -> str:
 
 
 def _abis(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """What the phone claims, best first. Android before 5.0 has no list, only a first and a second."""
+    """The ABIs that the phone claims, best first. Android before 5.0 has no list, only a first and a second."""
     listed = properties.get("ro.product.cpu.abilist", "") or properties.get("ro.system.product.cpu.abilist", "")
     claims = listed.split(",") if listed.strip() else []
     claims += [properties.get("ro.product.cpu.abi", ""), properties.get("ro.product.cpu.abi2", "")]

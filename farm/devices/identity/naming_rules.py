@@ -19,7 +19,7 @@ from farm.model.identity import DeviceIdentity
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
 
 
-# What `labels_of` sets: not for people to set by hand, a phone whose soc is a wish would get the wrong work.
+# What `labels_of` sets: not for people to set by hand, a phone with an invented soc would get the wrong work.
 DERIVED_LABELS = frozenset(
     {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
     | {"android", "sdk", "virtual", "alike"}
@@ -73,7 +73,7 @@ MARK_CHARS = 12  # 48 bits: no two kinds of phones of one farm share a mark by c
 
 @dataclass(frozen=True, slots=True)
 class PoolingTraits:
-    """What phones must have in common to be pooled."""
+    """The facts that phones must share to be pooled."""
 
     soc: str
     gpu: str
@@ -89,7 +89,7 @@ class PoolingTraits:
 
 
 def alike(identity: DeviceIdentity | None, bundle: str) -> PoolingTraits | None:
-    """What a phone has in common with its like; None while that is not known. `bundle`: the hash of the one on it."""
+    """The traits behind a phone's label `alike`; None while they are not known. `bundle`: the hash of the one on it."""
     if identity is None or not bundle:
         return None
     targets = json.dumps(identity.targets, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""What SoC and GPU a phone has: parsers, the SoC table, and every place that may name the part, the surest first.
+"""The SoC and GPU of a phone: parsers, the SoC table, and every place that may name the part, the surest first.
 
 Pure; never raises.
 """
@@ -52,7 +52,7 @@ CLOCK_TOLERANCE_GHZ = 0.06
 
 @dataclass(frozen=True, slots=True)
 class SocEvidence:
-    """What is known besides names: it tells apart parts that share a name."""
+    """Known facts besides names: they distinguish parts that share a name."""
 
     gpu: str = ""  # model as the driver states it, "Adreno 660"
     max_khz: int = 0  # of the fastest core

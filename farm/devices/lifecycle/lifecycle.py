@@ -1,7 +1,7 @@
 """The life cycle of one device as a state machine: events in, instructions out, nothing else.
 
 Rules of this file:
-- `decide` is a pure function of (state, event, now); `Lifecycle` only remembers the story and guards the table.
+- `decide` is a pure function of (state, event, now); `Lifecycle` only remembers the last transitions and guards the table.
 - Work is numbered. A work instruction carries `generation`; its answer carries it back. Whatever makes outstanding work
   moot (unplugged, server died, operator spoke) moves on to the next number, so a late answer is recognised and ignored.
 - A followed server has a number too (`follow`): its death counts only while that very server is followed.
@@ -82,8 +82,8 @@ from farm.model.device import Life
 from farm.model.health import DeviceFault
 
 STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
-KEPT_STEPS = 50  # length of the story an illegal transition tells
-EVIDENCE_STEPS = 8  # of the story, that a quarantine keeps
+KEPT_STEPS = 50  # transitions that the error of an illegal one shows
+EVIDENCE_STEPS = 8  # of them, kept as evidence with a quarantine
 _ADOPT = "farm device adopt NAME"
 _NO_CONTEXT = RecoveryContext()
 # whose failure may be that of an overriding bundle, or of one that is new to it
@@ -95,32 +95,32 @@ class Lifecycle:
 
     def __init__(self, state: LifecycleState | None = None) -> None:
         self.state = state or LifecycleState()
-        self._story: deque[str] = deque(maxlen=KEPT_STEPS)
+        self._transitions: deque[str] = deque(maxlen=KEPT_STEPS)
 
     @property
-    def story(self) -> tuple[str, ...]:
+    def transitions(self) -> tuple[str, ...]:
         """The last steps, oldest first, one line each."""
-        return tuple(self._story)
+        return tuple(self._transitions)
 
     def handle(self, event: DeviceEvent, now: float, context: RecoveryContext = _NO_CONTEXT) -> tuple[Instruction, ...]:
         """Take one event at monotonic second `now`.
 
         Raises:
-            FarmError: the table does not allow the step; `evidence` is the story.
+            FarmError: the table does not allow the step; `evidence` has the last ones.
         """
         before = self.state
         after, instructions = decide(before, event, now, context)
         names = ", ".join(map(_name, instructions))
-        self._story.append(f"{now:.3f} {brief(event)} : {before.life} -> {after.life} [{names}]")
+        self._transitions.append(f"{now:.3f} {brief(event)} : {before.life} -> {after.life} [{names}]")
         legal = after.life in TRANSITIONS[before.life] or isinstance(event, BugFound)
         if after.life is not before.life and not legal:
             raise FarmError(
                 f"a device cannot go from {before.life} to {after.life}",
                 Code.ILLEGAL_TRANSITION,
-                evidence="\n".join(self._story),
+                evidence="\n".join(self._transitions),
             )
         if after.quarantine is not None and after.quarantine is not before.quarantine:
-            evidence = "\n".join(list(self._story)[-EVIDENCE_STEPS:])
+            evidence = "\n".join(list(self._transitions)[-EVIDENCE_STEPS:])
             after = replace(after, quarantine=replace(after.quarantine, evidence=evidence))
         self.state = after
         return instructions
@@ -137,7 +137,7 @@ class Lifecycle:
 
 
 def brief(event: DeviceEvent) -> str:
-    """An event for a story: what is empty or false is left out, of a hash the beginning is enough."""
+    """An event as text: what is empty or false is left out, of a hash the beginning is enough."""
     if isinstance(event, PlainEvent):
         return event.value
     values = ((each.name, getattr(event, each.name)) for each in fields(event))

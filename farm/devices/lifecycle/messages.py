@@ -47,7 +47,7 @@ class WorkFailed(WorkEnded):
 
 
 class PlainEvent(StrEnum):
-    """Events that say everything by their name."""
+    """Events without fields."""
 
     UNLISTED = "unlisted"  # adb no longer lists the device
     ADOPTED = "adopted"  # an operator or a rule took the device into the farm
@@ -121,7 +121,7 @@ class ServerDied:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The stream that follows the server ended without a word about it. `mute`: the phone answers no command at all."""
+    """The stream that follows the server ended without its exit status. `mute`: the phone answers no command at all."""
 
     follow: int
     reason: str = "the connection to the phone was lost"

@@ -37,7 +37,7 @@ class RecoveryAction(StrEnum):
 
 
 class BlastRadius(StrEnum):
-    """Whom an action hurts besides the faulty phone's own work."""
+    """The others that an action affects, besides the faulty phone's own work."""
 
     SESSION = "session"  # what runs in the phone's RPC sessions
     DEVICE = "device"  # everything on the phone, its holder's shell too
@@ -312,7 +312,7 @@ def return_s(action: RecoveryAction, context: RecoveryContext) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """What to do next. Without an action nothing can be done now; `waits` says for what, if for something."""
+    """The next action. Without one nothing can be done now; `waits` is the reason to wait, if there is one."""
 
     action: RecoveryAction | None
     skipped: tuple[str, ...] = ()
@@ -380,7 +380,7 @@ def _refusal(
 
 
 def _waits(step: LadderStep, fault: DeviceFault, context: RecoveryContext) -> str:
-    """What an action waits for; "" for nothing."""
+    """The reason why an action waits; "": it does not."""
     if (
         step.action in (RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE)
         and context.in_hands
@@ -393,7 +393,7 @@ def _waits(step: LadderStep, fault: DeviceFault, context: RecoveryContext) -> st
 
 
 def budgets_left(progress: RecoveryProgress, now_s: float, context: RecoveryContext) -> dict[RecoveryAction, int]:
-    """What is left of each action's budget."""
+    """The unused part of each action's budget."""
     left: dict[RecoveryAction, int] = {}
     for step in LADDER:
         budget = context.budget(step.action)

@@ -186,7 +186,7 @@ def operator_ordered(state: LifecycleState, event: ActionOrdered | QuarantineOrd
 def action_answered(
     state: LifecycleState, event: WaitEnded | ActionDone | ActionFailed, now: float, context: RecoveryContext
 ) -> Decision:
-    """What was to be done to the link or the whole phone is done, could not be, or has been waited for."""
+    """An action on the link or the whole phone ended, could not begin, or its wait is over."""
     under_way = state.progress.under_way
     if state.life not in LINK_DOWN:
         match event:

@@ -128,7 +128,7 @@ class Uhubctl:
                 now = powered(output, place.port)
 
     async def _call(self, arguments: Sequence[str], target: str) -> tuple[str, str]:
-        """What it printed, and what it complained about."""
+        """Run uhubctl; returns its output and its complaints."""
         code, out, err = await _run((self._program, *self._brief, *arguments), self._timeout_s, _NOT_INSTALLED)
         if code and self._brief and "option" in err:  # 2.4 has no -N; 2.5 has
             self._brief = ()

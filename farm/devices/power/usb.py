@@ -82,7 +82,7 @@ class _Fault:
 
 
 class UsbFaults:
-    """What vanished lately. Used from the event loop's thread."""
+    """Recent losses of phones. Used from the event loop's thread."""
 
     def __init__(self, events: EventLog, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._events = events

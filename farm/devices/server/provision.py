@@ -45,7 +45,7 @@ _BUNDLE_NAME = re.compile(rf"(?:{re.escape(INCOMING)})?[0-9a-f]{{8,64}}")
 
 @dataclass(frozen=True, slots=True)
 class InstalledState:
-    """What is on a phone already."""
+    """The files that are on a phone already."""
 
     scripts_current: bool  # this version's marker, names, sizes and modes
     bundle_whole: bool  # marker, names, sizes and modes are right

@@ -68,7 +68,7 @@ class RunningServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What `rpc_supervise.sh status` says."""
+    """The answer of `rpc_supervise.sh status`."""
 
     adoptable: bool  # alive, supervised, of this boot, with the bundle and secret asked for
     why: str = ""  # why not
@@ -189,7 +189,7 @@ class RpcServer:
             raise PhoneError(f"{ROOT} is still on the phone", evidence=output[-_EVIDENCE_CHARS:])
 
     async def log(self) -> str:
-        """What the server printed: its first and its latest lines."""
+        """The server's output: its first and its latest lines."""
         return await self._run(f"sh {SUPERVISE} log", STOP_TIMEOUT_S)
 
     async def _run(self, command: str, timeout_s: float) -> str:

@@ -35,7 +35,7 @@ Reading = tuple[float, float]  # monotonic seconds, °C
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """What is known of how it cools now."""
+    """An estimate of the cooling under way."""
 
     tau_s: float
     ambient_c: float  # where it would end by itself

@@ -39,7 +39,7 @@ class _HeatOfDevice:
 
 
 class ThermalGates:
-    """What is remembered of each device's heat, by serial. Used from the event loop's thread."""
+    """The heat of each device, by serial. Used from the event loop's thread."""
 
     def __init__(self, heat: HeatConfig | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._heat = heat or HeatConfig()

@@ -91,7 +91,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class HeatPolicy:
-    """What holds for one phone."""
+    """The limits in force for one phone."""
 
     limits: Mapping[LeaseClass, Mapping[SensorGroup, Limit]]
     throttle: Mapping[LeaseClass, Limit]
@@ -125,7 +125,7 @@ def _margin(group: SensorGroup, config: HeatConfig) -> float:
 
 
 def _merged(*tables: HeatLimits) -> HeatLimits:
-    """What the last table that says something says."""
+    """The limits of all tables: of each, the value in the last table that has one."""
     limits = {
         each.name: [value for table in tables if (value := getattr(table, each.name)) is not None]
         for each in fields(HeatLimits)
@@ -154,7 +154,7 @@ class PeakReading:
 
 @dataclass(frozen=True, slots=True)
 class HeatState:
-    """What one phone's probes said about heat so far. Times are monotonic seconds."""
+    """The heat of one phone, by its probes so far. Times are monotonic seconds."""
 
     probed_at_s: float | None = None
     seen: Mapping[SensorGroup, PeakReading] = field(default_factory=dict)
@@ -248,7 +248,7 @@ def _shut(
 def _too_warm(
     thermal: HeatState, lease_class: LeaseClass, policy: HeatPolicy, *, margins: bool
 ) -> list[tuple[str, float]]:
-    """What is above the limits, or above what opens the phone again; each in words and when it was read."""
+    """Readings above the limits, or above those that open the phone again; each in words and when it was read."""
     found: list[tuple[str, float]] = []
     for group, limit in policy.limits[lease_class].items():
         seen = thermal.seen.get(group)

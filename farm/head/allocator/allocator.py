@@ -1,4 +1,4 @@
-"""Who gets which phone: a pure state machine. No clock, no I/O.
+"""The allocation of phones to requests: a pure state machine. No clock, no I/O.
 
 Rules, and where they are kept:
 
@@ -62,7 +62,7 @@ class Allocator:
 
     @property
     def held(self) -> Mapping[str, Holding]:
-        """Who holds what, by device name; a device of a restored lease may be unknown yet."""
+        """The held devices by name; a device of a restored lease may be unknown yet."""
         return self._state.held
 
     @property
@@ -83,12 +83,12 @@ class Allocator:
         return min((at_s for at_s in checks if at_s is not None), default=None)
 
     def cleanings(self) -> tuple[Cleaning, ...]:
-        """What users were charged for after their leases since the last call."""
+        """Cleanings that users were charged for since the last call."""
         cleanings, self._state.cleanings = tuple(self._state.cleanings), []
         return cleanings
 
     def asked(self) -> tuple[YieldWanted | SlotWanted, ...]:
-        """What holders were asked for since the last call."""
+        """Requests to holders to give something back, since the last call."""
         asked, self._state.asked = tuple(self._state.asked), []
         return asked
 
@@ -121,7 +121,7 @@ class Allocator:
         """Per device, why `request` has not got it; the devices it could ever get first.
 
         Args:
-            request: what is wished for.
+            request: the request to explain.
             now_s: monotonic seconds.
             request_id: puts the request in the queue; without it, it is explained as if it came now.
         """
@@ -217,7 +217,7 @@ class Allocator:
         return self._decide(everything=slots_full)
 
     def quotas_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
-        """What users may have and how much they count; `default` is for those who are not in `by_user`."""
+        """The users' quotas and weights changed; `default` is for those who are not in `by_user`."""
         self._at(now_s).ledger.set_quotas(default, by_user)
         return self._decide(everything=True)
 

@@ -11,7 +11,7 @@ from math import inf
 
 from farm.head.allocator.model import DeviceReason, Holding
 from farm.head.allocator.reservations import Reservation
-from farm.head.allocator.state import AllocatorState, KeptCool
+from farm.head.allocator.state import AllocatorState, CoolingClaim
 from farm.head.allocator.waiting import Group, QueuedRequest, RequestTerms
 from farm.head.allocator.yields import goes_before
 from farm.model.device import DeviceState, Heat, Life, Service
@@ -136,7 +136,7 @@ def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.IN
 def _ahead_of(
     state: AllocatorState, request: LeaseRequest, waiting: QueuedRequest | None, now_s: float
 ) -> Iterator[tuple[QueuedRequest, Cause]]:
-    """Who is served before, in order; `waiting` is None for a request that would come now."""
+    """The requests that are served before, in order; `waiting` is None for a request that would come now."""
     seen = set()
     for queue in state.queues.starving(now_s):
         if queue.first is waiting:
@@ -224,9 +224,9 @@ def _facts(
         f"its hub is kept quiet for {state.held[other].request.user or 'another user'}, who has {other}"
         for other in state.quiet_beside(view.name, request.user)
     )
-    if kept := state.kept_from(view.name, RequestTerms.of(request), None if waiting is None else waiting.queue):
-        facts.append(_kept_cool(state, view.name, kept, now_s))
-    elif waiting is not None and (own := state.kept.get(view.name)) and own.queue is waiting.queue:
+    if claim := state.claim_against(view.name, RequestTerms.of(request), None if waiting is None else waiting.queue):
+        facts.append(_cooling(state, view.name, claim, now_s))
+    elif waiting is not None and (own := state.cooling_claims.get(view.name)) and own.queue is waiting.queue:
         facts.append(f"kept cool for it, {_span(own.until_s - now_s)} more at most")
     window = state.reservations.obstacle(view.name, request.user, request.longest_s, now_s)
     if window is not None:
@@ -249,12 +249,12 @@ def _held(state: AllocatorState, holding: Holding, waiting: QueuedRequest | None
     return f"{text}, {_span(holding.ends_s - now_s)} more at most"
 
 
-def _kept_cool(state: AllocatorState, device: str, kept: KeptCool, now_s: float) -> str:
-    lease_class = kept.queue.group.terms.lease_class
+def _cooling(state: AllocatorState, device: str, claim: CoolingClaim, now_s: float) -> str:
+    lease_class = claim.queue.group.terms.lease_class
     opens_in_s = state.opens_at_s(device, lease_class) - now_s if device in state.closed[lease_class] else inf
-    if 0 < opens_in_s < kept.until_s - now_s:
-        return f"kept cool for {kept.owner}, about {_span(opens_in_s)}"
-    return f"kept cool for {kept.owner}, {_span(kept.until_s - now_s)} at most"
+    if 0 < opens_in_s < claim.until_s - now_s:
+        return f"kept cool for {claim.owner}, about {_span(opens_in_s)}"
+    return f"kept cool for {claim.owner}, {_span(claim.until_s - now_s)} at most"
 
 
 def _reserved(window: Reservation, request: LeaseRequest, now_s: float) -> str:
@@ -289,8 +289,8 @@ def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now
     for other in beside:
         quiet_s = _given_back_s(state, state.held[other], waiting, now_s)
         at_s = None if at_s is None or quiet_s is None else max(at_s, quiet_s)
-    if at_s is not None and (kept := state.kept_from(device, waiting.queue.group.terms, waiting.queue)):
-        at_s = max(at_s, kept.until_s)
+    if at_s is not None and (claim := state.claim_against(device, waiting.queue.group.terms, waiting.queue)):
+        at_s = max(at_s, claim.until_s)
     if at_s is not None and closed is not None:
         opens_s = closed.opens_in_s
         begins_s = state.closed_at_s[device] if holding is None else at_s  # while it is leased, it stays warm

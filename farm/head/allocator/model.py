@@ -43,7 +43,7 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReason:
-    """Why a request has not got this device. `matches` tells the devices it could ever get from the others."""
+    """Why a request has not got this device. `matches`: the request could ever get it."""
 
     device: str
     matches: bool

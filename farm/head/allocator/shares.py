@@ -1,4 +1,4 @@
-"""Who has used how much, and whose turn it is: decaying device-seconds, weighted.
+"""Fair share: each user's use of devices and the next user to serve: decaying device-seconds, weighted.
 
 Use decays with a half-life, so u seconds used t ago count u * 2**(-t / half-life) now. All use decays alike, so users
 are compared on a scale that grows instead: a second used at time t counts g(t) = 2**(t / half-life) for ever. A lease

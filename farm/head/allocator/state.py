@@ -1,4 +1,4 @@
-"""What the allocator knows, kept consistent: devices, who holds them, who waits, shares, reservations, slots."""
+"""The allocator's state, kept consistent: devices, holdings, waiting requests, shares, reservations, slots."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from farm.model.requests import LeaseClass, LeaseRequest
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCool:
-    """A device that is kept from others so that it cools for one queue (farm.head.allocator.yields)."""
+class CoolingClaim:
+    """A queue's claim on a warm device, which cools for it and is kept from others (farm.head.allocator.yields)."""
 
     queue: UserQueue
     until_s: float
@@ -49,7 +49,7 @@ class AllocatorState:
         self.asked: list[YieldWanted | SlotWanted] = []  # of holders, and not sent to them
         self.closed: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # devices closed to a class
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
-        self.kept: dict[str, KeptCool] = {}  # by device
+        self.cooling_claims: dict[str, CoolingClaim] = {}  # by device
         self.quiet: set[str] = set()  # devices whose holders need a quiet hub
         self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as their ports are known
         self.closed_at_s: dict[str, float] = {}  # when the device last reported a closed class (monotonic)
@@ -239,15 +239,15 @@ class AllocatorState:
         """Whether the queue goes before all that do not."""
         return self.queues.starves(queue, self.now_s)
 
-    def kept_from(self, device: str, terms: RequestTerms, queue: UserQueue | None) -> KeptCool | None:
+    def claim_against(self, device: str, terms: RequestTerms, queue: UserQueue | None) -> CoolingClaim | None:
         """The claim on a device that keeps it from `queue`; None as `queue`: from a request that would begin one."""
-        kept = self.kept.get(device)
-        if kept is None or kept.queue is queue or not self.starves(kept.queue):
+        claim = self.cooling_claims.get(device)
+        if claim is None or claim.queue is queue or not self.starves(claim.queue):
             return None
         if terms.personal and terms.lease_class is not LeaseClass.TUNE:
             return None
-        longer = queue is not None and queue.served_order < kept.queue.served_order and self.starves(queue)
-        return None if longer else kept
+        longer = queue is not None and queue.served_order < claim.queue.served_order and self.starves(queue)
+        return None if longer else claim
 
     def soon(self, device: str) -> bool:
         """Whether the device is in service and not leased without a time limit."""
@@ -292,12 +292,12 @@ class AllocatorState:
 
     def allowed(self, waiting: QueuedRequest, devices: set[str]) -> set[str]:
         """Those of `devices` that no reservation, quiet hub or claim keeps from this request."""
-        if self.kept or self.quiet:
+        if self.cooling_claims or self.quiet:
             queue, terms = waiting.queue, waiting.queue.group.terms
             devices = {
                 device
                 for device in devices
-                if not self.kept_from(device, terms, queue) and not self.quiet_beside(device, queue.user)
+                if not self.claim_against(device, terms, queue) and not self.quiet_beside(device, queue.user)
             }
         return self.unreserved(waiting, devices)
 

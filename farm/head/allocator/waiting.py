@@ -34,7 +34,7 @@ WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices t
 
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
-    """What requests of one group have in common: the devices that suit them, and the conditions of their service."""
+    """The terms of all requests of one group: the devices that suit them, and the conditions of service."""
 
     selector: Selector
     device: str = ""

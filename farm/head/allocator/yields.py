@@ -21,7 +21,7 @@ else let a benchmark wait without bound: no phone ever cools, and a claim to the
   or under a tune lease, which yields) is closed to its class, at least one of them for heat. It claims the one that
   opens soonest. A queue has one claim, a phone is claimed by one queue; the queue that waits longest comes first.
 - A claimed phone is kept from all others but those who starve for longer, and people's own leases that do not tune
-  (`AllocatorState.kept_from`). A tune lease on it is asked to yield. When a holder gets it that does
+  (`AllocatorState.claim_against`). A tune lease on it is asked to yield. When a holder gets it that does
   not yield, the queue claims another one.
 - The claim lasts until the queue is served, and `cooling_hold_s` at most; then the queue starves anew before it claims
   again, so that a phone which cannot cool is of use to others for `starved_s` at a time.
@@ -34,7 +34,7 @@ from dataclasses import replace
 from math import inf, nextafter
 
 from farm.head.allocator.model import Holding
-from farm.head.allocator.state import AllocatorState, KeptCool
+from farm.head.allocator.state import AllocatorState, CoolingClaim
 from farm.head.allocator.waiting import Group, QueuedRequest, UserQueue
 from farm.head.messages import SlotWanted, YieldWanted
 from farm.model.requests import LeaseClass
@@ -56,7 +56,7 @@ def goes_before(state: AllocatorState, waiting: QueuedRequest, holding: Holding)
 
 
 class Yields:
-    """Which tune leases are asked, for whom, and when the others are looked at."""
+    """Chooses the tune leases that are asked to yield, the requests they yield to, and the time of the next check."""
 
     def __init__(self, state: AllocatorState) -> None:
         self._state = state
@@ -109,7 +109,7 @@ class Yields:
         if reserved and self._state.reservations:
             self._ask_reserved()
         self._ask_closed(changed)
-        self._ask_kept_cool()
+        self._ask_for_cooling()
         now_s = self._state.now_s
         for device in [device for device, at_s in self._check_s.items() if at_s <= now_s]:
             self._check_s[device] = now_s + self._state.policy.min_slice_s
@@ -162,11 +162,11 @@ class Yields:
             self._ask(device, str(view.closed[LeaseClass.TUNE]))
             self._unclaimed.add(device)
 
-    def _ask_kept_cool(self) -> None:
+    def _ask_for_cooling(self) -> None:
         ripe_s = self._state.now_s - self._state.policy.min_slice_s
-        for device, kept in self._state.kept.items():
+        for device, claim in self._state.cooling_claims.items():
             if device in self._check_s and self._state.held[device].since_s <= ripe_s:
-                self._ask(device, f"it is to cool for {kept.owner}")
+                self._ask(device, f"it is to cool for {claim.owner}")
                 self._unclaimed.add(device)
 
     def _ask_for_new_request(self, new_request: QueuedRequest) -> None:
@@ -254,7 +254,7 @@ class Yields:
 
 
 class CoolingClaims:
-    """Makes and ends the claims in `AllocatorState.kept`."""
+    """Makes and ends the claims in `AllocatorState.cooling_claims`."""
 
     def __init__(self, state: AllocatorState) -> None:
         self._state = state
@@ -269,28 +269,29 @@ class CoolingClaims:
         """End claims and make new ones; returns the devices whose claim has ended, be they claimed by others now."""
         state = self._state
         self._check_s = inf
-        if not state.kept and not self._until_s and not any(state.warm.values()):
+        if not state.cooling_claims and not self._until_s and not any(state.warm.values()):
             return set()
         self._until_s = {
             queue: at_s for queue, at_s in self._until_s.items() if queue.requests and state.starves(queue)
         }
-        before = dict(state.kept)
-        for device, kept in tuple(state.kept.items()):
-            if not (kept.queue in self._until_s and kept.until_s > state.now_s and self._may_have(kept.queue, device)):
-                del state.kept[device]
+        before = dict(state.cooling_claims)
+        for device, claim in tuple(state.cooling_claims.items()):
+            current = claim.queue in self._until_s and claim.until_s > state.now_s
+            if not (current and self._may_have(claim.queue, device)):
+                del state.cooling_claims[device]
         for queue, device in self._claims():
             until_s = self._until_s.get(queue)
             if until_s is None or until_s <= state.now_s:
                 until_s = self._until_s[queue] = state.now_s + state.policy.cooling_hold_s
-            state.kept[device] = KeptCool(queue, until_s)
-        for kept in state.kept.values():
-            self._check_at(kept.until_s)
-        return {device for device, kept in before.items() if state.kept.get(device) != kept}
+            state.cooling_claims[device] = CoolingClaim(queue, until_s)
+        for claim in state.cooling_claims.values():
+            self._check_at(claim.until_s)
+        return {device for device, claim in before.items() if state.cooling_claims.get(device) != claim}
 
     def _claims(self) -> Iterator[tuple[UserQueue, str]]:
-        """Who claims which device now, those who wait longest first."""
+        """The queues that claim a device now, with it; the longest waiting first."""
         state = self._state
-        claiming = {kept.queue for kept in state.kept.values()}
+        claiming = {claim.queue for claim in state.cooling_claims.values()}
         starving = [queue for group in self._groups() for queue in self._starving(group) if queue not in claiming]
         for queue in sorted(starving, key=lambda queue: queue.served_order):
             if not state.ledger.may_hold_more(queue.user) or not self._may_claim(queue):
@@ -298,7 +299,8 @@ class CoolingClaims:
             soon = [device for device in queue.group.devices if self._may_have(queue, device)]
             lease_class = queue.group.terms.lease_class
             if all(device in state.closed[lease_class] for device in soon):
-                warm = [device for device in soon if device in state.warm[lease_class] and device not in state.kept]
+                unclaimed = state.warm[lease_class] - state.cooling_claims.keys()
+                warm = [device for device in soon if device in unclaimed]
                 if warm:
                     yield queue, min(warm, key=lambda device: (state.opens_at_s(device, lease_class), device))
 

@@ -89,7 +89,7 @@ Instruction = AskForPhone | Withdraw | StartAttempt | StopAttempt | SaveJob
 
 
 class Phase(StrEnum):
-    """What is being done about a job that has not ended."""
+    """The phase of a job that has not ended."""
 
     RESTING = "resting"  # held, blocked or backing off: nothing is requested
     ASKED = "asked"  # leasing looks for a phone
@@ -165,7 +165,7 @@ class QueuedJob:
 
 @dataclass(slots=True)
 class JobArray:
-    """What jobs of one array know of each other."""
+    """The jobs of one array that have not ended, and the devices that its jobs began on."""
 
     live: dict[str, None] = field(default_factory=dict)  # insertion-ordered set
     began: dict[str, str] = field(default_factory=dict)  # device -> the job that began there

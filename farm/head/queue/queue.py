@@ -79,7 +79,7 @@ class JobQueue:
         return entry.job if entry else None
 
     def phase(self, job_id: str) -> Phase | None:
-        """What is being done about a job."""
+        """The phase of a job."""
         entry = self._entries.get(job_id)
         return entry.phase if entry else None
 
@@ -284,7 +284,7 @@ class JobQueue:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, entry: QueuedJob, now: ClockReading) -> tuple[Instruction, ...]:
-        """What is to be done now that something about a job is different, in order."""
+        """The instructions after a change of a job, in order."""
         self._advance(entry, now)
         return self._taken()
 

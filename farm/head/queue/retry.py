@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt. Pure.
+"""The next state of a job after an attempt. Pure.
 
 The fault decides, never the message: a phone's fault means another phone at once, a user's fault ends the job, the
 host's or farm's own waits a little and tries again. Yielded and interrupted attempts are no tries of the job's own.

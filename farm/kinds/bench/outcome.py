@@ -1,4 +1,4 @@
-"""What came of a bench."""
+"""The outcome of a bench."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ bundle_pair_error = partial(UserError, code=Code.BUNDLES_NOT_COMPARABLE)
 
 @dataclass(frozen=True, slots=True)
 class BundleHost(MeasuringHost):
-    """What the worker of such a comparison may ask for besides."""
+    """The daemon's side of the worker of such a comparison."""
 
     bundles: Mapping[str, Bundle]  # by hash: those it may have on its phone
 

@@ -1,4 +1,4 @@
-"""What came of a comparison."""
+"""The outcome of a comparison."""
 
 from __future__ import annotations
 

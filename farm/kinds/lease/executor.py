@@ -44,7 +44,7 @@ FACTS_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What is kept of a lease for a daemon after this one."""
+    """A lease as stored for the next daemon."""
 
     version: int
     device: str

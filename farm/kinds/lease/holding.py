@@ -97,7 +97,7 @@ def run(
 
 
 def until(held: HeldPhone) -> str:
-    """Whose the phone is, and how long."""
+    """The holder of the phone, and for how long."""
     return f"{held.device} is yours until {when(held.expires_at)} (lease {held.lease})"
 
 

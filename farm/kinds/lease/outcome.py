@@ -1,4 +1,4 @@
-"""What came of a personal lease."""
+"""The outcome of a personal lease."""
 
 from __future__ import annotations
 

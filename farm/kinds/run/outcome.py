@@ -1,4 +1,4 @@
-"""What came of a run."""
+"""The outcome of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a line in a phone's shell."""
+"""The outcome of a line in a phone's shell."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MAX_NAME_CHARS = 255  # of a model
 
 @dataclass(frozen=True, slots=True)
 class RecordsHost(LeaseHost):
-    """What a worker may ask for that stores records."""
+    """The daemon's side of a worker that stores records."""
 
     versions: list[int] = field(default_factory=list, kw_only=True)  # of the records that this attempt has stored
 
@@ -44,7 +44,7 @@ class RecordsHost(LeaseHost):
 
 @dataclass(frozen=True, slots=True)
 class PoolHost(RecordsHost):
-    """What a tune attempt's worker may ask for: its pool, sessions on each phone of it, and to keep records."""
+    """The daemon's side of a tune attempt's worker: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
     quiet: dict[str, DeviceQuiescer] = field(default_factory=dict, kw_only=True)  # by lease

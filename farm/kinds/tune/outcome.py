@@ -1,4 +1,4 @@
-"""What came of a tuning."""
+"""The outcome of a tuning."""
 
 from __future__ import annotations
 

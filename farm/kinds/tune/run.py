@@ -55,7 +55,7 @@ MODEL = "model.json"  # beside a run's records: what they are kept under, should
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningPlan:
-    """What to tune, and how."""
+    """The inputs and settings of a tuning run."""
 
     data: bytes  # the model file
     name: str
@@ -375,7 +375,7 @@ def task_rows(search: Search) -> list[dict[str, Any]]:
 
 
 def report(search: Search, reason: str, own: RecordSet, judge: SpeedJudge, notes: list[str]) -> dict[str, Any]:
-    """What a search came to, as a result's fields."""
+    """The outcome of a search, as a result's fields."""
     measured: dict[str, int] = {}
     for each in own.origins.values():
         if each.device:

@@ -1,4 +1,4 @@
-"""What a tuning came to, for people: its tasks, what it took, what it brought, what to type next."""
+"""The summary of a tuning, for people: its tasks, what it took, what it brought, what to type next."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _rate(gflops: float | None) -> str:
 
 
 def summary_lines(result: Mapping[str, Any]) -> list[str]:
-    """What it took and what it brought."""
+    """The cost and the gain of a tuning."""
     earlier = f", {result['earlier_trials']} of them by earlier attempts" if result["earlier_trials"] else ""
     lines = [
         f"trials     {result['trials']} of {result['wanted_trials']}{earlier}: {ENDED[result['ended']]}",

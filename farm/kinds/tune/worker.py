@@ -196,7 +196,7 @@ class Ending:
         self._reporter, self._note, self._until_s = reporter, note, until_s
 
     def progress(self, step: str, **facts: Any) -> None:
-        """What comes next."""
+        """Report the step that begins."""
         self._check()
         self._note(step)
         self._reporter.progress(step, **facts)

@@ -1,4 +1,4 @@
-"""What the gate forwards to the daemon, and keeps while the daemon is away.
+"""Connections and questions that the gate forwards to the daemon, and holds while the daemon is away.
 
 `FdHandoff`: tracker connections travel to the daemon with their descriptors and are served there. `RemoteRoute`: match
 keys are sent to the daemon, which answers with the phone; a granted session stays here until a daemon has noted its

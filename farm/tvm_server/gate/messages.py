@@ -28,7 +28,7 @@ _BIGGEST = (1 << 63) - 1
 
 
 class Signal(StrEnum):
-    """What a `Notice` reports."""
+    """The subject of a `Notice`."""
 
     DAEMON_READY = "daemon_ready"  # daemon: the kept sessions are adopted; clients may be handed over
     CLIENT_TAKEN = "client_taken"  # daemon: the handed-over client is served here now

@@ -34,7 +34,7 @@ class AdoptingRoute(Route, Protocol):
 
 @dataclass(slots=True, eq=False)
 class _SessionAtGate:
-    """What the daemon knows of one connection at the gate."""
+    """One connection at the gate, as the daemon knows it."""
 
     upstream: UpstreamSession | None = None
     task: asyncio.Task[None] | None = None  # opens or dials

@@ -36,7 +36,7 @@ READY = DeviceFacts(
     busy_beside={},
     actions=(),
     quarantined_at=None,
-    story=("1.0 Listed",),
+    transitions=("1.0 Listed",),
     now_s=100.0,
 )
 REBOOT = RecoveryRecord("r1", "S1", "pixel", "reboot", "stuck", "pid 7 survives SIGKILL", AT, 41.5, "failed", "again")
@@ -116,7 +116,7 @@ def test_the_probe_tells_readings_and_findings() -> None:
 
 
 def test_all_of_it_is_json() -> None:
-    assert json.loads(json.dumps(as_values(READY)))["story"] == ["1.0 Listed"]
+    assert json.loads(json.dumps(as_values(READY)))["transitions"] == ["1.0 Listed"]
 
 
 def test_the_steps_before_a_quarantine_are_told_by_the_clock_and_in_words() -> None:

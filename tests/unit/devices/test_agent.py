@@ -155,7 +155,7 @@ async def test_a_server_that_started_meanwhile_is_not_blamed_for_a_phone_that_di
     async with agent_of(silent, STARTING) as (agent, _):
         client = cast(AdbClient, Phone(silent))
         await ProbeRound(client, lambda: (agent,), lambda _: None).read(agent)
-        (told,) = (step for step in agent.story if "LinkLost" in step)
+        (told,) = (step for step in agent.transitions if "LinkLost" in step)
         assert told.endswith("[]")  # nothing came of it
 
 
@@ -219,7 +219,7 @@ async def test_a_power_cycle_takes_as_long_as_its_switch_needs(monkeypatch: pyte
         agent.on_event(m.ActionOrdered(RecoveryAction.POWER_CYCLE, "ann wants its power cycled"))
         await asyncio.sleep(0)  # its work begins
         await agent.finish_cleanup()
-        assert not [step for step in agent.story if "ActionFailed" in step]
+        assert not [step for step in agent.transitions if "ActionFailed" in step]
 
 
 async def test_what_watchers_get_wrong_quarantines_the_phone_and_reaches_nobody(

@@ -22,7 +22,7 @@ def lab_of(*phones):
 
 
 def kept(lab):
-    return {device: each.owner for device, each in lab.allocator._state.kept.items()}
+    return {device: each.owner for device, each in lab.allocator._state.cooling_claims.items()}
 
 
 def starving(*phones):

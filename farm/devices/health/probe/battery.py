@@ -41,7 +41,7 @@ _LEVEL = re.compile(r"^[ \t]*level: \S", re.MULTILINE)
 
 
 def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
-    """What `dumpsys battery` says. Whole lines only, and the first of each name: vendors append their logs."""
+    """The fields of `dumpsys battery`. Whole lines only, and the first of each name: vendors append their logs."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         if found := _FIELD.fullmatch(line):

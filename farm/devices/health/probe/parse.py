@@ -1,4 +1,4 @@
-"""What a probe printed -> a `Health`: its command, its output cut into sections, each given to its parser.
+"""From a probe's output to a `Health`: its command, its output cut into sections, each given to its parser.
 
 The script (`device_scripts/probe.sh`) is sent with each probe, without comments and indentation, and not kept on the
 phone: so it works on a phone that is not provisioned, is always of this farm's version, and costs no second program.

@@ -1,4 +1,4 @@
-"""What parsers of all sections share: numbers as phones print them, units, `path=line` lists. Pure; never raises."""
+"""Helpers of all sections' parsers: numbers as phones print them, units, `path=line` lists. Pure; never raises."""
 
 from __future__ import annotations
 

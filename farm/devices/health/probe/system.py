@@ -1,4 +1,4 @@
-"""What the kernel's files and `ps` say: clocks, boot, load, memory, storage, processes, GPU faults. Pure; never raises.
+"""Parsers of the kernel's files and `ps`: clocks, boot, load, memory, storage, processes, GPU. Pure; never raises.
 
 Clocks of GPUs (kgsl of Adreno, devfreq, Samsung's and Arm's own) and of CPU clusters: drivers/gpu/msm/kgsl_pwrctrl.c
 and adreno_sysfs.c of Qualcomm's kernels, Documentation/ABI/testing/sysfs-class-devfreq and

@@ -51,7 +51,7 @@ _READING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ThermalServiceReading:
-    """What the thermal service says."""
+    """The fields of the thermal service."""
 
     temperatures: tuple[Temperature, ...] = ()
     throttle: ThrottleStatus | None = None
@@ -173,7 +173,7 @@ _FIRST = "thermalservice"
 
 @dataclass(frozen=True, slots=True)
 class SensorPolicy:
-    """What operators say about one model's sensors."""
+    """The operators' configuration of one model's sensors."""
 
     ignore: tuple[str, ...] = ()  # names of sensors that lie; * and ? stand for any characters
     skin: str = ""  # the sensor that is the skin; empty: those that the phone calls so
