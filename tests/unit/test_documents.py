@@ -284,7 +284,8 @@ def test_every_verb_is_in_the_reference_with_words(tmp_path: Path) -> None:
 
 
 PACKAGES = (
-    "adb", "control", "daemon", "devices", "head", "jobs", "kinds", "leasing", "metrics", "store", "tvm_server", "web",
+    "adb", "builders", "control", "daemon", "devices", "head", "jobs", "kinds", "leasing", "metrics", "store",
+    "tvm_server", "web",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The life cycle of one device as a state machine: events in, instructions out, nothing else.
 
 Rules of this file:
-- `decide` is a pure function of (state, event, now); `Lifecycle` only remembers the last transitions and guards the table.
+- `decide` is a pure function of (state, event, now); `Lifecycle` remembers the last transitions and guards the table.
 - Work is numbered. A work instruction carries `generation`; its answer carries it back. Whatever makes outstanding work
   moot (unplugged, server died, operator spoke) moves on to the next number, so a late answer is recognised and ignored.
 - A followed server has a number too (`follow`): its death counts only while that very server is followed.
