@@ -173,6 +173,13 @@ async def test_a_busy_card_shows_its_job_and_the_time_left(
     assert 'href="/jobs/tune-7"' in work
 
 
+async def test_a_lease_that_ends_between_two_questions_costs_no_page() -> None:
+    async with page(Desk(status=status(view("pixel"), holder="bob"))) as farm:
+        answer = await farm.client.get("/")
+    assert answer.status_code == 200
+    assert '<span class="holder">bob</span></span>' in answer.text
+
+
 async def test_what_a_quarantine_says_is_said_once() -> None:
     long = "the golden check failed: conv2d on opencl differs by 0.3 at 17 of 4096 places, dense was right"
     shown = view("pixel", life=Life.QUARANTINED, reason=long, checked=long)
