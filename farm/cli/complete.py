@@ -94,7 +94,7 @@ def models(incomplete: str) -> list[Pair]:
 
 
 def targets(incomplete: str) -> list[Pair]:
-    """What models are compiled for; which of them a phone has: `farm device show`."""
+    """The targets that models are compiled for; which of them a phone has: `farm device show`."""
     from farm.devices.identity.targets import GPU_TARGETS
 
     return _beginning(incomplete, ((name, "") for name in ("cpu", *GPU_TARGETS)))
@@ -111,14 +111,14 @@ def profiles(incomplete: str) -> list[Pair]:
 
 
 def faults(incomplete: str) -> list[Pair]:
-    """What breaks a virtual phone."""
+    """The faults of a virtual phone."""
     from farm.simulation.faults import FAULTS
 
     return _beginning(incomplete, ((name, one.meaning) for name, one in FAULTS.items()))
 
 
 def explainable(ctx: typer.Context, incomplete: str) -> list[Pair]:
-    """What `farm explain WHAT` can be about."""
+    """The subjects of `farm explain WHAT`."""
     kinds: dict[str, Callable[[str], list[Pair]]] = {"device": devices, "job": jobs, "key": selectors}
     what = str(ctx.params.get("what"))
     return kinds[what](incomplete) if what in kinds else []

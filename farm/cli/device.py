@@ -195,7 +195,7 @@ _ORDERS = {"draining": "is draining", "maintenance": "is in maintenance", "in": 
 
 
 def service_lines(answer: dict[str, Any]) -> Iterator[str]:
-    """What a change of a phone's service did, and what it did not."""
+    """The effect of a change of a phone's service, and its limits."""
     name, service, before = answer["name"], answer["service"], answer["before"]
     released, kept = answer["released"], answer["quarantine"]
     if service == before and not released:

@@ -293,7 +293,7 @@ def unwritable(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def install_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:
-    """What to do so that everything is as it should be; both: path -> text."""
+    """The steps to the wanted files; both: path -> text."""
     for path, text in wanted.items():
         if path not in there:
             yield FileStep("write", path, text)
@@ -306,7 +306,7 @@ def install_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterat
 
 
 def uninstall_steps(wanted: Mapping[str, str], there: Mapping[str, str]) -> Iterator[FileStep]:
-    """What to do so that nothing is left but what people wrote; both: path -> text."""
+    """The steps that remove all but people's own files; both: path -> text."""
     for path in (each for each in wanted if each in there):
         if path == CONFIG and there[path] != wanted[path]:
             yield FileStep("keep", path, why="it was changed: remove it yourself")

@@ -54,7 +54,7 @@ def show(
     plot: Annotated[Path | None, typer.Option(help="Also draw the tuning curve into this .svg.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """What is in a set: each task's best, who measured, how the estimate fell."""
+    """The content of a set: each task's best, the phones, the course of the estimate."""
     from farm.compiler.records import best
     from farm.tuning.progress import replayed
 

@@ -176,7 +176,7 @@ def _hottest(health: Health, group: str) -> float | None:
 
 
 def _curves(rows: Sequence[tuple[float, Health]]) -> Iterator[tuple[str, str, list[float | None]]]:
-    """What is plotted: name, unit, a value per probe."""
+    """The plotted series: name, unit, a value per probe."""
     for group in ("skin", "cpu", "gpu", "battery"):
         yield f"{group} temperature", "°C", [_hottest(health, group) for _, health in rows]
     clocked = ([each for each in health.cpu if each.max_khz] for _, health in rows)

@@ -141,7 +141,7 @@ def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
 
 
 def print_kept(job: str) -> None:
-    """What a tuning that did not come to its end has kept, if anything."""
+    """Print the records that a tuning stored before it was ended, if any."""
     from farm.cli.records import kept_by, kept_words
 
     if kept := kept_by(job):

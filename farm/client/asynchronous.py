@@ -233,7 +233,7 @@ class AsyncClient:
     async def logs(
         self, job: str, *, attempt: int | None = None, follow: bool = False
     ) -> AsyncGenerator[LogLine, None]:
-        """What an attempt logged.
+        """The log of an attempt.
 
         Args:
             job: its id, or the beginning of it.
@@ -457,7 +457,7 @@ class AsyncClient:
     async def usage(
         self, since: datetime, until: datetime | None = None, *, by: Literal["user", "device", "source"] = "user"
     ) -> tuple[Usage, ...]:
-        """Who used phones for how long in a window of time (until now); times need a zone."""
+        """Use of phones by user in a window of time (until now); times need a zone."""
         end = until.isoformat() if until else None
         answer = await self.connection.call("usage", since=since.isoformat(), until=end, by=by)
         return tuple(map(usage_from, answer["usage"]))

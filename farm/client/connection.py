@@ -88,7 +88,7 @@ class DaemonConnection:
                 return reply
 
     async def stream(self, kind: str, /, **fields: Any) -> AsyncGenerator[Reply, None]:
-        """What comes ahead of the answer, then the answer. Broken off, it raises: ask again after `wait_until_back`."""
+        """Messages ahead of the answer, then the answer. Broken off, it raises: ask again after `wait_until_back`."""
         async with aclosing(self._replies(kind, fields)) as replies:
             async for reply in replies:
                 self._met = True

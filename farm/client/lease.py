@@ -34,7 +34,7 @@ class HeldPhone:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What lets adb and TVM find the phone.
+        """The environment variables by which adb and TVM find the phone.
 
         ADB_SERVER_SOCKET names the same place as ANDROID_ADB_SERVER_PORT: with a host in it, adb never starts a server
         of its own there once the lease is over (docs/leases.md).

@@ -1,4 +1,4 @@
-"""What the clients give and take, as plain values with types: jobs and their outcomes, phones, options."""
+"""Records of the clients, as plain values with types: jobs and their outcomes, phones, options."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class Outcome:
         return self
 
     def brief(self) -> str:
-        """What came of it in a table of jobs of several kinds."""
+        """The result in a table of jobs of several kinds."""
         return "-"
 
     @property

@@ -67,7 +67,7 @@ class Planned:
 
 
 def load(path: Path) -> tuple[Planned, ...]:
-    """What the file asks for, in its order.
+    """The submits of the file, in its order.
 
     Raises:
         UserError: it, or a file it names, cannot be read, or something in it is wrong; nothing was sent anywhere.

@@ -166,7 +166,7 @@ def link_shared(
 
 
 def needed_libraries(platform: Platform, linker: Linker) -> tuple[str, ...]:
-    """What a TVM-made library must name as DT_NEEDED on that platform (this interpreter's TVM decides)."""
+    """The names that a TVM-made library must have as DT_NEEDED on that platform (this interpreter's TVM decides)."""
     if platform is not Platform.ANDROID:
         return ()
     ffi = (_FFI_LIBRARY,) if importlib.util.find_spec("tvm_ffi") else ()  # TVM before 2025 had no such library

@@ -1,4 +1,4 @@
-"""What people type for an input's shape or type: `--shape input:[1,3,224,224]`, `--dtype input:float16`. Pure."""
+"""Options for an input's shape or type: `--shape input:[1,3,224,224]`, `--dtype input:float16`. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def shape_option(name: str, shape: Sequence[int]) -> str:
-    """What to type for this shape, quoted for a shell: brackets are patterns there."""
+    """The option for this shape, quoted for a shell: brackets are patterns there."""
     return f"--shape '{name}:[{','.join(map(str, shape))}]'"
 
 

@@ -108,7 +108,7 @@ def remote(daemon: str, key: ClientKey) -> Remote:
 
 
 def _suggestion(daemon: str) -> str:
-    """What to write instead of HOST:PORT, or of a page's address, whose port is another."""
+    """The form to write instead of HOST:PORT, or of a page's address, whose port is another."""
     scheme, _, rest = daemon.rpartition("://")
     host = rest.partition("/")[0]
     suggestion = f"tcp://{host.rpartition(':')[0] or host if scheme.startswith('http') else host}"
@@ -223,7 +223,7 @@ def refused(where: Where) -> FarmError:
 
 
 def stuck_hint(where: Where) -> str:
-    """What to look at when a daemon that is there does not answer."""
+    """The hint for a daemon that runs and does not answer."""
     if isinstance(where, Remote):
         return f"something listens at {where}: is it a farm daemon's [control] listen, and the way to it sound?"
     return f"it holds {where} but is stuck: systemctl status farm"

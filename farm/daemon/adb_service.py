@@ -1,4 +1,4 @@
-"""What farm-adb.service runs: the farm's adb server in the foreground, with the farm's key, and nothing of Python left.
+"""The program of farm-adb.service: the farm's adb server in the foreground, with the farm's key, Python replaced.
 
     python -m farm.daemon.adb_service --socket localfilesystem:/run/farm-adb/adb.sock --folder /var/lib/farm/adb
 

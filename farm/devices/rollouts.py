@@ -249,7 +249,7 @@ class Rollouts:
         return ""
 
     def explain(self, agent: Agent) -> tuple[str, ...]:
-        """What decides which bundle the phone has, a sentence each; nothing where it has the current one."""
+        """The reasons for the bundle that the phone has, a sentence each; nothing where it has the current one."""
         group = self._group_of(agent)
         if group is None:
             return ()

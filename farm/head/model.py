@@ -23,7 +23,7 @@ class LeasePolicy:
     tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # of requests for a stock TVM key
 
     def of(self, user: str) -> UserConfig:
-        """What this user may have."""
+        """This user's limits."""
         return self.users.get(user, self.quota)
 
 

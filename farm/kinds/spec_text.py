@@ -15,7 +15,7 @@ _SHOWN_APART = frozenset({"kind", "on", "name", "model", "command", "seconds", "
 
 
 def described(row: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is to be done and on which phones, as (name, text). `row`, `spec`: of a job, from `job.show`."""
+    """The work and its phones, as (name, text). `row`, `spec`: of a job, from `job.show`."""
     if "model" in spec:
         yield "model", f"{spec['name']} ({short_hash(spec['model'])})"
     if "command" in spec:

@@ -118,7 +118,7 @@ class Leasing:
         self.requests.use_quotas(policy)
 
     def quota_of(self, user: str) -> UserConfig:
-        """What this user may have."""
+        """This user's limits."""
         return self.policy.of(user)
 
     # --- for jobs -------------------------------------------------------------------------------------------------

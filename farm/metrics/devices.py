@@ -129,7 +129,7 @@ class SensorNames:
         self._of: dict[str, set[str]] = {}
 
     def label(self, device: str, sensor: str) -> str:
-        """What a sensor is called in metrics. A phone that names its sensors anew would make series without end."""
+        """The name of a sensor in metrics. A phone that names its sensors anew would make series without end."""
         known, name = self._of.setdefault(device, set()), sensor[:MOST_CHARACTERS]
         if name not in known and len(known) >= MOST_NAMES:
             return OTHER

@@ -182,7 +182,7 @@ class Ledger:
                 self._builds.pop(job, None)
 
     def _count_builds(self, job: str, builds: Mapping[str, int]) -> None:
-        """What an attempt has built; the next attempt of a job begins at 0 again."""
+        """Count an attempt's builds; the next attempt of a job begins at 0 again."""
         before = self._builds.get(job, builds)
         for where in self.builds:
             now = builds.get(where, 0)

@@ -330,7 +330,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """What all found jobs have; empty means any. `text`: in id, phone, selector or a value of the spec, any case."""
+    """Conditions of a search; empty means any. `text`: in id, phone, selector or a value of the spec, any case."""
 
     text: str = ""
     selector: str = ""  # canonical text, whole

@@ -40,7 +40,7 @@ MOVED = "moved"
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move has done."""
+    """The result of a move."""
 
     url: str  # for [store] url, the password as ***
     backup: Path  # of the SQLite database
@@ -103,7 +103,7 @@ def _check_source(reading: Engine, path: Path) -> None:
         if version != SCHEMA_VERSION:
             raise UserError(
                 f"{path} is of an earlier farm release",
-                hint="start and stop farm serve once, which brings it up to date",
+                hint="start and stop `farm serve` once, which brings it up to date",
             )
         found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
     if found != "ok":

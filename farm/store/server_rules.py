@@ -1,4 +1,4 @@
-"""What farm needs of a PostgreSQL server, and what a connection that fails means. Pure: facts in, findings out."""
+"""Requirements of a PostgreSQL server, and causes of failed connections. Pure: facts in, findings out."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class TuningDatabase:
         ]
 
     def known(self, key: str) -> Record | None:
-        """What the candidate of that key (`record_key`) came to when it was measured before."""
+        """The earlier result of the candidate of that key (`record_key`)."""
         return self._known.get(key)
 
     def own(self) -> list[Record]:

@@ -111,7 +111,7 @@ class TvmServer(ABC):
         return address, port
 
     def summary(self) -> dict[str, Any]:
-        """What a stock client on this host gets from SUMMARY: {"queue_info": ..., "server_info": ...}."""
+        """A stock client's answer to SUMMARY, on this host: {"queue_info": ..., "server_info": ...}."""
         return self.tracker.summary("127.0.0.1", self.port)
 
 

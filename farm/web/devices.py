@@ -73,7 +73,7 @@ def time_left(lease: Mapping[str, Any], job: Mapping[str, Any], now: datetime) -
 
 
 async def _work(request: Request) -> dict[str, dict[str, Any]]:
-    """What each leased device is busy with: its job and the time left."""
+    """The work of each leased device: its job and the time left."""
     leases = (await ask(request, "lease.list"))["leases"]
     ids = [lease["job"] for lease in leases if lease["job"]][:MOST_HELD]
     listed = (await ask(request, "job.list", jobs=ids, limit=MOST_HELD))["jobs"] if ids else []

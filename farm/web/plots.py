@@ -89,7 +89,7 @@ class Plot:
         return replace(self, id=id, title=title)
 
     def figure(self) -> dict[str, Any]:
-        """What templates/plots.html shows. Of many samples this takes long: not for the daemon's loop."""
+        """The values that templates/plots.html shows. Of many samples this takes long: not for the daemon's loop."""
         data = htmlsafe_json_dumps(self.data())
         return {"id": self.id, "title": self.title, "summary": self.summary, "table": self.table, "data": data}
 
@@ -128,7 +128,7 @@ class KindPage:
 
 
 def unit_of(seconds: float) -> tuple[float, str]:
-    """What to divide seconds by, and the unit's name: milliseconds, as all tables have them, below a second."""
+    """The divisor of seconds, and the unit's name: milliseconds, as all tables have them, below a second."""
     return (1.0, "s") if abs(seconds) >= 1 else (1e-3, "ms")
 
 

@@ -101,7 +101,7 @@ class HintReaders:
             self._readers.discard(reader)
 
     def _missed(self, since: int | None) -> list[bytes]:
-        """What a reader that was away has missed; one `reset` when that is too much or forgotten."""
+        """The changes since a reader left; one `reset` when that is too much or forgotten."""
         newest = self._events.seq
         if since is None or since == newest:
             return []

@@ -134,7 +134,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summarise_model(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What is in a model file; while its shapes are open, what can be said without them.
+    """The content of a model file; while its shapes are open, the part known without them.
 
     Raises:
         ModelError: as `farm.compiler.load.load`.

@@ -312,7 +312,7 @@ class BundleTurns:
 
 
 def at_speed(block: TimedBlock, nominal_s: float) -> float:
-    """What the block's median would be on a clock that runs the reference kernel in `nominal_s`; seconds."""
+    """The block's median on a clock that runs the reference kernel in `nominal_s`; seconds."""
     return median(block.samples_s) * nominal_s / block.reference_s
 
 

@@ -99,7 +99,7 @@ Decision = Refuse | Ask | Listing | Select | Serve | OpenTunnel | CloseTunnel | 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRequest:
-    """What to do; `transport_id`: only if that is the leased phone's now."""
+    """The proxy's action; `transport_id`: only if that is the leased phone's now."""
 
     decision: Decision
     transport_id: int | None = None

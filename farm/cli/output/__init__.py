@@ -1,4 +1,4 @@
-r"""What commands print: `emit()` an answer as JSON or as lines, tables, errors, files.
+r"""The output of commands: `emit()` an answer as JSON or as lines, tables, errors, files.
 
 A command asks the daemon (farm.cli.connection) and gives its answer to `emit(answer, lines, json=json)`: with --json
 the answer is printed as one document, else `lines`, which are made only then; `table()` gives the lines of a table.
@@ -102,7 +102,7 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def _plain(value: object) -> str:
-    """What JSON has no form for: times as ISO 8601, paths and the like as their text."""
+    """JSON of other values: times as ISO 8601, paths and the like as their text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What a terminal can show (characters beyond ASCII, colour, size, progress bars), and the signals that it sends."""
+"""The abilities of a terminal (characters beyond ASCII, colour, size, progress bars), and the signals that it sends."""
 
 from __future__ import annotations
 

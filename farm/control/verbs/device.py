@@ -143,7 +143,7 @@ def free_device(fleet: Fleet, name: str, otherwise: str = "", *, force: bool = F
 
 
 async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
-    """What explains one phone. The store is read in a thread.
+    """The facts that explain one phone. The store is read in a thread.
 
     Raises:
         NoSuchDeviceError: there is no such phone; the hint names the nearest.

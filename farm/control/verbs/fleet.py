@@ -26,7 +26,7 @@ _MOST_ENTRIES = 32  # of a list in a row
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What `status` says of the daemon itself; `problems` is asked each time."""
+    """The daemon's own facts in `status`; `problems` is called each time."""
 
     version: str
     pid: int

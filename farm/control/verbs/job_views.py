@@ -266,7 +266,7 @@ def job_row(job: Job, latest: Attempt | None, waits: str, step: Step | None = No
 
 
 def in_brief(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a list shows of a result."""
+    """The part of a result that a list shows."""
     return {name: result[name] for name in BRIEF if name in result}
 
 

@@ -26,7 +26,7 @@ _KERNEL_TIME = re.compile(r"\[\s*[0-9]{1,10}\.[0-9]{1,9}\]")
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """What is different for one phone model."""
+    """The settings of one phone model that differ."""
 
     ignore: tuple[FindingKind, ...] = ()  # findings that this model makes for nothing
 

@@ -72,7 +72,7 @@ async def raw_probe(
     timeout_s: float = READ_TIMEOUT_S,
     gather_s: float = 0.0,
 ) -> bytes:
-    """What the phone prints, as it came; cut where the phone got stuck.
+    """The phone's output as it came; cut where the phone hung.
 
     Raises:
         AdbTimeout: the phone said nothing in time.

@@ -52,7 +52,7 @@ class ReleaseRule(StrEnum):
     WELL = "well"  # when a probe no longer finds the fault
 
     def ends(self, device: str) -> str:
-        """Who or what ends the quarantine of a device, for people."""
+        """The condition that ends the quarantine of a device, for people."""
         order = f"farm device release {device}"
         match self:
             case ReleaseRule.PERSON:

@@ -22,7 +22,7 @@ Switch = Literal["", "uhubctl", "command", "none"]
 
 @dataclass(frozen=True, slots=True)
 class PowerRule:
-    """Who switches a hub's ports, or one port. What is left out is taken from `[power]`."""
+    """The switch of a hub's ports, or of one port. Missing values are those of `[power]`."""
 
     switch: Switch = ""  # who cuts: "uhubctl", "command" (off and on below), "none"; empty: as [power] says
     off: tuple[str, ...] = ()  # the words of a command, never a shell's line

@@ -99,7 +99,7 @@ class ThermalGates:
         return sum(self.holds(each.name) or loud(each) for each in beside(view, views))
 
     def note(self, serial: str) -> str:
-        """What people should know of the device's heat beside why it is closed; "" for nothing."""
+        """A note about the device's heat beside the reason why it is closed; "": none."""
         known = self._devices.get(serial)
         if known is None:
             return ""

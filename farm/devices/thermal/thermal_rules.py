@@ -38,7 +38,7 @@ class HeatLimits:
 
 @dataclass(frozen=True, slots=True)
 class ModelHeat:
-    """What is different for one phone model."""
+    """The settings of one phone model that differ."""
 
     hard: HeatLimits = HeatLimits()
     interactive: HeatLimits = HeatLimits()

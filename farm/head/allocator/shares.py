@@ -95,7 +95,7 @@ class UsageLedger:
         account.cleaned -= 1
 
     def quota(self, user: str) -> UserConfig:
-        """What the user may have."""
+        """The user's limits."""
         return self._quotas.get(user, self._default_quota)
 
     def held(self, user: str) -> int:

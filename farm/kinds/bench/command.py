@@ -187,7 +187,7 @@ def _row(result: Mapping[str, Any], *, as_seen: bool) -> tuple[object, ...]:
 
 
 def _factor(result: Mapping[str, Any]) -> float:
-    """What times as seen are multiplied with to be at nominal speed."""
+    """The factor from measured times to times at nominal speed."""
     return float(result["estimate"]["median_ms"] / result["latency"]["median_ms"])
 
 

@@ -40,7 +40,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What a bench took in one try. Seconds; `start_s` counts from the first sample's try."""
+    """The samples of a bench in one try. Seconds; `start_s` counts from the first sample's try."""
 
     seconds: Sequence[float]
     start_s: Sequence[float]

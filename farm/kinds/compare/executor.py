@@ -113,5 +113,5 @@ def _use(bundle: Bundle) -> BundleUse:
 
 
 def label(bundle: Bundle) -> str:
-    """What people call it."""
+    """Its name for people."""
     return bundle.name or bundle.short_hash

@@ -102,7 +102,7 @@ def facts_of(held: HeldPhone) -> dict[str, Any]:
 
 
 def print_lease(held: HeldPhone) -> None:
-    """What is needed to use a lease, for people."""
+    """Print the facts needed to use a lease."""
     rows = {
         "device": f"{held.device} ({held.serial})",
         "lease": f"{held.lease}, job {held.job}",

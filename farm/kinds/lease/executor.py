@@ -136,7 +136,7 @@ class LeaseExecutor(Executor):
     # -- what holders and operators want --
 
     async def show(self, name: str) -> dict[str, Any]:
-        """What the holder of a lease needs to use it, its key included.
+        """The facts that the holder of a lease needs to use it, its key included.
 
         After a restart of the daemon the holder's key goes on, but only its hash is known: then this is a further key.
 
@@ -285,7 +285,7 @@ class LeaseExecutor(Executor):
         )
 
     def _facts_of(self, current: _Current) -> dict[str, Any]:
-        """What a holder needs, but for the key: events are public, and logged."""
+        """The facts that a holder needs, without the key: events are public, and logged."""
         facts = current.facts
         return {
             "lease": current.lease.id,
@@ -337,7 +337,7 @@ class PersonalLeaseVerbs(VerbGroup):
 
     @verb("lease.show", Role.USER)
     async def show(self, call: ControlCall, lease: str) -> Mapping[str, Any]:
-        """What is needed to use the phone, the key included."""
+        """The facts needed to use the phone, the key included."""
         self._may(call.caller, lease)
         return await self._leases.show(lease)
 

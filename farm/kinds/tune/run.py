@@ -211,7 +211,7 @@ def compared(tuned: Build, untuned: Build, phones: PhoneSource, search_s: float,
 
 
 def speedup(found: Comparison, tuned_s: float) -> dict[str, Any]:
-    """What the tuned build (B) gains, as plain JSON.
+    """The gain of the tuned build (B), as plain JSON.
 
     `untuned_ms` is `times` that of the tuned one: `times` comes from pairs in turns. The two medians by themselves have
     another ratio where the phone's speed changed meanwhile.
@@ -409,7 +409,7 @@ def report(search: Search, reason: str, own: RecordSet, judge: SpeedJudge, notes
 
 
 def summary(records: RecordSet) -> dict[str, Any]:
-    """What is kept of a set beside it: the best of each task."""
+    """The summary stored with a set: the best of each task."""
     rows = [
         {
             "name": each.name,

@@ -49,7 +49,7 @@ class TuneSpec(ModelSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneTask(ModelTask[TuneSpec]):
-    """What its worker gets. `nominals` are the first phone's."""
+    """The task of its worker. `nominals` are the first phone's."""
 
     spec: TuneSpec  # declared again: pydantic does not look up the parameter of a base class
     job: str  # whose records and progress these are

@@ -136,7 +136,7 @@ def worth_it(result: Mapping[str, Any]) -> bool:
 
 
 def next_command(result: Mapping[str, Any], typed: Typed) -> str:
-    """What to do with a tuned model that is worth it; else how to search on."""
+    """The next commands: for a tuned model that is worth it; else to search on."""
     if not worth_it(result):
         trials = min(MAX_TRIALS, max(len(result["tasks"]), MORE * result["wanted_trials"]))
         words = ["farm", "tune", typed.model, "--on", typed.on, *typed.options, "--trials", str(trials)]
@@ -156,7 +156,7 @@ def _has_records(result: Mapping[str, Any]) -> bool:
 
 
 def tasks_sentence(result: Mapping[str, Any]) -> str:
-    """What all tasks take together, beside the model's own time; "" where one of them has no times."""
+    """The time of all tasks together, beside the model's own time; "" where one of them has no times."""
     rows = [(row.get("weight", 1), row.get("default_ms"), row.get("best_ms")) for row in result.get("tasks") or ()]
     if not rows or not all(untuned and best for _, untuned, best in rows):
         return ""

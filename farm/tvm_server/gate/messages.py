@@ -249,7 +249,7 @@ def pack(data: bytes) -> str:
 
 
 def unpack(text: str) -> bytes:
-    """What `pack` made.
+    """The message that `pack` made.
 
     Raises:
         ProtocolError: it did not.

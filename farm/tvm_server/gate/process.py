@@ -67,7 +67,7 @@ class GateProcess:
 
     @property
     def status(self) -> str:
-        """What `systemctl status farm-gate` shows."""
+        """The line for `systemctl status farm-gate`."""
         there = "the daemon is away" if self._daemon is None else f"daemon: pid {self._daemon.pid}"
         waiting = self._handoff.waiting + self._route.waiting
         return f"{self._route.open_sessions} sessions, {waiting} clients wait; {there}"
