@@ -56,7 +56,7 @@ def new(
     given = f"wrote {out}: give it to {answer['name']} over a safe way, then delete it here"
     emit(answer, text.splitlines() if out is None else given, json=json)
     if out is None and not json:
-        print_note("this is shown once: farm keeps no copy")
+        print_note("this is shown once: farm keeps no copy" + "; sign in to the web page with it" * web)
     if not web and out is not None:
         print_note(
             f"they use it with: farm --key {out.name} status (add --daemon tcp://HOST:PORT for another way there)"

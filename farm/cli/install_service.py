@@ -74,6 +74,8 @@ def install_service(
             hint=ELSEWHERE,
         )
     prefix = prefix.absolute()
+    if not (there := next(each for each in (prefix, *prefix.parents) if os.path.lexists(each))).is_dir():
+        raise UserError(f"{there} is no folder", hint="give --prefix the root folder of a system")
     with _not_done(prefix):
         steps = tuple((uninstall_steps if uninstall else install_steps)(wanted, installed(prefix, wanted)))
     doing = [step for step in steps if step.doing in CHANGES]

@@ -67,7 +67,9 @@ def show_bundle(which: Bundle, json: JsonFlag = False) -> None:
     """One bundle's files and golden kernels."""
     answer = call("bundle.show", bundle=which)
     rows = ((file["name"], file["size_bytes"], file["sha256"]) for file in answer["files"])
-    emit(answer, [f"{_summary(answer)}: {_state(answer)}", *table(("FILE", "SIZE", "SHA256"), rows)], json=json)
+    files = table(("FILE", "SIZE", "SHA256"), rows)
+    golden = f"golden kernels: {', '.join(answer['golden']) or 'none'}"
+    emit(answer, [f"{_summary(answer)}: {_state(answer)}", *files, golden], json=json)
 
 
 @bundle.command("remove")

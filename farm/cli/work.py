@@ -23,7 +23,7 @@ from farm.common.errors import (
     UserError,
     error_to_wire,
 )
-from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_LEASE_S, MAX_TIMEOUT_S
+from farm.common.limits import DEFAULT_MAX_ATTEMPTS, DEFAULT_PRIORITY, MAX_JOBS_AT_ONCE, MAX_LEASE_S, MAX_TIMEOUT_S
 from farm.common.selector import HOST
 from farm.kinds import KINDS
 
@@ -376,6 +376,8 @@ def device_count(text: str) -> int | str:
         return text
     if not text.isascii() or not text.isdigit():
         raise UserError(f"--devices {text!r} is no number", hint="a number of phones, or all")
+    if not 1 <= len(text) <= 4 or not 1 <= int(text) <= MAX_JOBS_AT_ONCE:
+        raise UserError(f"--devices {text[:40]} is out of range", hint=f"1 to {MAX_JOBS_AT_ONCE}, or all")
     return int(text)
 
 

@@ -292,6 +292,8 @@ def _tables(path: Path, tree: Mapping[str, Any]) -> Iterator[_Table]:
     jobs = tree.get("job", [{}])
     if not isinstance(jobs, list) or not all(isinstance(each, dict) for each in jobs) or not jobs:
         raise _mistake(path, "", "job is not a list of tables", "write [[job]] above each job's keys")
+    if "job" not in tree and "kind" not in tree:  # [[jobs]] or `knd`: named before the missing kind
+        _refuse_unknown(path, "", shared, OWN_KEYS.union({"job", "kind"}, *map(_keys, KINDS.values())), "a spec file")
     kinds = [_kind(path, _where(tree, i), {**shared, **each}) for i, each in enumerate(jobs)]
     known = OWN_KEYS.union(*map(_keys, kinds)) | {"job"}
     _refuse_unknown(path, "", shared, known, kinds[0].kind if "job" not in tree else "a spec file")

@@ -30,6 +30,14 @@ def normalise(value: str) -> str:
     return _FORBIDDEN_RUN.sub("-", value.strip().lower()).strip("-")[:MAX_VALUE_LENGTH].rstrip("-")
 
 
+def unusable(value: str) -> str:
+    """The first character of a value from a person that `normalise` may not replace; empty: there is none.
+
+    A letter or digit that is not ASCII, without which it is another word, or a separator of selectors.
+    """
+    return next((each for each in value.lower() if each in ",=" or (each.isalnum() and not each.isascii())), "")
+
+
 def unique(value: str, taken: Collection[str]) -> str:
     """Return `value`, or `value-2`, `value-3` ... when it is already in `taken`."""
     candidate, number = value, 1
@@ -102,7 +110,7 @@ class Selector:
         """The selector of one alias (a stock TVM key).
 
         Raises:
-            UserError: nothing of the alias survives normalisation.
+            UserError: nothing of the alias survives normalisation, or a character of it is unusable.
         """
         return cls(aliases=(_value(alias, alias),))
 
@@ -176,6 +184,8 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def _value(raw: str, term: str) -> str:
+    if wrong := unusable(raw):
+        raise selector_error(f"selector term {term.strip()!r}: no key or value has {wrong!r}", hint=f"write {GRAMMAR}")
     value = normalise(raw)
     if not value:
         raise selector_error(f"selector term {term.strip()!r} has no value", hint=f"write {GRAMMAR}")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from farm.common.errors import FarmError, UserError
-from farm.common.selector import Selector, normalise, unique
+from farm.common.selector import Selector, normalise, unique, unusable
 from farm.devices.identity.naming_rules import (
     DERIVED_LABELS,
     AdoptRule,
@@ -232,10 +232,10 @@ def checked_pool(wanted: str) -> str:
     """A pool from an order, normalised; empty is no pool.
 
     Raises:
-        UserError: nothing of it survives.
+        UserError: nothing of it survives, or a character of it is unusable.
     """
     pool = normalise(wanted)
-    if wanted and not pool:
+    if (wanted and not pool) or unusable(wanted):
         raise UserError(f"{wanted!r} cannot be a pool", hint="use letters, digits and . _ -")
     return pool
 
@@ -244,7 +244,8 @@ def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord
     """The record with these hand-set labels too; an empty value removes one.
 
     Raises:
-        UserError: farm finds that label out by itself, or nothing of its key or value survives normalisation.
+        UserError: farm finds that label out by itself, nothing of its key or value survives normalisation, or a
+            character of them is unusable.
     """
     merged = dict(record.labels)
     for raw_key, raw_value in labels.items():
@@ -252,6 +253,8 @@ def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord
         if not key or (raw_value and not value):
             wrong = raw_key if not key else raw_value
             raise UserError(f"label {raw_key}={raw_value}: nothing of {wrong!r} is left", hint=_LABEL_HINT)
+        if wrong := unusable(raw_key + raw_value):
+            raise UserError(f"label {raw_key}={raw_value}: no label has {wrong!r}", hint=_LABEL_HINT)
         if value and key in DERIVED_LABELS:
             hint = _OPTION_HINTS.get(key, "choose another key; `farm device show NAME` lists what farm found out")
             raise UserError(f"farm sets the label {key} itself", hint=hint)

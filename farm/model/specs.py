@@ -22,6 +22,7 @@ from farm.common.limits import (
     MAX_AFTER,
     MAX_ATTEMPTS,
     MAX_DEADLINE_S,
+    MAX_JOBS_AT_ONCE,
     MAX_PRIORITY,
     MAX_TIMEOUT_S,
     MIN_TIME_S,
@@ -98,7 +99,7 @@ class JobSpec:
         Help("Which phones: label=value[,label=value...] or an alias.", form="selector", complete="selectors"),
     ]
     devices: Annotated[
-        Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"],
+        Annotated[Whole, Field(ge=1, le=MAX_JOBS_AT_ONCE)] | Literal["all"],
         Help("How many phones, each a job of its own; all: every matching one.", form="devices"),
     ] = 1
     timeout_s: Annotated[

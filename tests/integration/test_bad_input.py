@@ -131,7 +131,11 @@ def test_no_daemon(tmp_path, made):
         (("job", "cancel"), ExitCode.USAGE, ("which jobs",)),
         (("logs", "nosuch"), ExitCode.USAGE, ("'nosuch'",)),
         (("reservation", "remove", "nosuch"), ExitCode.USAGE, ("'nosuch'",)),
-        (("usage", "--since", "1h", "--until", "2h"), ExitCode.USAGE, ("since lies after until",)),
+        (
+            ("usage", "--since", "1h", "--until", "2h"),
+            ExitCode.USAGE,
+            ("error: the time asked for ends before it begins",),
+        ),
         (("shell", "--on", "andriod", "--", "true"), ExitCode.NO_PHONE, ("nearest is android",)),
         (("shell", "--on", "android", "--devices", "5", "--", "true"), ExitCode.NO_PHONE, ("nothing was submitted",)),
         (("device", "add", "10.0.0.7:99999"), ExitCode.USAGE, ("10.0.0.7:99999", "HOST:PORT")),

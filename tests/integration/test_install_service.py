@@ -73,6 +73,15 @@ def test_saying_what_would_be_done_does_nothing(only_say: str, tmp_path: Path) -
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.parametrize("below", ["", "root"])
+def test_a_prefix_that_is_a_file_is_refused_before_anything_is_said(below: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = farm("--prefix", str(tmp_path / "file" / below))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {tmp_path}/file is no folder" in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_without_root_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,9 +179,9 @@ class LeaseVerbs(VerbGroup):
         now = datetime.now(UTC)
         end = now if until is None else min(until, now)
         if until is not None and since >= until:
-            raise UserError("usage: since lies after until", hint="farm usage --since 2h --until 1h")
+            raise UserError("the time asked for ends before it begins", hint="farm usage --since 2h --until 1h")
         if since >= end:
-            raise UserError("usage: that time has not begun", hint=DEFAULT_USAGE)
+            raise UserError("the time asked for has not begun", hint=DEFAULT_USAGE)
         rows = await self._records.in_thread(self._records.usage, since, end)
         jobs = await self._records.in_thread(self._records.jobs, since, end, by.value)
         return {

@@ -115,7 +115,16 @@ def test_doctor_names_the_running_daemons_toolchain(monkeypatch):
         assert [each for each in doctor.checks(FarmConfig()) if each.check == own.check] == [shown]
 
 
-ROW = {"name": "new", "hash": "ab" * 32, "abi": "arm64-v8a", "files": [], "reason": "", "phones": 1, "of": 4}
+ROW = {
+    "name": "new",
+    "hash": "ab" * 32,
+    "abi": "arm64-v8a",
+    "files": [],
+    "golden": [],
+    "reason": "",
+    "phones": 1,
+    "of": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +141,11 @@ ROW = {"name": "new", "hash": "ab" * 32, "abi": "arm64-v8a", "files": [], "reaso
 def test_a_candidate_names_the_phones_that_try_it(monkeypatch, state, trying, said):
     monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "state": state, "trying": trying})
     assert CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()[0].endswith(f": {said}")
+
+
+def test_a_bundle_shows_its_golden_kernels(monkeypatch):
+    monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "state": "current", "golden": ["cpu", "opencl"]})
+    assert CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()[-1] == "golden kernels: cpu, opencl"
 
 
 def test_a_promotion_says_how_many_phones_take_the_bundle(monkeypatch):

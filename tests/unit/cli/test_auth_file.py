@@ -36,6 +36,13 @@ def test_the_file_is_for_nobody_elses_eyes(tmp_path, monkeypatch):
     assert (out.read_text(), out.stat().st_mode & 0o777) == ("farm_x\n", 0o600)
 
 
+def test_a_token_says_what_it_is_for(monkeypatch, capsys):
+    monkeypatch.setattr(auth, "call", lambda *_, **__: ANSWER)
+    auth.new("ann", "user", web=True, out=None)
+    said = capsys.readouterr()
+    assert (said.out, "sign in to the web page with it" in said.err) == ("farm_x\n", True)
+
+
 def test_a_file_that_cannot_be_written_leaves_no_account(tmp_path, monkeypatch):
     """Nobody has its secret, and the name was taken."""
     asked = []

@@ -8,7 +8,7 @@ import pytest
 from farm import Client, ShellSpec
 from farm.cli import work
 from farm.cli.output import terminal
-from farm.common.errors import DaemonUnreachableError, ExitCode, PhoneError
+from farm.common.errors import DaemonUnreachableError, ExitCode, PhoneError, UserError
 from tests.support.typed import LIMIT_S, until_printed
 
 
@@ -97,3 +97,10 @@ def test_no_jobs_are_no_table(daemon, typed):
     until_printed(command, "no jobs")
     assert command.wait(LIMIT_S) == 0
     assert command.stdout.read() == ""
+
+
+@pytest.mark.parametrize("text", ["0", "1001", "9" * 5000])
+def test_a_number_of_phones_out_of_range_is_told_by_the_option(text):
+    with pytest.raises(UserError, match=f"--devices {text[:40]} is out of range"):
+        work.device_count(text)
+    assert (work.device_count("1000"), work.device_count("all")) == (1000, "all")

@@ -51,6 +51,8 @@ def test_parse_gives_the_canonical_form(text: str, canonical: str) -> None:
         ("gp u=adreno", "'gp u'"),
         ("gpu=a,gpu=b", "gpu=a and gpu=b"),
         ("!!!", "'!!!'"),
+        ("pool=lab,ünïcödé", "'ünïcödé': no key or value has 'ü'"),
+        ("soc=a=b", "'soc=a=b': no key or value has '='"),
         ("a" * (MAX_SELECTOR_LENGTH + 1), str(MAX_SELECTOR_LENGTH)),
     ],
 )

@@ -221,6 +221,8 @@ async def test_what_is_kept_late_is_the_newest() -> None:
         ("pool", "x", "farm sets the label pool itself", "--pool"),
         ("!!", "x", "nothing of '!!'", "KEY=VALUE"),
         ("rack", "::", "nothing of '::'", "KEY=VALUE"),
+        ("rack", "a,b", "no label has ','", "KEY=VALUE"),
+        ("schränk", "3", "no label has 'ä'", "KEY=VALUE"),
     ],
 )
 def test_a_label_that_is_not_for_people(key: str, value: str, said: str, hint: str) -> None:
@@ -235,6 +237,7 @@ def test_labels_change_and_go() -> None:
     assert with_labels(record, {"soc": ""}).labels == {"desk": "a-1"}  # one of an older farm can be removed
 
 
-def test_a_pool_of_which_nothing_is_left() -> None:
+@pytest.mark.parametrize("pool", ["::", "a,b", "büro", "pool=lab"])
+def test_what_cannot_be_a_pool(pool: str) -> None:
     with pytest.raises(UserError, match="cannot be a pool"):
-        DeviceRegistry(Book(), ()).edited(DeviceRecord("s", "left"), (), pool="::")
+        DeviceRegistry(Book(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)
