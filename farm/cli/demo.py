@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -74,7 +75,7 @@ def demo(
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
     with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, report=print_note) as farm:
-        farm.wait_ready(len(lab), lambda event: print_note(f"  {event['subject']}: {device_step(event)}"))
+        farm.wait_ready(len(lab), _step_printer())
         host, port = farm.tracker()
         _show("adb devices -l", farm.adb("devices", "-l"))
         query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
@@ -94,6 +95,19 @@ def demo(
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
             _stay(farm)
+
+
+def _step_printer() -> Callable[[Mapping[str, Any]], None]:
+    """What prints each step of a phone; one that reads as the step before, such as `pushing 0%`, is left out."""
+    latest: dict[str, str] = {}
+
+    def show(event: Mapping[str, Any]) -> None:
+        phone, step = event["subject"], device_step(event)
+        if latest.get(phone) != step:
+            latest[phone] = step
+            print_note(f"  {phone}: {step}")
+
+    return show
 
 
 @app.command()

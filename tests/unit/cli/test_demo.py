@@ -1,4 +1,4 @@
-"""What `farm demo` times, on a host that takes the processor from a phone now and then."""
+"""What `farm demo` times, on a host that takes the processor from a phone now and then, and what it prints."""
 
 import numpy as np
 import pytest
@@ -20,3 +20,12 @@ def test_slices_that_the_host_takes_reject_short_samples_only(runs, rejected):
     reference_s = 1e-3 * random.normal(1, 0.005, SAMPLES)
     found = assess(series(sample_s, np.arange(SAMPLES) * lasts_s, reference_s))
     assert (found.verdict is Verdict.REJECTED) is rejected
+
+
+def test_a_step_of_a_phone_is_printed_once(capsys):
+    show = demo._step_printer()
+    for phone, sent in (("p1", 1), ("p1", 2), ("p2", 1), ("p1", 3), ("p1", 600), ("p1", 1000)):
+        show({"subject": phone, "kind": "device.pushing", "data": {"sent_bytes": sent, "total_bytes": 1000}})
+    assert capsys.readouterr().err.splitlines() == [
+        "  p1: pushing 0%", "  p2: pushing 0%", "  p1: pushing 60%", "  p1: pushing 100%",
+    ]  # fmt: skip
