@@ -1,6 +1,6 @@
 """The fault matrix: what goes wrong with phones, who notices it when, which actions heal it, and how soon.
 
-Writes docs/faults.md and docs/faults.json. Everything runs at the farm's defaults: a probe every 10 s, 20 s of cooling.
+Writes docs/faults.json and the table of docs/faults.md; the sections below the table stay. Everything runs at the farm's defaults: a probe every 10 s, 20 s of cooling.
 Several phones suffer side by side, and other faults of other phones are part of each figure.
 """
 
@@ -16,6 +16,7 @@ from benchmarks.fault_table import FAULTS, Fault, Stage
 from benchmarks.harness import Context, Figure, under
 
 DOCS = Path(__file__).parents[1] / "docs"
+SECTION = "\n## "  # what begins below the table
 HEAD = """\
 # Faults
 Faults of virtual phones, and farm's reaction. Written by `make bench NAME=faults` (`benchmarks/fault_table.py` has the
@@ -37,7 +38,9 @@ def run(context: Context) -> list[Figure]:
         outcomes = play(farm, faults, report=context.say, repeats=True)
     rows = [_row(fault, [each for each in outcomes if each.fault is fault]) for fault in faults]
     (DOCS / "faults.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    (DOCS / "faults.md").write_text(HEAD + "".join(map(_line, rows)))
+    page = DOCS / "faults.md"
+    _, heading, sections = page.read_text().partition(SECTION)
+    page.write_text(HEAD + "".join(map(_line, rows)) + heading + sections)
     figures = [_figure(fault, row) for fault, row in zip(faults, rows, strict=True)]
     bad = [row for row in rows if row["wrong"]]
     for row in bad:
