@@ -1,7 +1,8 @@
 """The fault matrix: what goes wrong with phones, who notices it when, which actions heal it, and how soon.
 
-Writes docs/faults.json and the table of docs/faults.md; the sections below the table stay. Everything runs at the farm's defaults: a probe every 10 s, 20 s of cooling.
-Several phones suffer side by side, and other faults of other phones are part of each figure.
+Writes docs/faults.json and the table of docs/faults.md; the sections below the table stay. Everything runs at the farm's
+defaults: a probe every 10 s, 20 s of cooling. Several phones suffer side by side, and other faults of other phones are
+part of each figure.
 """
 
 from __future__ import annotations
