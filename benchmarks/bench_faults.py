@@ -1,6 +1,6 @@
 """The fault matrix: what goes wrong with phones, who notices it when, which actions heal it, and how soon.
 
-Writes docs/faults.json and the table of docs/faults.md; the sections below the table stay. Everything runs at the farm's
+Writes docs/faults.json and the table of docs/faults.md; the sections below it stay. Everything runs at the farm's
 defaults: a probe every 10 s, 20 s of cooling. Several phones suffer side by side, and other faults of other phones are
 part of each figure.
 """
