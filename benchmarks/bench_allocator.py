@@ -79,9 +79,9 @@ class _Lab:
             )
             self.tell(Allocator.reservations_changed, tuple(windows))
         for _ in range(DEVICES + waiting if waiting else 0):
-            self.tell(Allocator.request_added, *self.wish())
+            self.tell(Allocator.request_added, *self.lease_request())
 
-    def wish(self) -> tuple[str, LeaseRequest]:
+    def lease_request(self) -> tuple[str, LeaseRequest]:
         """The id of a request, and the request."""
         number = self.random.randrange(DEVICES)
         text = self.random.choice(
@@ -113,7 +113,7 @@ class _Lab:
 
         def step() -> float:
             took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)), "")
-            self.tell(Allocator.request_added, *self.wish())
+            self.tell(Allocator.request_added, *self.lease_request())
             return took
 
         return self._repeat(events, step)
@@ -122,7 +122,7 @@ class _Lab:
         """A request comes and goes."""
 
         def step() -> float:
-            request_id, request = self.wish()
+            request_id, request = self.lease_request()
             took = self.timed(Allocator.request_added, request_id, request)
             self.tell(Allocator.request_withdrawn, request_id)
             return took
@@ -133,7 +133,7 @@ class _Lab:
         """A request comes, is served at once, and the phone is given back."""
 
         def step() -> float:
-            took = self.timed(Allocator.request_added, *self.wish())
+            took = self.timed(Allocator.request_added, *self.lease_request())
             for device in tuple(self.allocator.held):
                 self.tell(Allocator.lease_ended, device, "")
             return took

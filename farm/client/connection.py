@@ -27,7 +27,7 @@ from farm.control.client import ENDS, FAILED_HANDSHAKE, REMOTE_SILENT_AFTER_S, S
 from farm.control.messages import Reply, Request, encode_request
 
 RESTART_S = 60.0  # a start with 100,000 jobs of history takes seconds; an upgrade of the package half a minute
-LOOK_S = 0.1  # how often an absent daemon is looked for; a unix socket costs nothing to try
+POLL_S = 0.1  # how often an absent daemon is looked for; a unix socket costs nothing to try
 
 logger = logging.getLogger("farm.client")
 
@@ -111,7 +111,7 @@ class DaemonConnection:
                 await self._answer("ping", {})
             except DaemonUnreachableError as latest:
                 error = latest
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
             else:
                 if self._disconnected:
                     self._disconnected = False

@@ -15,7 +15,7 @@ from farm.model.requests import NoSuchLeaseError
 
 GRANTED = "granted"  # step of job.progress when the phone is the user's
 EXPIRING = "lease.expiring"
-LOOK_S = 2.0  # of silence: then it is looked whether the grant was missed, and why it waits
+IDLE_S = 2.0  # without an event: then ask whether the grant was missed, and why the lease waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ async def granted(connection: DaemonConnection, job: str, on_wait: OnNotice | No
     `on_wait` is called with the reason why there is none yet, when it is news.
     """
     reasons = Reasons()
-    async with aclosing(with_idle(watched(connection, (job,), 0, attended=True), LOOK_S)) as stream:
+    async with aclosing(with_idle(watched(connection, (job,), 0, attended=True), IDLE_S)) as stream:
         async for each in stream:
             if isinstance(each, tuple):
                 break

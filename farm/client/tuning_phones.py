@@ -25,7 +25,7 @@ from farm.tuning.phones import PooledPhone, PoolState, SessionOffer
 
 HOLD_S = 900.0  # a script that is killed outright keeps its phones so long
 EXTEND_S = 300.0  # while it lives, each lease is made that much longer that often
-LOOK_S = 2.0  # how often each lease is asked whether others wait for its phone
+POLL_S = 2.0  # how often each lease is asked whether others wait for its phone
 RETRY_S = 5.0  # after a lease could not be had for another reason than that phones are busy
 ANSWER_LIMIT_S = 60.0  # cleaning a phone after its session was cut takes 2 s
 SAME_S = 15.0  # a phone whose session was cut is waited for; less than the runner waits before it counts as lost
@@ -300,7 +300,7 @@ class FarmPhones:
         extend_s = self._loop.time() + EXTEND_S
         try:
             while not any(each.done() for each in waited):
-                await asyncio.wait(waited, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(waited, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
                 if self._loop.time() >= extend_s:
                     extend_s += EXTEND_S
                     await held.extend(EXTEND_S)

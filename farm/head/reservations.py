@@ -22,7 +22,7 @@ ID_BYTES = 4  # a farm has dozens of reservations, not millions
 MAX_USER_LENGTH = 64
 MAX_NOTE_LENGTH = 200
 MAX_DAYS = 366  # a window lies within so many days of now: further away is a mistake in the date, or no date at all
-LOOK_S = 1.0  # how late a jump may be noticed
+POLL_S = 1.0  # how late a jump may be noticed
 JUMP_S = 2.0  # NTP slews by 0.5 ms a second; a clock that was set, or a host that slept, is off by more than this
 
 
@@ -171,7 +171,7 @@ class ClockWatch:
     async def run(self) -> None:
         """Compare the clocks for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             self.check()
 
     def check(self) -> None:

@@ -41,7 +41,7 @@ from farm.model.toolchain import Toolchain
 
 TERM_GRACE_S = 1.0  # a worker that ends in good order needs milliseconds; one stuck in a driver ignores SIGTERM
 KILL_LIMIT_S = 5.0  # after SIGKILL only a process in uninterruptible sleep is left
-LOOK_S = 1.0  # a word from the worker can bring the next limit nearer
+POLL_S = 1.0  # a message of the worker can bring the next limit nearer
 LEAVE_LIMIT_S = 3.0  # from a worker's result to its exit
 CPU_SPARE_S = 60  # above timeout x cores: the CPU limit is only the net under the time limit
 DATA_LIMIT_BYTES = 8 << 30  # private memory of one worker; a host's RAM is shared by daemon, adb and several workers
@@ -195,13 +195,13 @@ class Supervisor:
         try:
             while True:
                 now_s = asyncio.get_running_loop().time()
-                if now_s - look_by_s > LOOK_S:
+                if now_s - look_by_s > POLL_S:
                     attempt.watch.add_standstill(now_s - look_by_s, now_s)
                 problem = overdue(attempt.watch, task.timeout_s, now_s)
                 if problem is not None:
                     problem.evidence = output.tail
                     raise problem
-                wait_s = min(LOOK_S, max(0.0, next_check_s(attempt.watch, task.timeout_s) - now_s))
+                wait_s = min(POLL_S, max(0.0, next_check_s(attempt.watch, task.timeout_s) - now_s))
                 look_by_s = now_s + wait_s
                 await asyncio.wait((attempt.result, exited), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.result.done():

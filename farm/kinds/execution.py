@@ -32,7 +32,7 @@ MAX_KILLS = 2  # of one artifact, reported by one attempt: enough to have it ref
 MAX_LOOKED = 1_000_000  # artifacts of one attempt
 # A broken session is followed by a check within 2 s.
 # The asking worker takes the daemon for dead after 15 s, so this must be shorter.
-LOOK_S = 10.0
+CHECK_WAIT_S = 10.0
 # What a phone goes through whose session broke while its RPC server lives and its link holds. A lost link leads over
 # PROVISIONING or further, a server that died over STARTING: there it may have been anything.
 _THERE = frozenset({Life.READY, Life.RECOVERING, Life.CHECKING})
@@ -196,7 +196,7 @@ def _identity(identity: DeviceIdentity | None) -> dict[str, Any]:
 
 
 async def process_killed(
-    leases: Leasing, devices: Fleet, lease_id: str, device: str, *, wait_s: float = LOOK_S
+    leases: Leasing, devices: Fleet, lease_id: str, device: str, *, wait_s: float = CHECK_WAIT_S
 ) -> bool:
     """Whether the phone's side ended the lease's session, and the phone passed its check with its link kept.
 

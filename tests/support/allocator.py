@@ -1,4 +1,4 @@
-"""Devices, wishes and a clock for the allocator's tests."""
+"""Devices, requests and a clock for the allocator's tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def phone(name: str, *aliases: str, life: Life = Life.READY, **facts: Any) -> De
     )
 
 
-def wish(text: str = "android", priority: int = 1, device: str = "", user: str = "alice", **more: Any) -> LeaseRequest:
+def lease_request(
+    text: str = "android", priority: int = 1, device: str = "", user: str = "alice", **more: Any
+) -> LeaseRequest:
     return LeaseRequest(Selector.parse(text), user, LeaseSource.JOB, priority, device=device, **more)
 
 
@@ -73,8 +75,8 @@ class Lab:
         return [grant for happened, *facts in calls for grant in self.tell(happened, *facts)]
 
     def want(self, request_id: str, *args: Any, **more: Any) -> str:
-        """A wish comes; the device it got at once, or ""."""
-        grants = self.tell(Allocator.request_added, request_id, wish(*args, **more))
+        """A request comes; the device it got at once, or ""."""
+        grants = self.tell(Allocator.request_added, request_id, lease_request(*args, **more))
         return next((grant.device for grant in grants if grant.request_id == request_id), "")
 
     def end(self, device: str) -> str:

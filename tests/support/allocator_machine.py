@@ -29,7 +29,7 @@ POLICY = AllocatorPolicy(
 users = st.sampled_from(USERS)
 names = st.sampled_from(NAMES)
 lives = st.sampled_from([Life.READY] * 4 + [Life.GONE, Life.CHECKING])
-wishes = {
+requested = {
     "text": st.sampled_from((*KEYS, "android", "android")),
     "priority": st.sampled_from((1, 1, 1, 2)),
     "device": st.sampled_from(("", "", "", "b")),

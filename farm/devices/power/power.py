@@ -25,7 +25,7 @@ VERIFY_S = 5.0  # USB 3 hubs take 0.15 s to drop a port, kernels before 6.0 may 
 OFF_S = 3.0  # port capacitors and a phone's charger keep its link up for a moment; uhubctl's own default is 2
 GONE_S = 10.0  # the kernel tells adb at once; before 6.0 it may not tell at all
 _KILLED_S = 2.0  # a program that hangs in a USB driver does not die: it is not waited for
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _EVIDENCE_CHARS = 2000
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELDS_HINT = "fields: {hub}, {port}, {path} and those of its `fields` table"
@@ -123,7 +123,7 @@ class Uhubctl:
                         hint="many hubs claim to switch and do not (docs/facts.md): [power.hub] switch = 'none'",
                         evidence=output[-_EVIDENCE_CHARS:],
                     )
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
                 output, _ = await self._call(where, f"hub {place.hub}")
                 now = powered(output, place.port)
 
@@ -186,7 +186,7 @@ class CommandSwitch:
                     hint="its `state` command must print on or off",
                     evidence=output[:_EVIDENCE_CHARS],
                 )
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _call(self, words: Sequence[str], place: UsbPlace) -> str:
         command = fill(words, self._rule.fields, place)
@@ -217,7 +217,7 @@ async def cycle(power: PowerSwitch, place: UsbPlace, listed: Callable[[], bool])
         await power.off(place)
         off_at = time.monotonic()
         while listed() and time.monotonic() < off_at + GONE_S:  # noqa: ASYNC110 (a port has no event)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         await asyncio.sleep(max(0.0, off_at + OFF_S - time.monotonic()))
     finally:
         back = asyncio.create_task(power.on(place), name=f"power on {place.path}")

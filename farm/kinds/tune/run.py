@@ -48,7 +48,7 @@ from farm.worker.timing import MIN_SAMPLE_S, MS, time_pairs, timer_of
 COMPARE_S = (3.0, 60.0)  # for the two builds in turns: at least, at most
 COMPARE_PART = 0.2  # of the time the search took
 COMPARE_RUNS = 1.5 * FIRST_PAIRS  # of both: enough for an answer, and some to spare
-PHONE_LOOK_S = 0.5
+PHONE_POLL_S = 0.5
 TUNING = "tuning"  # folder in the cache
 MODEL = "model.json"  # beside a run's records: what they are kept under, should its worker be killed
 
@@ -290,7 +290,7 @@ def _a_phone(phones: PhoneSource, reporter: Reporter) -> PooledPhone:
         if state.waits != shown:
             shown = state.waits
             reporter.progress(f"waiting for a phone: {shown}")
-        time.sleep(PHONE_LOOK_S)
+        time.sleep(PHONE_POLL_S)
     return state.phones[0]
 
 

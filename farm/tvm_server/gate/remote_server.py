@@ -29,7 +29,7 @@ REFUSED_WAIT_S = 5.0  # for one that has another daemon, or is of another releas
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # between two tries to reach it
 HELLO_S = 10.0  # for all kept sessions
 SILENT_S = 10.0  # it sends something every second: one that hangs is given up
-LOOK_S = 1.0  # between two looks; a standstill of this process or of the host is one look, however long it was
+POLL_S = 1.0  # between two checks; a standstill of this process or of the host is one check, however long it was
 STOP_S = 2.0  # for the ends of sessions that a stopping daemon cuts
 _RESTART = "systemctl restart farm-gate ends its sessions and starts the installed release"
 
@@ -96,7 +96,7 @@ class GateTvmServer(TvmServer):
         self._keeper: asyncio.Task[None] | None = None
         self._disconnected = asyncio.Event()
         self._last_phone_byte_at = 0.0
-        self._looks_since_message = 0
+        self._checks_since_message = 0
         self.detached = 0  # sessions that go on after `stop`
 
     @property
@@ -232,10 +232,10 @@ class GateTvmServer(TvmServer):
             self._disconnected.clear()
             if self._linked:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(POLL_S):
                         await self._disconnected.wait()
-                self._looks_since_message += 1
-                if self._link is not None and self._looks_since_message * LOOK_S >= SILENT_S:
+                self._checks_since_message += 1
+                if self._link is not None and self._checks_since_message * POLL_S >= SILENT_S:
                     self._link.close()
                     self._on_lost(f"it has sent nothing for {SILENT_S:g} s")
                 continue
@@ -299,7 +299,7 @@ class GateTvmServer(TvmServer):
     # --- messages of the gate -------------------------------------------------------------------------------------
 
     def _on_message(self, message: m.Message, carried: socket.socket | None) -> None:
-        self._looks_since_message = 0
+        self._checks_since_message = 0
         match message:
             case m.Welcome():
                 self._welcome = message

@@ -44,7 +44,7 @@ def test_a_lease_acquired_elsewhere_is_found_and_given_back_even_to_a_daemon_tha
 def test_why_a_phone_is_waited_for_is_told_and_a_grant_missed_over_a_restart_is_found(
     daemon, client, background, monkeypatch
 ):
-    monkeypatch.setattr("farm.client.lease.LOOK_S", 0.01)
+    monkeypatch.setattr("farm.client.lease.IDLE_S", 0.01)
     reasons = []
     work = background(client.acquire, on="android", on_wait=reasons.append)
     daemon.until_called("job.show")

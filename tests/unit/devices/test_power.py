@@ -359,7 +359,7 @@ class Switch:
 
 async def test_a_cycle_waits_until_adb_has_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "OFF_S", 0.0)
-    monkeypatch.setattr(power, "_LOOK_S", 0.001)
+    monkeypatch.setattr(power, "_POLL_S", 0.001)
     switch, looks = Switch(), iter([True, True, False])
     await cycle(switch, PLACE, lambda: next(looks))
     assert switch.done == ["off 1-4.2", "on 1-4.2"]

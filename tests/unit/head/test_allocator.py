@@ -14,7 +14,7 @@ from farm.head.allocator.waiting import REMEMBERED_REQUESTS
 from farm.head.config import UserConfig
 from farm.model.device import Heat, Life, Service
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, phone, wish
+from tests.support.allocator import Lab, lease_request, phone
 
 
 def feed(allocator, *events):
@@ -22,15 +22,17 @@ def feed(allocator, *events):
 
 
 def test_a_free_phone_is_granted_at_once():
-    assert feed(Allocator(), (Allocator.device_changed, phone("a")), (Allocator.request_added, "r", wish())) == [
-        Grant("r", "a")
-    ]
+    assert feed(
+        Allocator(), (Allocator.device_changed, phone("a")), (Allocator.request_added, "r", lease_request())
+    ) == [Grant("r", "a")]
 
 
 def test_a_waiting_request_gets_the_phone_that_becomes_free():
     allocator = Allocator()
     assert not feed(
-        allocator, (Allocator.request_added, "r", wish()), (Allocator.device_changed, phone("a", life=Life.CHECKING))
+        allocator,
+        (Allocator.request_added, "r", lease_request()),
+        (Allocator.device_changed, phone("a", life=Life.CHECKING)),
     )
     assert feed(allocator, (Allocator.device_changed, phone("a"))) == [Grant("r", "a")]
 
@@ -38,7 +40,7 @@ def test_a_waiting_request_gets_the_phone_that_becomes_free():
 def test_which_phones_are_awaited():
     allocator = Allocator()
     feed(allocator, *((Allocator.device_changed, phone(name, life=Life.GONE)) for name in "ab"))
-    feed(allocator, (Allocator.request_added, "r", wish(device="a")))
+    feed(allocator, (Allocator.request_added, "r", lease_request(device="a")))
     assert [allocator.awaits(name) for name in ("a", "b", "stranger")] == [True, False, False]
     feed(allocator, (Allocator.request_withdrawn, "r"))
     assert not allocator.awaits("a")
@@ -49,7 +51,7 @@ def test_higher_priority_first_then_first_come():
     feed(
         allocator,
         *(
-            (Allocator.request_added, name, wish(priority=priority))
+            (Allocator.request_added, name, lease_request(priority=priority))
             for name, priority in (("a", 1), ("b", 5), ("c", 5))
         ),
     )
@@ -69,11 +71,11 @@ def test_first_come_first_served_within_one_user_whatever_is_wanted():
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_the_order_of_arrival_never_changes_who_can_be_served(order):
-    """Three wishes and one phone in any order: the most urgent that came before the phone, else the next that came."""
+    """Three requests, one phone, any order: the most urgent that came before the phone, else the next that came."""
     events = [
-        (Allocator.request_added, "low", wish("android", 1)),
-        (Allocator.request_added, "high", wish("adreno", 9)),
-        (Allocator.request_added, "never", wish("mali", 99)),
+        (Allocator.request_added, "low", lease_request("android", 1)),
+        (Allocator.request_added, "high", lease_request("adreno", 9)),
+        (Allocator.request_added, "never", lease_request("mali", 99)),
         (Allocator.device_changed, phone("p", "adreno")),
     ]
     allocator = Allocator()
@@ -100,9 +102,11 @@ def test_the_order_of_arrival_never_changes_who_can_be_served(order):
 def test_what_is_not_leasable_is_not_granted_and_says_why(change):
     allocator = Allocator()
     assert not feed(
-        allocator, (Allocator.device_changed, replace(phone("p"), **change)), (Allocator.request_added, "r", wish())
+        allocator,
+        (Allocator.device_changed, replace(phone("p"), **change)),
+        (Allocator.request_added, "r", lease_request()),
     )
-    (reason,) = allocator.explain(wish(), 0.0, "r")
+    (reason,) = allocator.explain(lease_request(), 0.0, "r")
     assert reason.matches
     assert reason.reason not in ("", "free")
 
@@ -111,7 +115,7 @@ def test_withdrawing_is_final_and_harmless_when_repeated():
     allocator = Allocator()
     feed(
         allocator,
-        (Allocator.request_added, "r", wish()),
+        (Allocator.request_added, "r", lease_request()),
         (Allocator.request_withdrawn, "r"),
         (Allocator.request_withdrawn, "r"),
     )
@@ -129,7 +133,7 @@ def test_the_common_phone_is_taken_while_nothing_is_known():
 
 def test_of_phones_that_would_do_a_preferred_one_is_taken_if_there_is_one():
     phones = [(Allocator.device_changed, phone(name)) for name in "abc"]
-    wanted = replace(wish(), prefer=frozenset("bz"))
+    wanted = replace(lease_request(), prefer=frozenset("bz"))
     assert feed(Allocator(), *phones, (Allocator.request_added, "r", wanted)) == [Grant("r", "b")]
     assert feed(Allocator(), phones[0], (Allocator.request_added, "r", wanted)) == [Grant("r", "a")]
 
@@ -158,7 +162,7 @@ def test_avoided_phones_are_never_given():
     lab = Lab("a", "b")
     assert lab.want("r", avoid=frozenset({"a"})) == "b"
     assert not lab.want("s", avoid=frozenset({"a"}))
-    assert lab.reasons("s", wish(avoid=frozenset({"a"})))["a"].startswith("avoided")
+    assert lab.reasons("s", lease_request(avoid=frozenset({"a"})))["a"].startswith("avoided")
 
 
 def test_a_phone_that_changes_its_labels_answers_to_the_new_ones_only():
@@ -187,7 +191,7 @@ def test_no_more_workers_than_slots_and_waiting_takes_no_slot():
     assert lab.want("w1", worker=True)
     assert not lab.want("w2", worker=True)
     assert lab.want("person")
-    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker slots are taken",)
+    assert lab.allocator.limits(lease_request(worker=True)) == ("all 1 worker slots are taken",)
     assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a", "")} == {"w2"}
 
 
@@ -205,8 +209,10 @@ def test_nobody_holds_more_than_their_quota():
     device = lab.want("r1")
     assert not lab.want("r2")
     assert lab.want("s", user="bob")
-    assert lab.allocator.limits(wish()) == ("alice holds 1 device of at most 1",)  # said once, not for each phone
-    assert "of at most" not in str(lab.reasons("r2", wish()))
+    assert lab.allocator.limits(lease_request()) == (
+        "alice holds 1 device of at most 1",
+    )  # said once, not for each phone
+    assert "of at most" not in str(lab.reasons("r2", lease_request()))
     assert lab.end(device) in ("", "r2")
     assert "r2" in lab.holders().values()
 
@@ -225,7 +231,7 @@ def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
     # Served in this order, "any" might take the only phone that suits "adreno".
     for name, text in (("any", "android"), ("adreno", "adreno"), ("too many", "android")):
         assert not lab.want(name, text)
-    assert lab.allocator.limits(wish()) == ("nothing is handed out: the disk is full",)
+    assert lab.allocator.limits(lease_request()) == ("nothing is handed out: the disk is full",)
     assert not lab.tell(Allocator.device_changed, phone("a", "adreno"))
     assert set(lab.tell(Allocator.paused, "")) == {Grant("any", "b"), Grant("adreno", "a")}
 
@@ -233,7 +239,7 @@ def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
 def test_a_restored_lease_counts_before_its_phone_is_known():
     lab = Lab("b", workers=1)
     lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})
-    lab.tell(Allocator.lease_restored, "a", "old", wish(worker=True))
+    lab.tell(Allocator.lease_restored, "a", "old", lease_request(worker=True))
     assert not lab.tell(Allocator.device_changed, phone("a"))
     assert not lab.want("worker", user="bob", worker=True)
     assert lab.want("person") == "b"
@@ -244,9 +250,9 @@ def test_a_restored_lease_counts_before_its_phone_is_known():
 
 def test_a_device_is_restored_once():
     lab = Lab()
-    lab.tell(Allocator.lease_restored, "a", "old", wish())
+    lab.tell(Allocator.lease_restored, "a", "old", lease_request())
     with pytest.raises(ValueError, match="held"):
-        lab.tell(Allocator.lease_restored, "a", "older", wish())
+        lab.tell(Allocator.lease_restored, "a", "older", lease_request())
 
 
 @pytest.mark.parametrize("state", ["waiting", "holding"])
@@ -266,7 +272,7 @@ def test_unknown_keys_leave_nothing_behind():
     for number in range(1000):
         feed(
             allocator,
-            (Allocator.request_added, f"r{number}", wish(f"unknown-{number}", number, user=f"{number}")),
+            (Allocator.request_added, f"r{number}", lease_request(f"unknown-{number}", number, user=f"{number}")),
             (Allocator.request_withdrawn, f"r{number}"),
         )
     state = allocator._state
@@ -306,14 +312,14 @@ def test_explain_names_holder_queue_and_mismatch():
     lab.want("older", "adreno")
     lab.want("r3", "adreno")
     lab.now_s += 30
-    held, mismatch = lab.allocator.explain(wish("adreno"), lab.now_s, "r3")
+    held, mismatch = lab.allocator.explain(lease_request("adreno"), lab.now_s, "r3")
     assert (held.device, held.matches) == ("a", True)
     assert held.reason == (
         "held by carol for 30 s, 60 s more at most; behind 1 of higher priority, 1 of the same user, older"
     )
     assert (mismatch.device, mismatch.matches) == ("b", False)
     assert "adreno" in mismatch.reason
-    assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
+    assert [each.reason for each in lab.allocator.explain(lease_request("mali"), lab.now_s) if each.matches] == ["free"]
 
 
 def test_explaining_phones_that_nobody_holds_looks_at_nobody_who_waits(monkeypatch):
@@ -323,9 +329,9 @@ def test_explaining_phones_that_nobody_holds_looks_at_nobody_who_waits(monkeypat
     looked = []
     ahead_of = allocator_explain._ahead_of
     monkeypatch.setattr(allocator_explain, "_ahead_of", lambda *given: looked.append(given) or ahead_of(*given))
-    assert [each.reason for each in lab.allocator.explain(wish("mali"), lab.now_s) if each.matches] == ["free"]
+    assert [each.reason for each in lab.allocator.explain(lease_request("mali"), lab.now_s) if each.matches] == ["free"]
     assert looked == []
-    lab.allocator.explain(wish("adreno"), lab.now_s)
+    lab.allocator.explain(lease_request("adreno"), lab.now_s)
     assert len(looked) == 1
 
 
@@ -338,7 +344,7 @@ def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_co
     tuning(lab)
     lab.now_s += 20
     lab.want("bench", user="bob", lease_class=LeaseClass.BENCH)
-    bench = wish(user="bob", lease_class=LeaseClass.BENCH)
+    bench = lease_request(user="bob", lease_class=LeaseClass.BENCH)
     assert lab.reasons("bench", bench)["a"] == (
         "held by tuner's tuning for 20 s, asked to give it back in 40 s at the latest"
     )
@@ -355,7 +361,7 @@ def test_a_tuning_that_goes_first_is_asked_when_the_other_has_starved():
     lab = Lab("a", min_slice_s=60.0, starved_s=1800.0)
     tuning(lab, priority=7)
     lab.want("bench", user="bob")
-    assert "asked to give it back in 31 min at the latest" in lab.reasons("bench", wish(user="bob"))["a"]
+    assert "asked to give it back in 31 min at the latest" in lab.reasons("bench", lease_request(user="bob"))["a"]
     estimate_s = lab.allocator.estimate_s("bench", lab.now_s)
     assert estimate_s == 1860.0 + YIELDED_S
     began_s = lab.now_s
@@ -369,10 +375,10 @@ def test_a_tuning_that_ends_sooner_than_it_is_asked_is_waited_for():
     lab = Lab("a", min_slice_s=60.0)
     lab.want("tune", user="tuner", lease_class=LeaseClass.TUNE, longest_s=30.0)
     lab.want("bench", user="bob")
-    assert lab.reasons("bench", wish(user="bob"))["a"] == "held by tuner's tuning for 0 s, 30 s more at most"
+    assert lab.reasons("bench", lease_request(user="bob"))["a"] == "held by tuner's tuning for 0 s, 30 s more at most"
     assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0
     lab.want("later", user="bob")
-    [short] = lab.allocator.obstacles(wish(user="bob"), lab.now_s)
+    [short] = lab.allocator.obstacles(lease_request(user="bob"), lab.now_s)
     assert short.reason == "held by tuner's tuning for 0 s"
 
 
@@ -384,7 +390,7 @@ def test_explain_names_those_who_had_less_and_those_who_starve():
     lab.want("fresh", user="bob")
     lab.want("mine", user="carol", priority=1, avoid=frozenset({"x"}))
     lab.now_s += 1
-    reason = lab.reasons("mine", wish(user="carol", avoid=frozenset({"x"})))["a"]
+    reason = lab.reasons("mine", lease_request(user="carol", avoid=frozenset({"x"})))["a"]
     assert "1 that waited too long" in reason
     assert "1 of users who have had less (bob)" in reason
 
@@ -424,7 +430,7 @@ def test_a_place_that_is_kept_outlasts_its_lease():
     lab.tell(Allocator.slot_kept, device, "slot")
     lab.end(device)
     assert lab.want("bench", worker=True) == ""
-    assert lab.allocator.limits(wish(worker=True)) == ("all 1 worker slots are taken",)
+    assert lab.allocator.limits(lease_request(worker=True)) == ("all 1 worker slots are taken",)
     assert lab.allocator.estimate_s("bench", lab.now_s) == 100.0
     assert lab.want("shell") in ("a", "b")
     (grant,) = lab.tell(Allocator.slot_freed, "slot")
@@ -447,7 +453,7 @@ def test_only_those_that_are_named_are_given():
     assert lab.want("none", only=frozenset()) == ""
     assert lab.want("one", only=frozenset("b")) == "b"
     assert lab.want("two", only=frozenset("b")) == ""
-    waits = wish(only=frozenset("b"))
+    waits = lease_request(only=frozenset("b"))
     assert lab.reasons("two", waits)["a"] == "it is not identical to the other phones of its job"
     assert lab.reasons("two", waits)["b"].startswith("held by")
     assert lab.end("b") == "two"

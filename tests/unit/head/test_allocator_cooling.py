@@ -6,7 +6,7 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.config import UserConfig
 from farm.model.device import Closed, Life, Service
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, phone, wish
+from tests.support.allocator import Lab, lease_request, phone
 
 BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
 WARM = "skin 41.2 °C is above 38 °C for bench"
@@ -62,8 +62,8 @@ def test_while_a_phone_is_kept_cool_others_wait_and_are_told_why():
     assert lab.want("tune", lease_class=TUNE) == ""
     assert lab.allocator.estimate_s("tune", lab.now_s) == HOLD_S + 30.0
     assert lab.want("job", priority=9) == ""
-    assert lab.reasons("tune", wish(lease_class=TUNE)) == {"a": "kept cool for bob's bench, about 3 min"}
-    assert lab.reasons("bench", wish(user="bob", lease_class=BENCH))["a"].endswith(
+    assert lab.reasons("tune", lease_request(lease_class=TUNE)) == {"a": "kept cool for bob's bench, about 3 min"}
+    assert lab.reasons("bench", lease_request(user="bob", lease_class=BENCH))["a"].endswith(
         "; kept cool for it, 7 min more at most"
     )
     assert lab.allocator.estimate_s("bench", lab.now_s) == 270.0 - STARVED_S
@@ -74,7 +74,7 @@ def test_while_a_phone_is_kept_cool_others_wait_and_are_told_why():
 
 def test_when_nobody_knows_how_long_it_takes_the_end_of_the_claim_is_told():
     lab = starving(warm("a"))
-    assert lab.reasons("", wish()) == {"a": "kept cool for bob's bench, 7 min at most"}
+    assert lab.reasons("", lease_request()) == {"a": "kept cool for bob's bench, 7 min at most"}
 
 
 def test_a_persons_own_lease_is_not_kept_from_it_unless_it_tunes():

@@ -12,7 +12,7 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
 from farm.head.config import UserConfig
-from tests.support.allocator import Lab, phone, wish
+from tests.support.allocator import Lab, lease_request, phone
 from tests.support.allocator_model import largest_matching
 
 
@@ -36,12 +36,12 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     for user in weights:  # ann's thirty are there before anybody else has asked
         for _ in range(30):
             number += 1
-            follow(lab.tell(Allocator.request_added, f"{user}-{number}", wish(user=user)))
+            follow(lab.tell(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
     for _ in range(6000):
         device = min(ends, key=lambda name: ends[name])
         lab.now_s, user = ends.pop(device)
         number += 1
-        follow(lab.tell(Allocator.request_added, f"{user}-{number}", wish(user=user)))
+        follow(lab.tell(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
         follow(lab.tell(Allocator.lease_ended, device, ""))
     whole = sum(used.values())
     for user, weight in weights.items():
@@ -130,7 +130,7 @@ def test_as_many_as_possible_are_served_when_several_phones_come_free_at_once(wa
     views = [phone(name, "adreno" if name in "ab" else "mali") for name in sorted(devices)]
     lab = Lab(*views)
     lab.tell(Allocator.paused, "full")
-    requests = {f"r{number}": wish(key) for number, key in enumerate(wanted)}
+    requests = {f"r{number}": lease_request(key) for number, key in enumerate(wanted)}
     for name, request in requests.items():
         lab.tell(Allocator.request_added, name, request)
     suits = {
@@ -149,10 +149,10 @@ def test_the_order_of_independent_events_does_not_change_who_gets_what(order, la
             (Allocator.device_changed, phone(name, gpu))
             for name, gpu in (("a", "adreno"), ("b", "adreno"), ("c", "mali"))
         ),
-        (Allocator.request_added, "any", wish("android", 3, user="ann")),
-        (Allocator.request_added, "adreno", wish("adreno", 2, user="bob")),
-        (Allocator.request_added, "reserved", wish("mali", 1, user="bob")),
-        (Allocator.request_added, "not for her", wish("mali", 4, user="cleo")),
+        (Allocator.request_added, "any", lease_request("android", 3, user="ann")),
+        (Allocator.request_added, "adreno", lease_request("adreno", 2, user="bob")),
+        (Allocator.request_added, "reserved", lease_request("mali", 1, user="bob")),
+        (Allocator.request_added, "not for her", lease_request("mali", 4, user="cleo")),
         (Allocator.quotas_changed, UserConfig(devices=2), {}),
         (Allocator.reservations_changed, (window,)),
     ]

@@ -7,7 +7,7 @@ import pytest
 from farm.head.allocator.allocator import Allocator
 from farm.model.device import Closed, Heat, UsbPlace
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, phone, wish
+from tests.support.allocator import Lab, lease_request, phone
 
 BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERACTIVE
 WARM = "skin 41.2 °C is above 38 °C for bench"
@@ -100,15 +100,17 @@ def test_nobody_is_asked_to_yield_for_a_request_that_could_not_have_the_device()
 def test_the_reason_names_figure_limit_and_estimate():
     lab = Lab(warm("a", BENCH, opens_in_s=170.0))
     lab.want("bench", lease_class=BENCH)
-    assert lab.reasons("bench", wish(lease_class=BENCH)) == {"a": f"{WARM}; about 3 min"}
-    assert lab.reasons("", wish()) == {"a": "free"}
+    assert lab.reasons("bench", lease_request(lease_class=BENCH)) == {"a": f"{WARM}; about 3 min"}
+    assert lab.reasons("", lease_request()) == {"a": "free"}
     lab.want("other", longest_s=60.0)
-    assert lab.reasons("bench", wish(lease_class=BENCH))["a"].endswith(f"60 s more at most; {WARM}; about 3 min")
+    assert lab.reasons("bench", lease_request(lease_class=BENCH))["a"].endswith(
+        f"60 s more at most; {WARM}; about 3 min"
+    )
 
 
 def test_a_device_that_cools_for_everybody_says_why():
     lab = Lab(warm("a", *LeaseClass, heat=Heat.COOLING, opens_in_s=20.0))
-    assert lab.reasons("", wish()) == {"a": f"{WARM}; about 20 s"}
+    assert lab.reasons("", lease_request()) == {"a": f"{WARM}; about 20 s"}
 
 
 def test_estimates_count_the_time_until_the_device_opens():
@@ -145,7 +147,7 @@ def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
     lab.want("other", device="b")
     lab.want("elsewhere", device="far")
     assert lab.want("quiet", device="a", quiet_hub=True) == ""
-    assert lab.reasons("quiet", wish(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
+    assert lab.reasons("quiet", lease_request(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
     lab.end("far")
     assert "a" not in lab.holders()
     lab.tell(Allocator.lease_ended, "b", "")
@@ -176,7 +178,9 @@ def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone():
     lab = Lab(on_hub("a"), on_hub("b"), on_hub("far", "2"))
     lab.want("quiet", device="a", quiet_hub=True, longest_s=300.0)
     assert lab.want("other", device="b", user="bob") == ""
-    assert lab.reasons("other", wish(device="b", user="bob"))["b"] == "its hub is kept quiet for alice, who has a"
+    assert (
+        lab.reasons("other", lease_request(device="b", user="bob"))["b"] == "its hub is kept quiet for alice, who has a"
+    )
     assert lab.allocator.estimate_s("other", lab.now_s) == 300.0
     assert lab.want("elsewhere", user="bob") == "far"
     assert lab.want("own", device="b") == "b"

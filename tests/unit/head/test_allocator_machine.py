@@ -14,8 +14,8 @@ from farm.head.allocator.reservations import Reservation
 from farm.head.config import UserConfig
 from farm.model.device import Closed, Heat, Service, UsbPlace
 from farm.model.requests import LeaseClass
-from tests.support.allocator import phone, wish
-from tests.support.allocator_machine import ALIASES, HUB, NAMES, POLICY, Beside, lives, names, users, wishes
+from tests.support.allocator import lease_request, phone
+from tests.support.allocator_machine import ALIASES, HUB, NAMES, POLICY, Beside, lives, names, requested, users
 
 
 class Everything(Beside):
@@ -49,16 +49,16 @@ class Everything(Beside):
 
     # --- requests and leases ---
 
-    @rule(**wishes)
+    @rule(**requested)
     def request_comes(self, **wanted):
-        self.comes(wish(**wanted))
+        self.comes(lease_request(**wanted))
 
-    @rule(on=names, **wishes | {"device": st.just("")})
+    @rule(on=names, **requested | {"device": st.just("")})
     def lease_is_restored(self, on, **wanted):
         if on in self.model.held:
             return
         self.count += 1
-        request = wish(**wanted)
+        request = lease_request(**wanted)
         self.model.begins(on, f"r{self.count}", request)
         self.step(Allocator.lease_restored, on, f"r{self.count}", request)
 
@@ -105,7 +105,7 @@ class TunersAndOthers(Beside):
         worker=st.booleans(),
     )
     def request_comes(self, **wanted):
-        self.comes(wish(wanted.pop("key"), **wanted))
+        self.comes(lease_request(wanted.pop("key"), **wanted))
 
 
 class Hubs(Beside):
@@ -120,7 +120,7 @@ class Hubs(Beside):
         key=st.sampled_from(("android", "android", "a", "b")),
     )
     def request_comes(self, **wanted):
-        self.comes(wish(wanted.pop("key"), **wanted))
+        self.comes(lease_request(wanted.pop("key"), **wanted))
 
     @rule(name=names, alias=st.sampled_from(ALIASES), place=st.sampled_from((None, HUB)), life=lives)
     def device_changes(self, name, alias, place, life):
@@ -152,7 +152,7 @@ class Warm(Beside):
         key=st.sampled_from(("android", "android", "a", "b")),
     )
     def request_comes(self, **wanted):
-        self.comes(wish(wanted.pop("key"), **wanted))
+        self.comes(lease_request(wanted.pop("key"), **wanted))
 
     @rule(
         name=names,

@@ -7,7 +7,7 @@ from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
 from farm.model.requests import LeaseClass
-from tests.support.allocator import Lab, phone, wish
+from tests.support.allocator import Lab, lease_request, phone
 
 BEGIN_S = 1000.0  # when every Lab begins
 
@@ -26,7 +26,7 @@ def test_inside_the_window_only_its_users_get_the_devices():
     assert not lab.want("cleo", "adreno", user="cleo", longest_s=1.0)
     assert lab.want("other", user="cleo") == "b"
     assert lab.want("bob", user="bob") == "a"
-    assert "reserved for ann, bob for another 100 s" in lab.reasons("cleo", wish("adreno", user="cleo"))["a"]
+    assert "reserved for ann, bob for another 100 s" in lab.reasons("cleo", lease_request("adreno", user="cleo"))["a"]
     assert lab.end("a") == ""
     assert lab.want("ann", user="ann", device="a") == "a"
 
@@ -56,7 +56,10 @@ def test_one_of_unknown_length_is_granted_only_well_before():
     reserve(lab, window(100, 200, "ann"))
     lab.now_s += 41
     assert not lab.want("bob", user="bob")
-    assert "reserved for ann in 59 s, and how long it takes is unknown" in lab.reasons("bob", wish(user="bob"))["a"]
+    assert (
+        "reserved for ann in 59 s, and how long it takes is unknown"
+        in lab.reasons("bob", lease_request(user="bob"))["a"]
+    )
     assert lab.want("short", user="bob", longest_s=30.0) == "a"
 
 
@@ -137,7 +140,7 @@ def test_tune_leases_in_the_way_are_asked_once_when_it_starts():
 def test_a_restored_tune_lease_inside_a_window_is_asked():
     lab = Lab("a")
     reserve(lab, window(0, 100, "ann"))
-    lab.tell(Allocator.lease_restored, "a", "old", wish(user="bob", lease_class=LeaseClass.TUNE))
+    lab.tell(Allocator.lease_restored, "a", "old", lease_request(user="bob", lease_class=LeaseClass.TUNE))
     assert lab.asked() == ["a"]
 
 

@@ -44,13 +44,13 @@ def known(name, life=Life.READY, *, soc="SM8650", gpu="Adreno 750", bundle="b1",
 
 def test_a_pool_begins_with_a_phone_that_has_its_like():
     views = [known("a"), known("b", soc="SDM845"), known("c", soc="SDM845"), known("d", Life.OFFLINE), phone("e")]
-    wish = LeaseRequest(Selector.parse("android"), "ann", LeaseSource.JOB)
+    request = LeaseRequest(Selector.parse("android"), "ann", LeaseSource.JOB)
     views = [replace(view, aliases=frozenset({"android"})) for view in views]
-    assert preferring(wish, views, 2).prefer == preferring(wish, views, "all").prefer == {"b", "c"}
-    assert preferring(wish, views, 3).prefer == {"b", "c"}  # the most there are
-    assert preferring(wish, views, 1).prefer == {"a", "b", "c"}
-    assert preferring(replace(wish, avoid=frozenset("b")), views, 2).prefer == {"a", "c"}
-    assert preferring(wish, [], 2).prefer == frozenset()
+    assert preferring(request, views, 2).prefer == preferring(request, views, "all").prefer == {"b", "c"}
+    assert preferring(request, views, 3).prefer == {"b", "c"}  # the most there are
+    assert preferring(request, views, 1).prefer == {"a", "b", "c"}
+    assert preferring(replace(request, avoid=frozenset("b")), views, 2).prefer == {"a", "c"}
+    assert preferring(request, [], 2).prefer == frozenset()
 
 
 names = st.sampled_from("abcde")
