@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 from farm.common.errors import Code, HostError, UserError
@@ -166,7 +167,8 @@ def copy_before(path: Path, what: str) -> tuple[Path, bool]:
         with contextlib.suppress(OSError):
             if _is_copy_of(older, path):
                 return older, False
-    copy = backup_name(path, what)
+    copies = (backup_name(path, f"{number}-{what}" if number else what) for number in count())
+    copy = next(each for each in copies if not each.exists())  # another one of this second
     copy_database(path, copy)
     return copy, True
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from farm.common.doctor_findings import FAIL, OK, WARN
+from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.verbs.doctor import DoctorHost, host_findings
@@ -12,10 +12,27 @@ from farm.control.verbs.doctor import DoctorHost, host_findings
 
 class Health:
     problem = ""
+    server = None
 
 
 class Full:
     problem = "no space left on device"
+    server = None
+
+
+class Server:
+    @staticmethod
+    def look():
+        return [Diagnosis("database clock", WARN, "an hour off", "set it")]
+
+
+class Served:
+    problem = ""
+    server = Server()
+
+
+class ServedAndAway(Served):
+    problem = "the database server cannot be reached"
 
 
 @pytest.fixture
@@ -67,8 +84,15 @@ def test_a_database_with_broken_pages_is_a_failure(tmp_path):
     assert (found.verdict, found.detail) == (FAIL, f"{path}: page 7: never used")
 
 
-def test_a_server_has_no_size_here(host):
-    assert host(database="")["database"].verdict == OK
+def test_a_server_is_looked_at(host):
+    found = host(database="", store=Served)
+    assert (found["database clock"].verdict, "database" in found) == (WARN, False)
+
+
+def test_a_server_that_is_away_is_a_failure_that_ends_by_itself(host):
+    found = host(database="", store=ServedAndAway)["database"]
+    assert (found.verdict, found.detail) == (FAIL, "the database server cannot be reached")
+    assert "farm writes again by itself" in found.fix
 
 
 def test_workers_without_a_user_of_their_own_are_said(host, monkeypatch):

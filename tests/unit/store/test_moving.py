@@ -1,7 +1,9 @@
 """`farm lab init`: the SQLite store of a stopped daemon moves to PostgreSQL, all of it or nothing."""
 
+import contextlib
 import hashlib
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -13,7 +15,7 @@ from farm.common.errors import Code, FarmError
 from farm.common.events import Event
 from farm.control.callers import Accounts, Role
 from farm.model.job import JobState
-from farm.store import moving
+from farm.store import files, moving
 from farm.store.accounts import AuditRecord
 from farm.store.database import insert_events
 from farm.store.engine import server_engine
@@ -31,7 +33,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_d
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from farm.store import moving
+from farm.store import files, moving
 copy, steps = moving._copy, iter(range(int(sys.argv[3])))
 def dies(*arguments):
     if next(steps, None) is None:
@@ -229,3 +231,19 @@ def test_what_cannot_be_moved(tmp_path, new_database):
     with pytest.raises(FarmError) as caught:
         move_to_server(tmp_path / "farm.db", new_database())
     assert caught.value.code == Code.DATABASE_UNUSABLE
+
+
+def test_a_store_of_an_earlier_release_is_brought_up_to_date_first(file, new_database):
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE meta SET value = value - 1 WHERE name = 'schema_version'")
+    with raises_code("bad_request", match="of an earlier farm release") as caught:
+        move_to_server(file, new_database())
+    assert "farm serve" in caught.value.hint
+
+
+def test_a_copy_of_the_same_second_has_a_name_of_its_own(file, monkeypatch):
+    monkeypatch.setattr(files, "backup_name", lambda path, what: path.with_name(f"{path.name}.backup-now-{what}"))
+    first, _ = files.copy_before(file, "test")
+    Store.open(file).close()
+    second, made = files.copy_before(file, "test")
+    assert (made, second != first, files.copy_before(file, "test")) == (True, True, (second, False))
