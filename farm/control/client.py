@@ -43,6 +43,7 @@ class Exchange:
         self._id = request_id
         self._silence_s = silent_after_s
         self.deadline_s = now_s + silent_after_s  # something must have come by then
+        self.taken = False  # the daemon is at work on it
         self.ended = False  # the answer is there
 
     def received(self, frames: Sequence[bytes], now_s: float) -> Reply | None:
@@ -55,6 +56,7 @@ class Exchange:
         reply = decode_reply(frames)
         if reply.id != self._id:
             return None
+        self.taken = True
         self._silence_s = SILENCE_S
         self.deadline_s = now_s + SILENCE_S
         if reply.error is not None:
@@ -172,7 +174,7 @@ class ControlClient:
         self._credentials = {"token": token, "attempt": attempt, "fence": fence}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None  # of a remote daemon's handshake
+        self._monitor: zmq.Socket[bytes] | None = None  # reports the connection's end
 
     @property
     def path(self) -> Path:
@@ -197,9 +199,8 @@ class ControlClient:
             if self._monitor is not None:
                 self._socket.disable_monitor()
                 self._monitor.close(linger=0)
-                self._monitor = None
             self._socket.close(linger=0)
-            self._socket = None
+            self._socket = self._monitor = None
         if self._context is not None:
             self._context.term()
             self._context = None
@@ -291,7 +292,7 @@ class ControlClient:
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.
             wait_ms = max(0, int((min(exchange.deadline_s, latest) - time.monotonic()) * 1000))
-            if not self._comes(connection, wait_ms):
+            if not self._comes(connection, wait_ms, taken=exchange.taken):
                 self.close()
                 if latest < exchange.deadline_s:
                     raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
@@ -301,25 +302,32 @@ class ControlClient:
                 yield reply
 
     def _connected(self) -> zmq.Socket[bytes]:
+        if self._monitor is not None and self._monitor.poll(0):
+            self.close()  # the daemon that it led to is gone
         if self._socket is None:
             probe(self.where)
             self._context = zmq.Context()
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.setsockopt(zmq.LINGER, 0)
-            if isinstance(self.where, Remote):
-                self._monitor = self._socket.get_monitor_socket(ENDS)
+            self._monitor = self._socket.get_monitor_socket(ENDS)
             connect(self._socket, self.where)
         return self._socket
 
-    def _comes(self, connection: zmq.Socket[bytes], wait_ms: int) -> bool:
+    def _comes(self, connection: zmq.Socket[bytes], wait_ms: int, *, taken: bool) -> bool:
         """Whether a reply comes in that time.
+
+        Before the daemon of this host has `taken` the question, ZeroMQ connects again by itself: it may be starting.
 
         Raises:
             NotAllowedError: a remote daemon does not take the key.
-            DaemonUnreachableError: the connection to one has ended.
+            DaemonUnreachableError: the connection has ended.
         """
-        if self._monitor is None:
-            return bool(connection.poll(wait_ms))
+        assert self._monitor is not None  # with the connection
+        if not (taken or isinstance(self.where, Remote)):
+            came = bool(connection.poll(wait_ms))
+            while self._monitor.poll(0):  # of earlier connections
+                self._monitor.recv_multipart()
+            return came
         poller = zmq.Poller()
         poller.register(connection, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -336,6 +344,7 @@ def ended(where: Where, event: int) -> FarmError:
     if event & FAILED_HANDSHAKE:
         return refused(where)
     return DaemonUnreachableError(
-        "the farm daemon went away",
-        hint="farm status shows when it is back; if it never answers, check that the key is from that daemon",
+        "the farm daemon went away; what was asked may be done or not",
+        hint="farm status shows when it is back"
+        + ("; if it never answers, check that the key is from that daemon" if isinstance(where, Remote) else ""),
     )

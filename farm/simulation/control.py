@@ -227,7 +227,7 @@ def running_lab(
     """Start a lab with `phones` (name -> profile), yield a client, end the lab. It also ends when this process dies.
 
     `places` are the USB places of some: name -> `1-4.2`. `owns_adb`: the adb server is this process's and must not
-    outlive it: the lab ends it if this process is killed.
+    outlive it: the lab ends it.
 
     Raises:
         HostError: it did not come up; evidence is what it said.

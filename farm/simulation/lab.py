@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
     parser.add_argument("--arm64", type=Path, metavar="FOLDER", help="of farm.simulation.arm64, for PROFILE+arm64")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does: with who started it")
-    parser.add_argument("--owns-adb", action="store_true", help="end the adb server too, when standard input ends")
+    parser.add_argument("--owns-adb", action="store_true", help="end the adb server too")
     parser.add_argument("--unplugged", action="store_true", help="phones wait for `plug`")
     options = parser.parse_args(arguments)
     try:
@@ -373,17 +373,11 @@ async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str, st
         arm64=options.arm64.resolve() if options.arm64 else None,
         plugged=not options.unplugged,
     )
-    orphaned = asyncio.Event()
-
-    def orphan() -> None:
-        orphaned.set()
-        lab.done.set()
-
     if options.lifeline:
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), orphan)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lab.done.set)
     await run_lab(lab, phones)
-    if orphaned.is_set() and options.owns_adb:
-        with suppress(FarmError):
+    if options.owns_adb:
+        with suppress(FarmError):  # the daemon has ended it, unless that was killed
             await AdbClient(options.adb_socket).kill_server()
 
 

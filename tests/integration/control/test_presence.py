@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -71,6 +72,35 @@ def test_a_stuck_daemon_is_given_up_after_two_seconds(tmp_path):
     finally:
         router.close(linger=0)
         context.term()
+
+
+def test_a_daemon_that_dies_at_work_is_away_and_not_stuck_and_the_next_one_is_asked(tmp_path):
+    path, context = tmp_path / "control.sock", zmq.Context()
+    first, second = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
+
+    def serve():
+        """Take a question, die, and answer the next one as another daemon."""
+        sender, raw = first.recv_multipart()
+        first.send_multipart([sender, json.dumps({"id": json.loads(raw)["id"], "more": True, "ok": {"at": 1}}).encode()])
+        began.wait()
+        first.close(linger=0)
+        second.bind(f"ipc://{path}")
+        bound.set()
+        sender, raw = second.recv_multipart()
+        second.send_multipart([sender, json.dumps({"id": json.loads(raw)["id"], "ok": {"new": True}}).encode()])
+
+    began, bound = threading.Event(), threading.Event()
+    first.bind(f"ipc://{path}")
+    daemon = threading.Thread(target=serve)
+    daemon.start()
+    with ControlClient(path) as client:
+        with pytest.raises(DaemonUnreachableError, match="went away"):
+            client.call("bundle.add", on_progress=lambda _: began.set())
+        bound.wait()
+        assert client.call("status") == {"new": True}
+    daemon.join()
+    second.close(linger=0)
+    context.term()
 
 
 async def test_a_starting_daemon_is_waited_for(tmp_path):
