@@ -10,6 +10,7 @@ from functools import partial
 from shlex import quote
 
 from farm.adb.client import AdbClient
+from farm.adb.errors import AdbTimeout
 from farm.common.errors import Code, PhoneError
 from farm.common.phone_text import WORD, plain
 from farm.devices.server.phone_paths import REAP, ROOT, SUPERVISE
@@ -99,7 +100,7 @@ class RpcServer:
         """Replace whatever runs by a fresh server of `bundle` (a hash), bound to the phone's loopback.
 
         Raises:
-            PhoneError: it did not bind; the evidence is what it printed.
+            PhoneError: it did not bind, while the phone answered; the evidence is what it printed.
             StuckProcessError: what ran before survives SIGKILL.
             AdbError: phone or link failed.
         """
@@ -108,7 +109,11 @@ class RpcServer:
             f"FARM_SECRET={server.secret} sh {SUPERVISE} start {quote(bundle)} {server.secret_sha256}"
             f" {FIRST_PORT} {PORT_END}"
         )
-        output = await self._run(command, START_TIMEOUT_S)
+        try:
+            output = await self._run(command, START_TIMEOUT_S)
+        except AdbTimeout:
+            said = await self.log()  # raises if the phone itself hangs
+            output = f"failed it did not bind within {START_TIMEOUT_S:g} s\n{said}"
         first, _, rest = output.partition("\n")
         words = first.split()
         if words[:1] == ["started"]:

@@ -81,7 +81,9 @@ def test_a_daemon_that_dies_at_work_is_away_and_not_stuck_and_the_next_one_is_as
     def serve():
         """Take a question, die, and answer the next one as another daemon."""
         sender, raw = first.recv_multipart()
-        first.send_multipart([sender, json.dumps({"id": json.loads(raw)["id"], "more": True, "ok": {"at": 1}}).encode()])
+        first.send_multipart(
+            [sender, json.dumps({"id": json.loads(raw)["id"], "more": True, "ok": {"at": 1}}).encode()]
+        )
         began.wait()
         first.close(linger=0)
         second.bind(f"ipc://{path}")

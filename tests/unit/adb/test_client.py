@@ -120,6 +120,7 @@ async def test_an_rpc_server_that_does_not_start_tells_no_secret(
     asked: list[str] = []
     monkeypatch.setattr(server, "services", AnyShell())
     monkeypatch.setattr(rpc_server, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(rpc_server, "STOP_TIMEOUT_S", 0.2)
     with pytest.raises(AdbTimeout if hangs else AdbServerUnreachable) as caught:
         await RpcServer(client, "FAKE1").start("bundle")
     secret = asked[0].partition("FARM_SECRET=")[2].split()[0]

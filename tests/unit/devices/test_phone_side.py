@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.adb.client import ShellResult
 from farm.adb.devices import AdbDevice, AdbState, parse_device_list
+from farm.adb.errors import AdbTimeout
 from farm.bundle.model import Bundle, BundleFile
+from farm.common.errors import Code, PhoneError
 from farm.common.phone_text import SECTION
 from farm.devices.agent import back_off_s
 from farm.devices.lifecycle.messages import LinkState, listed
 from farm.devices.server.phone_paths import ROOT, scripts, scripts_hash
 from farm.devices.server.provision import installed_command, parse_installed
-from farm.devices.server.rpc_server import RunningServer, describe_death, parse_status
+from farm.devices.server.rpc_server import RpcServer, RunningServer, describe_death, parse_status
 
 HASH = "ab" * 32
 FILES = (BundleFile("tvm_rpc", "00" * 32, 1234, 0o755), BundleFile("libtvm_runtime.so", "11" * 32, 99, 0o644))
@@ -131,3 +135,16 @@ def test_waiting_grows_to_a_minute_and_scatters() -> None:
         waits = {back_off_s(attempt) for _ in range(20)}
         assert len(waits) > 1
         assert all(least_s <= wait_s <= least_s + 0.5 for wait_s in waits)
+
+
+async def test_a_server_that_hangs_on_a_phone_that_answers_is_at_fault() -> None:
+    class Phone:
+        async def shell(self, _: str, command: str, *, timeout_s: float) -> ShellResult:
+            if " start " in command:
+                raise AdbTimeout(f"not finished in {timeout_s} s")
+            return ShellResult(b"dlopen: waits for the GPU\n", b"", 0)
+
+    with pytest.raises(PhoneError, match="did not bind within 20 s") as caught:
+        await RpcServer(cast(Any, Phone()), "S1").start(HASH)
+    assert caught.value.code == Code.SERVER_NOT_STARTED
+    assert "waits for the GPU" in caught.value.evidence
