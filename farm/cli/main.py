@@ -33,6 +33,7 @@ VALUES = {
 TEXTS = frozenset({"StringParamType", "TyperPath", "Path"})
 PATHS = frozenset({"TyperPath", "Path"})
 MAY_BE_EMPTY = frozenset({"line", "command", "arguments"})  # words of people's own commands
+NOT_EMPTY = ("on", "after")  # options
 NO_RANGE = re.compile(r"(-?[\d.]+?)(?:\.0)? is not in the range ([\d.]+)<=x<=([\d.]+)")
 NO_NUMBER = re.compile(r"is not a valid (int|float)\w*( range)?")  # typer's words for its types
 NUMBERS = frozenset({"IntParamType", "IntRange", "FloatParamType", "FloatRange"})
@@ -323,6 +324,7 @@ def _misused(error: Any) -> int:
             usage = f"it stands before the command: farm {option} ... {error.ctx.info_name}"
     message = " ".join(message.split())  # choices stand on lines of their own there
     message = NO_RANGE.sub(r"\1 is not in the range \2 to \3", message)
+    message = message.replace("is not in the range x>=", "is less than ")
     message = NO_NUMBER.sub(lambda found: "is no whole number" if found[1] == "int" else "is no number", message)
     parameter = getattr(error, "param", None)  # that is missing, or has a wrong value; `--on` takes any
     if parameter is not None and parameter.name == "on":
@@ -368,7 +370,7 @@ def _checked(parameter: Any, process: Callable[[Any, Any], Any], context: Any, v
     named = parameter.param_type_name == "argument" and parameter.name not in MAY_BE_EMPTY
     is_path = type(parameter.type).__name__ in PATHS
     given = value if isinstance(value, tuple | list) else (value,)
-    if (named or is_path or parameter.name == "on") and "" in given and _on_the_line(context, parameter.name):
+    if (named or is_path or parameter.name in NOT_EMPTY) and "" in given and _on_the_line(context, parameter.name):
         what = f"argument '{parameter.metavar}'" if named else f"option '{parameter.opts[0]}'"
         raise MisusedError(f"{what} is empty", context)
     converted = process(context, value)

@@ -15,6 +15,7 @@ from annotated_types import Ge, Le
 
 from farm.cli import complete, work
 from farm.common.durations import format_duration
+from farm.common.errors import UserError
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
 from farm.model.specs import JobSpec, SpecField, fields_of
 
@@ -88,10 +89,9 @@ def spec_options(
 
 def _parameter(field: SpecField, defaults: Mapping[str, Any]) -> inspect.Parameter:
     form, metavar = _form(field)
-    flag = field.help.flag or f"--{_plain_name(field.name)}"
     bounds = {name: value for name, value in zip(("min", "max"), _bounds(field.type), strict=True) if value is not None}
     option = typer.Option(
-        flag,
+        _flag(field),
         help=field.help.text,
         metavar=metavar,
         show_default=field.default is not None,
@@ -147,7 +147,16 @@ def _bounds(declared: Any) -> tuple[Any, Any]:
 
 
 def _read(field: SpecField, given: Any) -> Any:
-    return FORMS[field.help.form][2](given) if field.help.form else given
+    value = FORMS[field.help.form][2](given) if field.help.form else given
+    if field.help.form in ("duration", "deadline") and value is not None:
+        least, most = _bounds(field.type)
+        if not least <= value <= most:
+            raise UserError(f"{_flag(field)} {given} is out of range", hint=f"{least:g}s to {format_duration(most)}")
+    return value
+
+
+def _flag(field: SpecField) -> str:
+    return field.help.flag or f"--{_plain_name(field.name)}"
 
 
 def _plain_name(name: str) -> str:

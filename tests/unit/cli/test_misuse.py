@@ -49,6 +49,12 @@ def told(monkeypatch, capsys, *words):
             "0.05 is not in the range 0.1 to 3600",
             "farm bench [OPTIONS] MODEL",
         ),
+        (["demo", "--repeat", "1"], "1 is less than 2", "farm demo [OPTIONS] COMMAND [ARGS]..."),
+        (
+            ["shell", "--on", "x", "--after", "", "id"],
+            "error: option '--after' is empty",
+            "farm shell [OPTIONS] LINE...",
+        ),
         (["lease", "acquire", "--on", ""], "error: option '--on' is empty", "farm lease acquire [OPTIONS]"),
         (["compare", "m.onnx", "--on", ""], "error: option '--on' is empty", "farm compare [OPTIONS] A [B]"),
         (["bundle", "add", ""], "error: argument 'FOLDER' is empty", "farm bundle add [OPTIONS] FOLDER"),
@@ -63,6 +69,19 @@ def test_a_misused_command(monkeypatch, capsys, words, said, hint):
     assert (code, out.out, error.startswith("error: ")) == (2, "", True)
     assert said in error
     assert way_out == f"  hint: {hint} (--help says more)"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["lease", "run", "--on", "x", "--for", "0.1s", "--", "id"], "--for 0.1s", "1s to 7d"),
+        (["shell", "--on", "x", "--deadline", "0.01s", "id"], "--deadline 0.01s", "0.1s to 30d"),
+        (["shell", "--on", "x", "--deadline", "99d", "id"], "--deadline 99d", "0.1s to 30d"),
+    ],
+)
+def test_a_time_out_of_range_is_told_by_its_option(monkeypatch, capsys, words, said, hint):
+    code, out = told(monkeypatch, capsys, *words)
+    assert (code, out.err.splitlines()) == (2, [f"error: {said} is out of range", f"  hint: {hint}"])
 
 
 @pytest.mark.parametrize("words", [[], ["device"]])

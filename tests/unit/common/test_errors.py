@@ -11,7 +11,8 @@ import pytest
 import farm.compiler.package
 from farm.common.errors import Code, ExitCode, FarmError, Fault, PhoneError, UserError, error_from_wire, error_to_wire
 
-TWO_FAULTS = {Code.COMPILE_FAILED, Code.NO_SUCH_KIND}  # of the user's request, or of the host that cannot do it
+# Of the user's request, or of the host that cannot do it.
+TWO_FAULTS = {Code.COMPILE_FAILED, Code.DATABASE_UNUSABLE, Code.NO_SUCH_KIND, Code.STATE_FOLDER_IN_USE}
 
 
 def code_of(node: ast.AST) -> Code | None:
