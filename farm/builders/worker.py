@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membersh
 from farm.builders.tls import NO_DASHBOARD, builder_security, use_settings
 from farm.common.durations import BackOff
 from farm.common.errors import HostError
+from farm.compiler.files import drop_unused, locked
 from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
 
@@ -29,6 +30,7 @@ SLOT = "slot"  # dask's resource beside the identities: a candidate takes one, o
 TIMEOUT_S = 60.0  # of a candidate, for noticing a server that hangs; each order has its own
 BACK_OFF = BackOff(1.0, 30.0)  # between two tries to connect
 CLOSE_S = 5.0  # for the end of a connection
+SCRATCH, LOCK = "farm-builder-", "lock"  # of the folders for what is built
 FACTS = "farm"  # in dask's startup information
 
 _builds: list[CandidateBuilds] = []  # of this process; dask calls `build` by its name
@@ -82,6 +84,14 @@ class CandidateBuilds:
             ended.set_result(error)
 
 
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for what is built, removed at the end; those that killed builders left are removed after a week."""
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as name, locked(Path(name) / LOCK):
+        drop_unused(Path(name).parent.glob(f"{SCRATCH}*"), lock=LOCK)
+        yield Path(name)
+
+
 async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -> None:
     """Build for the farm that `folder` has a certificate of, until SIGTERM or SIGINT.
 
@@ -100,8 +110,8 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
     identities = await asyncio.to_thread(build_identities)
     if not identities:
         raise HostError("this machine has no linker: nothing can be built", hint="pip install ziglang")
-    with tempfile.TemporaryDirectory(prefix="farm-builder-") as place:
-        _builds[:] = [CandidateBuilds(Path(place))]
+    with scratch_folder() as place:
+        _builds[:] = [CandidateBuilds(place)]
         connected = asyncio.create_task(
             _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, say)
         )
@@ -140,7 +150,7 @@ async def _keep_connected(new: Callable[[], Worker], about: Membership, say: Cal
 
 
 def _worker(
-    about: Membership, folder: Path, identities: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: str
+    about: Membership, folder: Path, identities: Mapping[str, Mapping[str, Any]], slots: int, port: int, place: Path
 ) -> Worker:
     facts = next(iter(identities.values()))
     versions = {"tvm": facts["tvm"], "ffi": facts["ffi"], "farm": __version__}
@@ -153,7 +163,7 @@ def _worker(
         startup_information={FACTS: lambda _: versions},
         port=port,
         memory_limit=0,
-        local_directory=place,
+        local_directory=str(place),
         dashboard_address=NO_DASHBOARD,
     )
 
