@@ -102,7 +102,7 @@ def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
         with reading.connect() as connection:
             evidence = error.with_row(connection)
         reading.dispose()
-        raise damage_error(path, evidence) from error
+        raise damage_error(path, "", f"is damaged: {evidence}") from error
     except (DatabaseError, sqlite3.Error, ValueError, OverflowError) as error:  # also texts and numbers not to be read
         reading.dispose()
         raise open_error(path, error) from error
@@ -196,7 +196,7 @@ def _check_contents(connection: Connection, path: Path) -> None:
         connection.execute(live).all()
 
 
-def damage_error(path: Path, evidence: str) -> HostError:
+def damage_error(path: Path, evidence: str, problem: str = "is damaged or is no database") -> HostError:
     """The error for a damaged file, with the way back."""
     backup = newest_backup(path)
     away = _move_away(path, "damaged")
@@ -204,7 +204,7 @@ def damage_error(path: Path, evidence: str) -> HostError:
         hint = f"go back to the newest backup: {away} && cp {backup} {path}"
     else:
         hint = f"restore a backup of it, or begin anew: {away} (adopted phones must be adopted again)"
-    return database_error(f"the database {path} is damaged or is no database", hint=hint, evidence=evidence)
+    return database_error(f"the database {path} {problem}", hint=hint, evidence=evidence)
 
 
 def _move_away(name: Path | str, suffix: str) -> str:

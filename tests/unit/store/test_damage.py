@@ -277,5 +277,5 @@ async def test_a_value_that_farm_did_not_write_is_named_with_its_place(store, co
         store.close()
         with raises_code(Code.DATABASE_UNUSABLE) as caught:
             Store.open(store.path)
-        assert told in caught.value.evidence
-        assert "serial='S2')" in caught.value.evidence
+        assert told in caught.value.message
+        assert "serial='S2')" in caught.value.message
