@@ -313,7 +313,7 @@ def heading(farm: Snapshot, view: TopView) -> list[Text]:
         second.append(f"  only: {escaped(view.wanted)}", "yellow")
     lines = [first.append_text(phones), second] if fits else [first, phones, second]
     if view.away:
-        lines.append(Text(escaped(f"{view.away}; this is how it was"), "bold red"))
+        lines.append(Text(escaped(f"this is how it was: {view.away}"), "bold red"))
     return lines + [Text(f"warning: {escaped(problem)}", "yellow") for problem in farm.problems[:2]]
 
 

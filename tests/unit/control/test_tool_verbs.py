@@ -86,7 +86,7 @@ async def held(tmp_path, monkeypatch):
     await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
     view = SimpleNamespace(name="a", serial="S", adopted=True)
     artifacts = ArtifactFolder(tmp_path)
-    yield ToolVerbs(SimpleNamespace(adopted=lambda _: view), leasing, artifacts, Shells()), artifacts
+    yield ToolVerbs(SimpleNamespace(adopted_view=lambda _: view), leasing, artifacts, Shells()), artifacts
     await leasing.close()
 
 
@@ -126,7 +126,7 @@ async def slow(tmp_path, monkeypatch):
     tools = Slow()
     tools.let, tools.most = set(), 0
     monkeypatch.setattr(device_verbs, "tools", tools)
-    fleet = SimpleNamespace(adopted=lambda name: SimpleNamespace(name=name, serial=f"S{name}", adopted=True))
+    fleet = SimpleNamespace(adopted_view=lambda name: SimpleNamespace(name=name, serial=f"S{name}", adopted=True))
     verbs = ToolVerbs(fleet, leasing, ArtifactFolder(tmp_path), Shells())
     yield SimpleNamespace(verbs=verbs, leasing=leasing, under_way=under_way, tools=tools)
     await leasing.close()

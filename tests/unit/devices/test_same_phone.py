@@ -191,7 +191,7 @@ async def test_two_phones_that_trade_serials_stay_who_they_are(tmp_path: Path, o
         assert (well.serial, well.pool) == ("OLD", "desk")
         assert well.life != "quarantined"
         await b.fleet.registry.close()
-        kept = {record.serial: (record.name, record.hardware_serial) for record in b.fleet.registry._book.all()}
+        kept = {record.serial: (record.name, record.hardware_serial) for record in b.fleet.registry._table.all()}
         assert kept == {"OLD": (twin, "77B10FFAX9"), "TWIN": ("victim", "9A231FFAZ0")}
 
 
