@@ -99,7 +99,7 @@ class DeviceWatcher:
         self._changed = asyncio.Event()
         self.devices: Snapshot | None = None  # None until the first list came
         self.server_lost = False  # `devices` is empty because no server answers
-        self.trouble = ""  # what the server failed to do when it was asked last; "" nothing
+        self.failure = ""  # what the server failed to do when it was asked last; "" nothing
         # when this task last made progress, with or without a server; for the watchdog
         self.moved_at = time.monotonic()
 
@@ -130,7 +130,7 @@ class DeviceWatcher:
         """Whether the server answers now and has answered since monotonic second `since_s`: else no phone is at fault.
 
         It answers when it lists phones in time and one of them, if there are several, runs a command. Callers at the
-        same time share one question; a server that fails it has `trouble` until it is asked again.
+        same time share one question; a server that fails it has `failure` until it is asked again.
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._answers_now(), name="adb question")
@@ -245,7 +245,7 @@ class DeviceWatcher:
         except (TimeoutError, AdbServerUnreachable):
             self._failed("the adb server does not answer")
             return None
-        self.trouble = ""
+        self.failure = ""
         return tuple(devices)
 
     async def _answers_now(self) -> bool:
@@ -263,8 +263,8 @@ class DeviceWatcher:
         self._failed(f"the adb server lists {len(phones)} phones and none of them answers")
         return False
 
-    def _failed(self, trouble: str) -> None:
-        self.trouble, self._failed_at = trouble, time.monotonic()
+    def _failed(self, failure: str) -> None:
+        self.failure, self._failed_at = failure, time.monotonic()
 
     async def _check_health(self, lists_lost: int) -> None:
         """Judge by all evidence whether the server is dead, and perform the remedy."""

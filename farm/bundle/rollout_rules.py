@@ -202,7 +202,7 @@ def advance(
         The new state; serials of idle phones to provision anew, with `assigned`; and serials of busy phones that must
         get no new lease, each with the bundle that waits for it. The last two are at most `share` of the phones.
     """
-    rollout = _judged(rollout, {phone.serial: phone for phone in phones}, config, now_s)
+    rollout = _judge_trials(rollout, {phone.serial: phone for phone in phones}, config, now_s)
     counted = [phone for phone in phones if phone.counted]
     passed = {serial for serial, trial in rollout.trials.items() if trial.state is TrialState.PASSED}
     if rollout.candidate and counted and all(phone.serial in passed for phone in counted):
@@ -261,7 +261,7 @@ def progress(rollout: Rollout, phones: Sequence[RolloutPhone]) -> tuple[int, int
     return sum(phone.serial in passed for phone in phones if phone.counted), sum(phone.counted for phone in phones)
 
 
-def _judged(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: RolloutConfig, now_s: float) -> Rollout:
+def _judge_trials(rollout: Rollout, phones: Mapping[str, RolloutPhone], config: RolloutConfig, now_s: float) -> Rollout:
     """Update the trials from the phones: passed, left, or failed by the bundle's fault."""
     judged = rollout
     for serial, trial in rollout.trials.items():

@@ -98,7 +98,7 @@ def demo(
 
 
 def _step_printer() -> Callable[[Mapping[str, Any]], None]:
-    """What prints each step of a phone; one that reads as the step before, such as `pushing 0%`, is left out."""
+    """A printer of each phone's steps; a step that reads as the one before, such as `pushing 0%`, is left out."""
     latest: dict[str, str] = {}
 
     def show(event: Mapping[str, Any]) -> None:

@@ -349,6 +349,6 @@ def _or_dash(value: object, text: str) -> str:
 
 @app.command("adb")
 def adb_facts(name: Name, json: JsonFlag = False) -> None:
-    """What adb says of a phone: transport, features, USB path."""
+    """Show adb's facts about a phone: transport, features, USB path."""
     facts = call("device.adb", device=name)
     emit(facts, table(("FACT", "VALUE"), facts.items()), json=json)

@@ -98,7 +98,7 @@ def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = A
 
 
 def _hashes(client: ControlClient, model: str) -> list[str]:
-    """Of what people call it; of a file, its own."""
+    """Hashes of the models of that name; of a file, its own."""
     path = Path(model)
     if path.is_file():
         return [hash_file(path)]

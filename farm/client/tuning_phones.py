@@ -342,7 +342,7 @@ class FarmPhones:
         return answer
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T | None:
-        """What it returns; None when the phones are given back, or just then."""
+        """The coroutine's result; None when the phones are given back before its end."""
         if self._closed:
             coroutine.close()
             return None

@@ -24,7 +24,7 @@ HINTS = {
 
 
 def hint_for(number: int | None) -> str:
-    """What to do about an errno that came up in some folder."""
+    """A hint on repairing the cause of an errno that an operation in a folder had."""
     return HINTS.get(number or 0, "check that folder")
 
 

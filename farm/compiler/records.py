@@ -78,7 +78,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningTask:
-    """What a workload is in its model."""
+    """A workload's name and weight in its model."""
 
     workload: str
     name: str

@@ -143,7 +143,7 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
         return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
-    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.dispatcher.lives)
+    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.dispatcher.is_live)
     jobs = JobVerbs(scheduling.dispatcher, store, streams, leasing, JobSteps(events), KINDS)
     leases = LeaseVerbs(
         parts.phones.fleet,

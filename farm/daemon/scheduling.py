@@ -149,7 +149,7 @@ def _open_jobs(
         kinds=KINDS,
         jobs=store.jobs,
         events=events,
-        keep_log=persistence.logs.keep,
+        store_log=persistence.logs.store,
         leases=leasing,
         devices=phones.fleet,
     )

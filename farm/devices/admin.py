@@ -49,7 +49,7 @@ class DeviceAdmin:
         """
         async with self._order(name) as agent:
             record = replace(self._record_of(agent), name=agent.name, adopted=True)
-            taken = self._fleet.device_views.taken(agent.serial)
+            taken = self._fleet.device_views.other_keys(agent.serial)
             await self._keep(agent, self._fleet.registry.edited(record, taken, rename or None, pool or None))
             agent.on_event(m.PlainEvent.ADOPTED)
             return self._fleet.device_views.view(agent.serial)
@@ -64,7 +64,7 @@ class DeviceAdmin:
             NoSuchDeviceError, UserError: there is none, the new name is taken or no name, or a label is not for people.
         """
         async with self._order(name) as agent:
-            record, taken = self._record_of(agent), self._fleet.device_views.taken(agent.serial)
+            record, taken = self._record_of(agent), self._fleet.device_views.other_keys(agent.serial)
             await self._keep(agent, self._fleet.registry.edited(record, taken, rename, pool, labels or {}))
             return self._fleet.device_views.view(agent.serial)
 
@@ -90,14 +90,14 @@ class DeviceAdmin:
             await self._keep(agent, record)
             agent.on_event(m.ServiceChanged(service))
             if record != before:
-                self._fleet.device_views.ordered(agent, service, Service(before.service), by)
+                self._fleet.device_views.publish_service(agent, service, Service(before.service), by)
             if service is Service.IN:
                 self._fleet.findings.released(agent)
                 self._fleet.rollouts.released(agent)
                 agent.on_event(m.PlainEvent.RELEASED)
             return self._fleet.device_views.view(agent.serial)
 
-    def ordered(self, name: str) -> str:
+    def out_of_service_by(self, name: str) -> str:
         """The user who took a device out of service, and when; "" when it is in service.
 
         Raises:

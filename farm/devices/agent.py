@@ -342,9 +342,9 @@ class Agent:
         switch, place = self._context.power, self.place
         if switch is None or place is None:
             raise HostError("there is no switch for the power of its port")
-        taken, hurt = self.state.progress.under_way, self._context.recovery.context_of(self).neighbours
-        if hurt and taken is not None and taken.fault is not DeviceFault.ORDER:  # leased since it was decided
-            raise HostError(f"its power is not cut: it would hurt {hurt}")
+        taken, neighbours = self.state.progress.under_way, self._context.recovery.context_of(self).neighbours
+        if neighbours and taken is not None and taken.fault is not DeviceFault.ORDER:  # leased since it was decided
+            raise HostError(f"its power is not cut: it would hurt {neighbours}")
         # No limit: each of its parts is bounded, but any number of phones may wait for the switch before it.
         await asyncio.shield(self._cleanup.add(cycle(switch, place, lambda: self.device is not None), limit_s=None))
 

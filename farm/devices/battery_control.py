@@ -197,12 +197,12 @@ class BatteryController:
         if not known.loaded:
             return  # a day that began before this daemon would lose its morning
         while known.ended:
-            await self._table.keep(agent.serial, known.ended[0])
+            await self._table.save(agent.serial, known.ended[0])
             del known.ended[0]
         day, now_s = known.days[-1], self._monotonic()
         if day == known.saved or (now_s - known.saved_at_s < SAVE_EVERY_S and not at_once):
             return
-        await self._table.keep(agent.serial, day)
+        await self._table.save(agent.serial, day)
         known.saved, known.saved_at_s = day, now_s
 
     async def _switch(self, agent: Agent, known: _BatteryState) -> None:

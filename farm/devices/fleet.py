@@ -97,7 +97,7 @@ class Fleet:
         self.rollouts = rollouts
         self._power = config.power
         self.device_views = DeviceViews(
-            self.registry, events, config.gates, self._power.hurt if self._power else lambda *_: ()
+            self.registry, events, config.gates, self._power.losing_power if self._power else lambda *_: ()
         )
         self._gates = config.gates
         self.probes = ProbeRound(
@@ -371,7 +371,7 @@ class Fleet:
 
     def named(self, agent: Agent, identity: DeviceIdentity) -> bool:
         """Give an identified device the name that is remembered or follows from a rule; whether it is adopted."""
-        taken = self.device_views.taken(agent.serial)
+        taken = self.device_views.other_keys(agent.serial)
         record = self.registry.identified(agent.serial, identity, taken)
         agent.name = record.name if record else self.registry.name_for(agent.serial, identity, taken)
         return record is not None

@@ -239,14 +239,14 @@ class RecoveryController:
         """The facts about the rest of the farm that its recovery needs."""
         no_power = self._no_power(agent)
         # Asked at every event: no look at a hundred phones that lose nothing.
-        hurt = [] if no_power else self._hurt(agent)
+        affected = [] if no_power else self._leased_neighbours(agent)
         return RecoveryContext(
             holder=self.holder(agent.name),
             in_hands=self._fleet.in_hands(agent),
             no_power=no_power,
-            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in hurt),
+            neighbours=", ".join(f"{holder}'s lease on {name}" for name, holder in affected),
             wired=agent.place is not None,
-            external_cause=agent.external_cause or self._fleet.watcher.trouble,
+            external_cause=agent.external_cause or self._fleet.watcher.failure,
             per_day=self._per_day,
             fallback=self._fleet.rollouts.fallback(agent),
             on_trial=self._fleet.rollouts.is_on_trial(agent),
@@ -304,9 +304,9 @@ class RecoveryController:
             )
         async with agent.orders:
             self._still_free(agent, force=force)
-            hurt = self._hurt(agent)
-            if hurt and not force:
-                message = ", ".join(f"{other} ({holder} has it)" for other, holder in hurt)
+            affected = self._leased_neighbours(agent)
+            if affected and not force:
+                message = ", ".join(f"{other} ({holder} has it)" for other, holder in affected)
                 raise UserError(
                     f"{message} may lose power with {agent.name}: it is on the same hub",
                     Code.DEVICE_HELD,
@@ -351,9 +351,9 @@ class RecoveryController:
         if self._power is None or agent.place is None:
             return []
         views = [view for view in self._fleet.views() if view.serial != agent.serial]
-        hurt = self._power.hurt(agent.place, {view.serial: view.place for view in views if view.place})
-        return [view for view in views if view.serial in hurt]
+        losing = self._power.losing_power(agent.place, {view.serial: view.place for view in views if view.place})
+        return [view for view in views if view.serial in losing]
 
-    def _hurt(self, agent: Agent) -> list[tuple[str, str]]:
+    def _leased_neighbours(self, agent: Agent) -> list[tuple[str, str]]:
         """(name, holder) of neighbours that are leased."""
         return [(view.name, holder) for view in self._neighbours(agent) if (holder := self.holder(view.name))]

@@ -273,7 +273,7 @@ class Aliases:
         """
         self._fleet = fleet
         self._table = table
-        self._kept = {name: Selector.parse(text) for name, text in table.all().items()}
+        self._stored = {name: Selector.parse(text) for name, text in table.all().items()}
         self.use(configured)
 
     def use(self, configured: Mapping[str, str]) -> None:
@@ -287,7 +287,7 @@ class Aliases:
 
     def selectors(self) -> dict[str, Selector]:
         """Every key set by hand, with the phones it means."""
-        return self._configured | self._kept
+        return self._configured | self._stored
 
     @run_to_completion
     async def set(self, name: str, selector: str) -> str:
@@ -303,7 +303,7 @@ class Aliases:
         own = next((view for view in self._fleet.views() if alias in (view.name, *view.aliases)), None)
         if own is not None and alias not in self.selectors():
             raise UserError(f"{alias} is a key that {own.name} has by itself", hint="choose another key")
-        before = self._kept.get(alias)
+        before = self._stored.get(alias)
         self._put(alias, parsed)  # at once: a device must not take the name while this is written
         try:
             await self._table.save(alias, str(parsed))
@@ -328,7 +328,7 @@ class Aliases:
 
     def _put(self, alias: str, selector: Selector | None) -> None:
         if selector is None:
-            self._kept.pop(alias, None)
+            self._stored.pop(alias, None)
         else:
-            self._kept[alias] = selector
+            self._stored[alias] = selector
         self._fleet.set_aliases(self.selectors())

@@ -13,27 +13,27 @@ from farm.common.phone_text import REASON, plain
 from farm.devices.agent import Agent
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.registry import DeviceRegistry
-from farm.devices.thermal.thermal_gates import LOOK_EVERY_S, LOUD, ThermalGates, beside
+from farm.devices.thermal.thermal_gates import LOOK_EVERY_S, LOUD, ThermalGates, others_on_hub
 from farm.model.device import Closed, DeviceView, Life, Service, UsbPlace
 from farm.model.requests import LeaseClass
 
 PROGRESS_EVERY_S = 0.25  # between two pieces of news about one push; people see no more, the log keeps less
 
 
-Hurt = Callable[[UsbPlace, Mapping[str, UsbPlace]], Collection[str]]
+LosingPower = Callable[[UsbPlace, Mapping[str, UsbPlace]], Collection[str]]
 
 
 class DeviceViews:
     """Views by serial. Used from the event loop's thread, except where a method says otherwise."""
 
     def __init__(
-        self, registry: DeviceRegistry, events: EventLog, gates: ThermalGates | None = None, hurt: Hurt = lambda *_: ()
+        self, registry: DeviceRegistry, events: EventLog, gates: ThermalGates, losing_power: LosingPower
     ) -> None:
-        """`hurt`: which of the places, by serial, lose their power with that port (farm.devices.power.switchboard)."""
+        """`losing_power`: which of the places, by serial, lose their power with that port (`Switchboard`)."""
         self._registry = registry
         self._events = events
-        self._gates = gates or ThermalGates()
-        self._hurt = hurt
+        self._gates = gates
+        self._losing_power = losing_power
         self._cut: dict[str, tuple[str, UsbPlace]] = {}  # name and port of those whose power is cut, by serial
         self._kept: Mapping[str, str] = {}  # why a device gets no new lease, by serial
         self._views: dict[str, DeviceView] = {}
@@ -57,7 +57,7 @@ class DeviceViews:
                 users.setdefault(bundle, set()).add(name)
         return {bundle: tuple(sorted(names)) for bundle, names in users.items()}
 
-    def taken(self, serial: str) -> set[str]:
+    def other_keys(self, serial: str) -> set[str]:
         """The keys of the other devices: names, and aliases that may mean several of them."""
         others = [view for view in self._views.values() if view.serial != serial]
         return {view.name for view in others}.union(*(view.aliases for view in others))
@@ -145,8 +145,8 @@ class DeviceViews:
         """Say that farm's files on it had been changed."""
         self._events.publish("device.repaired", agent.name, files=files)
 
-    def ordered(self, agent: Agent, service: Service, before: Service, by: str) -> None:
-        """Say that an operator takes the device out of service or back."""
+    def publish_service(self, agent: Agent, service: Service, before: Service, by: str) -> None:
+        """Publish that an operator takes the device out of service or back."""
         self._events.publish(
             "device.service", agent.name, serial=agent.serial, service=service.value, before=before.value, by=by,
             reason=f"{by or 'an operator'}: {before} -> {service}",
@@ -194,11 +194,11 @@ class DeviceViews:
 
     def _gated(self, view: DeviceView) -> DeviceView:
         """The view with what closes it: its heat, its hub, a power cycle that takes its power too, or an order."""
-        gated = self._gates.apply(view, beside(view, self._views.values()))
+        gated = self._gates.apply(view, others_on_hub(view, self._views.values()))
         by = sorted(
             name
             for serial, (name, port) in self._cut.items()
-            if view.place is not None and serial != view.serial and self._hurt(port, {view.serial: view.place})
+            if view.place is not None and serial != view.serial and self._losing_power(port, {view.serial: view.place})
         )
         reason = f"its USB power is cut with that of {', '.join(by)}" if by else self._kept.get(view.serial, "")
         if not reason:
@@ -213,12 +213,13 @@ class DeviceViews:
             self._cut[serial] = (name, port)
         places = {view.serial: view.place for view in self._views.values() if view.place is not None}
         if port != before:
-            for other in {each for place in (before, port) if place for each in self._hurt(place, places)} - {serial}:
+            changed = {each for place in (before, port) if place for each in self._losing_power(place, places)}
+            for other in changed - {serial}:
                 self._refresh(self._views[other])
 
     def _refresh_neighbours(self, view: DeviceView) -> None:
         """The work of a device may close others on its hub, and open them again."""
-        for other in beside(view, tuple(self._views.values())):
+        for other in others_on_hub(view, tuple(self._views.values())):
             self._refresh(other)
 
     def _refresh(self, view: DeviceView) -> None:

@@ -5,6 +5,12 @@ has the waiting requests and stores each grant (`write_queue`); `Dispatcher` per
 the store (`job_store`), `planning` turns a submit into jobs, `reservations` keeps devices for a user, `reports`
 explains and sums up.
 
+A request becomes a lease: `RequestQueue.receive` gets `RequestAdded` (a job's request comes with `ask`), the allocator
+answers with a `Grant`, `write_queue` stores it, `LeaseGranted` goes to the host, and `LeaseArmed` comes back.
+
+A job becomes an attempt: `Dispatcher.submit` plans and stores the job, `JobQueue` has a request made for it, and once
+its lease is armed, the attempt is stored and sent with `RunAttempt`. `AttemptEnded` ends the job or leads to a retry.
+
 Nothing here reaches a phone. What holds phones, leases (farm/leasing) and attempts (farm/jobs) sends and gets the
 records of `messages`, in order.
 """

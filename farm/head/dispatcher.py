@@ -252,7 +252,7 @@ class Dispatcher:
             self._changed.setdefault(job_id, []).append(changed)
             await changed
 
-    def lives(self, job_id: str) -> bool:
+    def is_live(self, job_id: str) -> bool:
         """Whether a job has not ended."""
         return job_id in self._queue
 

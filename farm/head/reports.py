@@ -75,7 +75,7 @@ def explain(
     request = LeaseRequest(selector, "", LeaseSource.JOB, device=device) if exact is None else exact.request
     reasons = allocator.explain(request, now_s, "" if exact is None else exact.id)
     shown = tuple(
-        replace(each, why="" if each is exact else shortly(allocator, each.request, now_s))
+        replace(each, why="" if each is exact else obstacle_of(allocator, each.request, now_s))
         for each in waiting[:WAITING_SHOWN]
     )
     return Explanation(
@@ -110,12 +110,12 @@ def why(allocator: Allocator, waiting: Mapping[str, WaitingRequest | None], now_
         holds_others = each.request.only is not None  # its job has phones already, and waits for more
         alike = each.request if holds_others else replace(each.request, job="")
         if alike not in reasons:
-            reasons[alike] = shortly(allocator, alike, now_s)
+            reasons[alike] = obstacle_of(allocator, alike, now_s)
         sentences[request_id] = reasons[alike]
     return sentences
 
 
-def shortly(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
+def obstacle_of(allocator: Allocator, request: LeaseRequest, now_s: float) -> str:
     """The obstacle of a waiting request, in one sentence: its own limits, else the devices that suit it."""
     own = _held_by_job(allocator, request)
     reasons = [

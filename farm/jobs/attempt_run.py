@@ -45,7 +45,7 @@ HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
 log = logging.getLogger(__name__)
-KeepLog = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
+StoreLog = Callable[[Attempt, str, str, str], None]  # a log line: text, level, source
 
 
 class AttemptRun:
@@ -148,7 +148,7 @@ class AttemptRun:
         return self._stop.done() and self._stop.result().state in (AttemptState.CANCELLED, AttemptState.FAILED)
 
     def _remembering_step(self, publish: Progress) -> Progress:
-        """Remembers the step, for the one who asks why it takes so long."""
+        """Remembers the step, for questions why the attempt takes so long."""
 
         def progress(step: str, **facts: Any) -> None:
             self._step = step
@@ -255,12 +255,12 @@ class AttemptContextFactory:
     """Builds `AttemptContext` for attempts."""
 
     def __init__(
-        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, keep_log: KeepLog, leases: Leasing, devices: Fleet
+        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, store_log: StoreLog, leases: Leasing, devices: Fleet
     ) -> None:
         self.kinds = kinds
         self._jobs = jobs
         self._events = events
-        self._keep_log = keep_log
+        self._store_log = store_log
         self.leases = leases
         self.devices = devices
 
@@ -296,7 +296,7 @@ class AttemptContextFactory:
         self._events.publish("job.progress", attempt.job, **facts)
 
     def _log(self, attempt: Attempt, text: str, level: str = "info", *, source: str = "farm") -> None:
-        self._keep_log(attempt, text, level, source)
+        self._store_log(attempt, text, level, source)
 
     async def _save_facts(self, attempt: Attempt, facts: Mapping[str, Any]) -> None:
         await self._jobs.save_facts(attempt.id, attempt.fence, facts)

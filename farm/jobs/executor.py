@@ -25,7 +25,7 @@ class FailedWithResultError(UserError):
 
 
 class Progress(Protocol):
-    """Shows a step to those who watch the job; nothing of it is stored."""
+    """Shows a step to the clients that watch the job; nothing of it is stored."""
 
     def __call__(self, step: str, **facts: Any) -> None:
         """The attempt is at `step`."""

@@ -69,7 +69,7 @@ class AttemptLogs:
         # the line that says so, in logs that could not be written
         self._lost: dict[tuple[str, int], tuple[LogLine]] = {}
 
-    def keep(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
+    def store(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append text of this moment; each of its lines is one of the log's."""
         if (attempt.job, attempt.number) in self._cut and not _spared(level, source):
             return

@@ -76,7 +76,7 @@ class Supervisor:
         user: WorkerUser | None = None,
         patience_s: float = START_LIMIT_S,
     ) -> None:
-        """`folder`: logs, and one folder per attempt. `user`: whom workers become; None: this process's.
+        """`folder`: logs, and one folder per attempt. `user`: the user that workers run as; None: this process's.
 
         `patience_s`: how long an attempt waits for a toolchain that is not up.
         """

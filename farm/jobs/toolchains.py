@@ -91,7 +91,7 @@ class Toolchains:
         return name in self._configured
 
     def compiler_of(self, name: str) -> GoldenCompiler:
-        """What compiles golden kernels in it.
+        """The function that compiles golden kernels in a toolchain.
 
         Raises:
             UserError: there is no such toolchain.

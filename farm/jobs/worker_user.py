@@ -1,4 +1,4 @@
-"""The user whom workers become, so that other people's models reach neither the farm's store nor its keys nor adb.
+"""The user that workers run as, so that other people's models reach neither the farm's store nor its keys nor adb.
 
 A daemon of root can do that, or one with the capabilities SETUID and SETGID that is in that user's group
 (systemd/farm.service): that one gives folders away by their group, and has the other user remove what is not its own.

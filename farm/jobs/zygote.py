@@ -284,7 +284,7 @@ def _retrieved(future: asyncio.Future[Any]) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """What a worker needs of the daemon's own; able to import this very farm when it runs from a source tree."""
+    """A worker's part of the daemon's environment; with this very farm importable when it runs from a source tree."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     inherited |= {name: value for name, value in os.environ.items() if name.startswith("TVM_")}
     environment = {**inherited, **SINGLE_THREADED, "PYTHONUNBUFFERED": "1"}

@@ -68,7 +68,7 @@ class JobKind:
         return find_spec(self.home(name)) is not None
 
     def text(self, name: str) -> str | None:
-        """What is in a file of its folder that is no module; None: it has none of that name."""
+        """The text of a file in the kind's folder; None: there is no file of that name."""
         file = files(self.folder) / name
         return file.read_text("utf-8") if file.is_file() else None
 

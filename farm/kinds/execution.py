@@ -346,7 +346,7 @@ class DeviceQuiescer:
         return self._quiet
 
     def notes(self) -> list[str]:
-        """What people should read beside the number: all of it, if the job asked for a level; pinned clocks anyway."""
+        """Notes for readers of the number: all quieting, if the job asked for a level; pinned clocks anyway."""
         notes = [describe(self._quiet)] if self._asked else []
         if pinned := self._quiet["pinned"]:
             notes.append(f"clocks pinned at their highest: {', '.join(pinned)}; heat still lowers them")

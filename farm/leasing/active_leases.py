@@ -203,7 +203,7 @@ class ActiveLeases:
                 pass
 
     def _report_heat(self, active: ActiveLease, view: DeviceView) -> None:
-        """A phone above a hard limit stays with its holder, who is notified why it is slow."""
+        """A phone above a hard limit stays with its holder, who gets the reason why it is slow."""
         hot = view.heat is not Heat.OK
         if hot and not active.reported_hot:
             why = view.closed.get(active.lease.request.lease_class)
@@ -213,7 +213,7 @@ class ActiveLeases:
         active.reported_hot = hot
 
     def stop(self, reason: str) -> None:
-        """End every lease but people's, and those whose session the gate carries on: they go on after the restart."""
+        """End all leases but people's and those whose session the gate carries on: these go on after the restart."""
         for active in (*self.leases.values(), *self._checks.values()):
             if active.detached:
                 active.stop_timer()

@@ -376,7 +376,7 @@ class Leasing:
                 self.release(lease_id, reason)
 
     def _arm(self, request_id: str, lease: Lease, granted_at: datetime) -> None:
-        """Hold the device under a new lease, and pass it to who asked."""
+        """Hold the device under a new lease, and pass it to the requester."""
         if (other := self.active.by_device.get(lease.device)) is not None:
             reason = f"{lease.device} is held under {other.lease.id}"
             self.requests.receive(LeaseRefused(lease.device, lease.id, reason))

@@ -154,7 +154,7 @@ class DeviceConnection:
         self._decoder.wrote(count)
 
     def next_event(self) -> Event | None:
-        """What the host did next, or None when more bytes are needed.
+        """The host's next action, or None when more bytes are needed.
 
         Raises:
             ProtocolError: the host broke a rule; the connection must be dropped.

@@ -25,7 +25,7 @@ _CPU_GOVERNORS = "performance powersave userspace ondemand conservative scheduti
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """What limits one clock: all in its file's unit, `steps` ascending."""
+    """The limits of one clock: all in its file's unit, `steps` ascending."""
 
     steps: list[int]
     low: int

@@ -79,7 +79,7 @@ class LabClient:
         return rows[name]
 
     def services(self, phone: str) -> list[str]:
-        """What hosts asked of a phone's adbd since it booted, oldest first: `shell,v2:ls`, `sync:`, `tcp:5000`, ..."""
+        """Requests to a phone's adbd since it booted, oldest first: `shell,v2:ls`, `sync:`, `tcp:5000`, ..."""
         asked: list[str] = self._call("services", phone=phone)
         return asked
 
@@ -307,7 +307,7 @@ class PhoneOffError(PhoneError):
 
 @dataclass(frozen=True, slots=True)
 class PhoneStatus:
-    """What the lab knows of a phone."""
+    """A phone's state in the lab."""
 
     name: str
     profile: str

@@ -126,7 +126,7 @@ class Lab:
         self._watcher.close()
 
     async def perform(self, message: dict[str, Any]) -> object:
-        """Do what one control message asks.
+        """Perform one control message.
 
         Raises:
             FarmError: with a message for the person who asked.

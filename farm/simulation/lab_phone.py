@@ -118,7 +118,7 @@ class LabPhone:
         return self._booted is not None and self._booted.running
 
     def status(self) -> PhoneStatus:
-        """What is known now."""
+        """The phone's state now."""
         booted = self._booted
         return PhoneStatus(
             name=self.spec.name,
@@ -352,7 +352,7 @@ class LabPhone:
     # -- sensors -----------------------------------------------------------------------------------------------------
 
     def state(self) -> PhoneState:
-        """What sensors, battery and kernels are like now."""
+        """The state of sensors, battery and kernels now."""
         return read_state(state_folder(self.spec.directory))
 
     def set_state(self, **changes: Any) -> None:

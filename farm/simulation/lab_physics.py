@@ -89,7 +89,7 @@ class LivePhysics:
         return self.climate is not None
 
     def hold_still(self, *, on: bool) -> None:
-        """Leave the sessions as they are: somebody else stops and continues them."""
+        """Leave the sessions as they are: another process stops and continues them."""
         self.throttle.held = on
         self.throttle.set_share(self.throttle.share)
 

@@ -42,7 +42,7 @@ class OutputFilter(Protocol):
         """The next bytes; returns what is certain by now."""
 
     def flush(self) -> bytes:
-        """What was kept: nothing more comes, or not soon."""
+        """The kept bytes: nothing more comes, or not soon."""
 
 
 def _no_filter() -> OutputFilter | None:
@@ -51,7 +51,7 @@ def _no_filter() -> OutputFilter | None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What differs between a phone in namespaces (the defaults) and one without.
+    """The differences between a phone in namespaces (the defaults) and one without.
 
     `shell_argv(command)` is the program that runs a command line; empty means interactive. `translate(path)` turns a
     path the host names into one that can be opened here. `environment` is what the shell gets. `new_filter()` is asked

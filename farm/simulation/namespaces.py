@@ -77,7 +77,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def set_process_name(name: str) -> None:
-    """What `ps` and `top` show, at most 15 bytes."""
+    """Set the name that `ps` and `top` show, at most 15 bytes."""
     _check(_libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0), "prctl")
 
 
@@ -91,7 +91,7 @@ def unshare(flags: int) -> None:
 
 
 def become_root_of_user_namespace(uid: int, gid: int) -> None:
-    """Enter a user namespace in which the caller (`uid`, `gid` outside) is root and nobody else exists."""
+    """Enter a user namespace in which the caller (`uid`, `gid` outside) is root and the only user."""
     unshare(CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
@@ -154,7 +154,7 @@ def restart_boot_clock() -> None:
 
 @dataclass(frozen=True, slots=True)
 class RootPlan:
-    """What a phone's root is made of; all paths are on the host."""
+    """The parts of a phone's root; all paths are on the host."""
 
     mount_point: Path
     system: Path
@@ -257,7 +257,7 @@ def _check(result: int, call: str) -> None:
 
 
 class Isolation(StrEnum):
-    """What a phone has of its own."""
+    """How far a phone is separated from the host."""
 
     FULL = "full"  # root on the host: all namespaces; the shell is uid 2000
     USER = "user"  # no root: the same inside a user namespace; the shell's uid shows 0

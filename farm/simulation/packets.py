@@ -3,7 +3,7 @@
 Rules of the format (measured against adb 29 and 36, see docs/facts.md; all integers little-endian):
 
 - A packet is a 24-byte header (command, arg0, arg1, length, check, command ^ 0xffffffff) and `length` payload bytes.
-- `check` is the plain sum of the payload bytes. Once both sides speak version 0x01000001 or later nobody looks at it.
+- `check` is the plain sum of the payload bytes. Once both sides speak version 0x01000001 or later it is ignored.
 - CNXN and AUTH carry at most 4096 bytes; everything else at most what the smaller side announced.
 
 `PacketDecoder` offers the buffer to read into, so that a megabyte of payload is never copied on its way in.
@@ -87,7 +87,7 @@ def encode_header(command: int, arg0: int, arg1: int, payload: Buffer, *, checke
 
 
 class Receiver(Protocol):
-    """Whoever takes received bytes in."""
+    """Takes received bytes in."""
 
     def writable(self) -> memoryview:
         """Where the next bytes belong; never empty."""

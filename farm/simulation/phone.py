@@ -68,7 +68,7 @@ class LinkConfig:
 
 @dataclass(frozen=True, slots=True)
 class PhoneSettings:
-    """What does not change while the phone is up."""
+    """Settings that do not change while the phone is up."""
 
     name: str
     product: str

@@ -307,7 +307,7 @@ def _report_and_exit(control: socket.socket, error: BaseException) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class PhonePlan:
-    """What the processes need to know. Paths are on the host."""
+    """Settings of the phone's processes. Paths are on the host."""
 
     directory: Path
     isolation: Isolation
@@ -324,7 +324,7 @@ class PhonePlan:
 
 
 def make_data_folders(plan: PhonePlan) -> None:
-    """What Android keeps on /data, owned by the shell where the shell may write."""
+    """Make Android's folders on /data, owned by the shell where the shell may write."""
     data = plan.directory / "data"
     modes = {
         "": 0o771,
@@ -383,7 +383,7 @@ def _python_folders() -> tuple[Path, ...]:
 
 
 def machine_of(plan: PhonePlan) -> Machine:
-    """What its adbd runs on."""
+    """The machine that its adbd runs on."""
     environment = {
         "PATH": _PATH,
         "ANDROID_ROOT": "/system",

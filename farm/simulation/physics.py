@@ -156,7 +156,7 @@ def gpu_watts(busy: float, clock_share: float) -> float:
 
 
 def battery_watts(current_ma: float) -> float:
-    """What the current through the battery turns to heat inside it; charging loses some more."""
+    """The heat in watts of the current through the battery; charging loses some more."""
     amperes = current_ma / 1000
     return amperes**2 * _INNER_OHM + max(0.0, amperes) * 0.1
 

@@ -47,7 +47,7 @@ class PlainPhone:
 
     @property
     def links(self) -> Mapping[str, Path]:
-        """What the root shows, and where that is."""
+        """The root's entries, each with its folder on the host."""
         directory = self.directory
         return {
             "data": directory / "data",
@@ -144,7 +144,7 @@ class PathFilter:
         return self._replace(data[:start])
 
     def flush(self) -> bytes:
-        """What was kept, as it is: nothing more comes, or not soon."""
+        """The kept bytes, unchanged: nothing more comes, or not soon."""
         kept, self._kept = self._kept, b""
         return self._replace(kept)
 

@@ -160,7 +160,7 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
 
 
 def output_of(command: Sequence[str], limit_s: float, hint: str = _HINT) -> str:
-    """What a program of the host printed.
+    """The output of a program on the host.
 
     Raises:
         HostError: it failed.

@@ -182,7 +182,7 @@ def battery_text(template: str, state: PhoneState) -> str:
 
 
 def power_supply_files(technology: str, state: PhoneState) -> dict[str, str]:
-    """What the fuel gauge and the cable say; units as in Documentation/ABI/testing/sysfs-class-power (µA, µV, µAh).
+    """Values of the fuel gauge and the cable; units as in Documentation/ABI/testing/sysfs-class-power (µA, µV, µAh).
 
     The sign of `current_now` is the kernel's: positive into the battery. (Vendors differ; the farm has to cope.)
     """

@@ -42,7 +42,7 @@ _REFUSALS = {
 
 
 class PhoneControls(Protocol):
-    """What services need of the phone they run on."""
+    """The interface of a phone for its services."""
 
     loop: asyncio.AbstractEventLoop
     machine: Machine

@@ -1,4 +1,4 @@
-"""One host's streams over one link: who gets which bytes, and what waits until the host asks for more."""
+"""One host's streams over one link: the receiver of each byte, and the bytes that wait until the host asks for more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StreamService(Protocol):
-    """What runs behind a stream. All calls come from the event loop and must not block for long."""
+    """A service behind a stream. All calls come from the event loop and must not block for long."""
 
     def received(self, payload: Buffer, /) -> None:
         """Bytes from the host; the service calls `stream.acknowledge()` when it wants more."""

@@ -41,7 +41,7 @@ _CANNOT_RUN = 127
 
 
 class Descriptors(Enum):
-    """What the program's stdin, stdout and stderr are."""
+    """Kinds of the program's stdin, stdout and stderr."""
 
     SOCKET_PAIRS = "stdin+stdout on one socket pair, stderr on another"
     TERMINAL = "a terminal"
@@ -62,7 +62,7 @@ def parse_shell(service: str) -> ShellRequest:
     """Read `shell:CMD`, `shell,v2,raw:CMD`, `exec:CMD`.
 
     Raises:
-        ProtocolError: an argument nobody knows.
+        ProtocolError: an unknown argument.
     """
     head, _, command = service.partition(":")
     name, *arguments = head.split(",")
@@ -329,7 +329,7 @@ class ShellService:
 
 
 def failed_output(request: ShellRequest, reason: str) -> bytes:
-    """What a host reads when the shell itself cannot be started."""
+    """The output for the host when the shell itself cannot be started."""
     text = f"cannot start the shell: {reason}\n".encode()
     if not request.protocol:
         return text
@@ -344,7 +344,7 @@ def _shut_writing(sock: socket.socket) -> None:
 
 
 class Reaper:
-    """Waits for every child of this process and tells who asked. One per process."""
+    """Waits for every child of this process and calls back with its status. One per process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._watched: dict[int, Callable[[int], None]] = {}

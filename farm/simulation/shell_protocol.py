@@ -20,7 +20,7 @@ MAX_LENGTH_BYTES = 16 * 1024 * 1024  # far above what any client sends at once; 
 
 
 class ShellId(IntEnum):
-    """What a shell packet carries."""
+    """The content of a shell packet."""
 
     STDIN = 0
     STDOUT = 1

@@ -36,7 +36,7 @@ _SUPPLY = re.compile(r"(\w+/[a-z]\w*)=(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a phone said at one time."""
+    """A phone's health at one time."""
 
     at_s: float
     state: Mapping[str, Any]
@@ -71,7 +71,7 @@ def parse_trace(text: str) -> tuple[Moment, ...]:
 def torn_line(text: str) -> tuple[str, str]:
     """A trace without its last line where that was cut, and that line ("" when the trace is whole).
 
-    Whoever records is killed, or the disk fills up, in the middle of a line: the moments before it are good.
+    The recorder is killed, or the disk fills up, in the middle of a line: the moments before it are good.
     """
     head, newline, last = text.rpartition("\n")
     if not last.lstrip().startswith("{"):

@@ -62,7 +62,7 @@ sys.exit(reply["value"]["code"])
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """What a program printed and how it ended."""
+    """A program's output and exit code."""
 
     code: int = 0
     out: str = ""
@@ -159,7 +159,7 @@ class Hubs:
     # -- uhubctl -----------------------------------------------------------------------------------------------------
 
     async def uhubctl(self, arguments: Sequence[str]) -> ProgramOutput:
-        """What `uhubctl ARGUMENTS` does and says."""
+        """Do as `uhubctl ARGUMENTS` does; returns its output."""
         try:
             options = _options(arguments)
         except getopt.GetoptError as error:

@@ -205,7 +205,7 @@ def phones_of(profiles: Iterable[str]) -> dict[str, str]:
 
 
 def _on_hubs(lab: Path, config: str) -> str:
-    """What tells the daemon of the lab's hubs; it looks for uhubctl as it starts."""
+    """Configuration with the lab's hubs for the daemon; it looks for uhubctl as it starts."""
     from farm.simulation.usb_hubs import write_host_programs
 
     write_host_programs(lab)

@@ -3,7 +3,7 @@
 Per phone three processes, forked from the lab (so they share its memory):
 
 - *hardware* stays outside the phone's pid namespace and survives reboots; it holds /data when that is a tmpfs;
-- *init* is pid 1 of the phone: it reaps, and ends when adbd ends or somebody on the phone says `reboot`;
+- *init* is pid 1 of the phone: it reaps, and ends when adbd ends or a process on the phone runs `reboot`;
 - *adbd* runs the caller's `main` as uid 2000 (shell), as on a phone.
 
 Each is killed by the kernel when the one above it dies, and the end of init ends every process and mount of the phone.
@@ -241,7 +241,7 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
 
 
 def _begin_boot(spec: WorldSpec) -> None:
-    """What is new at every boot: boot id, uptime, properties."""
+    """Make the files that are new at every boot: boot id, uptime, properties."""
     profile = load_profile(spec.profile)
     directory = spec.directory.resolve()
     now = time.clock_gettime(time.CLOCK_BOOTTIME)

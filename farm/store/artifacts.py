@@ -218,7 +218,7 @@ class RecordSets(TableAccess):
         newest = wanted.group_by(record_set.c.model, record_set.c.target_key, record_set.c.user)
         return self._rows(select(*LISTED).where(record_set.c.id.in_(newest)).order_by(record_set.c.id.desc()))
 
-    async def keep(
+    async def save(
         self,
         *,
         model: str,
@@ -231,18 +231,18 @@ class RecordSets(TableAccess):
         job: str,
         events: Sequence[Event] = (),
     ) -> int:
-        """Keep a set as the next version of its model and target; returns the version.
+        """Store a set as the next version of its model and target; returns the version.
 
         Of each user the newest `KEPT_VERSIONS` stay, this one included, and older ones until a newer one has all their
         tasks at least as good; of more than `MOST_VERSIONS` the smallest goes. No user pushes out sets of others.
 
-        A set that a job has kept already is not kept again: an attempt may be killed between this and its result.
+        A set that a job has stored already is not stored again: an attempt may be killed between this and its result.
         """
         key = target_key(target)
         same = (record_set.c.model == model, record_set.c.target_key == key)
         own = (*same, record_set.c.user == user)
 
-        def keep(connection: Connection) -> int:
+        def save(connection: Connection) -> int:
             kept = select(record_set.c.version).where(*own, record_set.c.artifact == artifact, record_set.c.job == job)
             row = {
                 "model": model, "name": name, "target_key": key, "target": target, "artifact": artifact,
@@ -253,7 +253,7 @@ class RecordSets(TableAccess):
                 insert_new(connection, record_set, {**row, "version": newest + 1})  # unless another writer has that one
             return int(there)
 
-        version = await self._database.write(keep, events)
+        version = await self._database.write(save, events)
         obsolete = await self.in_thread(self._superseded, *own)
         if obsolete:
             await self._database.execute(delete(record_set).where(record_set.c.id.in_(obsolete)))

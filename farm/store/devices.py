@@ -240,7 +240,7 @@ class BatteryTable(HostTable):
         wanted = select(*_DAY).where(self._of(battery_day, serial)).order_by(battery_day.c.day)
         return tuple(BatteryDay(**row) for row in self._database.rows(wanted))
 
-    async def keep(self, serial: str, day: BatteryDay) -> None:
+    async def save(self, serial: str, day: BatteryDay) -> None:
         """Insert or replace one day; days beyond `KEPT_DAYS` go."""
 
         def write(connection: Connection) -> None:

@@ -1,6 +1,6 @@
 """Numbers of events in a database on a server, where several daemons write at a time.
 
-A number taken from a sequence may be committed after a higher one: whoever reads on from the highest loses it. Here an
+A number taken from a sequence may be committed after a higher one, and a reader at the highest loses it. Here an
 event's number is made of its transaction's number x: `start + (x << SHIFT) + n`. Numbers below those of the oldest
 transaction that is still open are final, so a reader stops there: every writing transaction on the server, of other
 databases too, holds readers up while it is open.

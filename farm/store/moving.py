@@ -49,7 +49,7 @@ class Moved:
 
 
 def move_to_server(path: Path, url: str, report: Callable[[str, int], None] = lambda *_: None) -> Moved:
-    """Copy a SQLite database that nobody serves from into a server's empty one; the file stays as it is.
+    """Copy a SQLite database that no daemon uses into a server's empty one; the file stays as it is.
 
     Args:
         path: the database.

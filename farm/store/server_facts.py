@@ -82,7 +82,7 @@ class ServerWatch:
         self._notes = list(notes)
         self._problems = problems_in(self._notes)
 
-    def look(self) -> list[Diagnosis]:
+    def findings(self) -> list[Diagnosis]:
         """Every finding as of now. Blocking, as long as an answer may take."""
         try:
             with self._database.reading() as connection:
@@ -97,7 +97,7 @@ class ServerWatch:
     async def run(self) -> None:
         """Look until cancelled; the log gets what is new."""
         while True:
-            found = problems_in(await self._database.in_thread(self.look))
+            found = problems_in(await self._database.in_thread(self.findings))
             for new in [each for each in found if each not in self._problems]:
                 logger.warning("%s", new)
             self._problems = found

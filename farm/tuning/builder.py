@@ -242,8 +242,8 @@ class BuildOwner:
                 part.write_bytes(library)
                 part.rename(pending.cached)
                 error = None
-            except OSError as trouble:
-                error = self._error_of(trouble)
+            except OSError as failure:
+                error = self._error_of(failure)
         self._finish(number, error, "remote")
 
     def _finish(self, number: int, error: Exception | None, where: str = "") -> None:
@@ -265,8 +265,8 @@ class BuildOwner:
             try:
                 os.utime(pending.cached)
                 os.link(pending.cached, pending.link)
-            except OSError as trouble:
-                error = self._error_of(trouble)
+            except OSError as failure:
+                error = self._error_of(failure)
         if error is not None:
             pending.built.set_exception(error)
         else:

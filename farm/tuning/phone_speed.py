@@ -147,7 +147,7 @@ class SpeedJudge:
         self.left_out: dict[str, str] = {}  # for now
 
     def check(self, device: str, session: Any) -> SpeedOpinion:
-        """What `device` is worth now; measured when it joins and then from time to time, else remembered.
+        """The speed of `device` now; measured when it joins and then from time to time, else remembered.
 
         Args:
             device: the phone's name.

@@ -256,7 +256,7 @@ class Search:
         task.context.search_strategy.notify_runner_results(given, results)
 
     def _finish(self) -> None:
-        """What is under way comes in or is given up; the strategies end."""
+        """Collect or give up the trials under way; end the strategies."""
         deadline_s = time.monotonic() + min(END_WAIT_S, self.options.end_s)
         while self.under_way and self.reason != "trials" and time.monotonic() < deadline_s:
             self._collect()

@@ -120,7 +120,7 @@ def reasons(explained: Mapping[str, Any]) -> list[str]:
 
 
 def facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a job's page says of it, beside its state."""
+    """Facts on a job's page beside its state."""
     row, spec = shown["job"], shown["spec"]
     yield from described(row, spec)
     yield "priority", str(row["priority"])

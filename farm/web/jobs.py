@@ -102,7 +102,7 @@ async def job(request: Request, job: str) -> Response:
 
 @router.get("/jobs/{job}/now")
 async def now(request: Request, job: str) -> Response:
-    """What changes of one job while it lives."""
+    """The changing part of a job's page."""
     return render(request, "job_now.html", **await _job(request, await ask(request, "job.show", job=job)))
 
 

@@ -25,7 +25,7 @@ ESTIMATED = 10  # of the foremost: an explanation looks at every phone
 PAGE_LATER = 50  # that wait for something else than a phone
 
 
-def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
+def allowed_actions(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
     """The actions that are offered for a lease. The verbs decide: this only leaves out what they would refuse."""
     own = caller.role is Role.OPERATOR or (caller.role >= Role.USER and caller.user == lease["user"])
     if own and lease["personal"]:  # the phones of other leases are a worker's or a TVM client's
@@ -36,7 +36,7 @@ def may(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
 async def _now(request: Request) -> dict[str, Any]:
     answer, caller, now = await ask(request, "lease.list"), caller_of(request), datetime.now(UTC)
     leases = [
-        {**lease, "since": now - timedelta(seconds=lease["held_s"]), "may": may(caller, lease)}
+        {**lease, "since": now - timedelta(seconds=lease["held_s"]), "may": allowed_actions(caller, lease)}
         for lease in answer["leases"]
     ]
     return {**answer, "leases": sorted(leases, key=lambda lease: str(lease["device"]))}

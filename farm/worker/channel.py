@@ -237,7 +237,7 @@ def run(order: Spawn) -> None:
 
 
 def early(task: str) -> None:
-    """What the task must do before there are threads. `run` reports a task that cannot be imported."""
+    """Do the part of a task that must precede threads. `run` reports a task that cannot be imported."""
     try:
         getattr(importlib.import_module(task), "early", lambda: None)()
     except Exception:  # noqa: BLE001 - the task does without; the trace goes into the attempt's log

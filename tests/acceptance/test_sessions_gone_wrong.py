@@ -1,4 +1,4 @@
-"""However a session or a wish for one ends, the phone comes back, and events say in which order."""
+"""However a session or a request for one ends, the phone comes back, and events say in which order."""
 
 import pytest
 
@@ -14,7 +14,7 @@ session = connect().request("android", session_timeout={timeout})
 tell("open"); wait()
 tell(outcome(add_one, session))
 """
-MENDED = ("device.recovering", "device.checking", "device.ready")
+RECOVERED = ("device.recovering", "device.checking", "device.ready")
 
 pytestmark = pytest.mark.farm("galaxy-s9", config=CONFIG)
 
@@ -81,7 +81,7 @@ def test_a_session_past_its_timeout_is_cut_though_its_kernel_ignores_sigterm(far
         assert "8 s" in cut["data"]["reason"]
         assert client.hear()
         story.until("device.ready")
-    story.order("lease.granted", "session.opened", "session.cut", "session.ended", *MENDED, device=phone.name)
+    story.order("lease.granted", "session.opened", "session.cut", "session.ended", *RECOVERED, device=phone.name)
     story.order("session.ended", "lease.released", "device.ready", device=phone.name)
     assert phone.server() == before  # the same server, and no process of the session
     assert clients.result(HOLD) is True
@@ -96,7 +96,7 @@ def test_a_hung_session_is_cut_by_an_operator(farm, phone, clients):
         assert kicked.returncode == 0, kicked
         assert client.hear()
         story.until("device.ready")
-    story.order("session.opened", "lease.revoked", "session.cut", "session.ended", *MENDED, device=phone.name)
+    story.order("session.opened", "lease.revoked", "session.cut", "session.ended", *RECOVERED, device=phone.name)
     assert phone.server() == before
 
 
@@ -107,7 +107,7 @@ def test_a_client_that_dies_in_a_kernel_leaves_nothing_on_the_phone(farm, phone,
         spinning(farm, phone, client)
         client.kill()
         story.until("device.ready")
-    story.order("session.opened", "session.ended", *MENDED, device=phone.name)
+    story.order("session.opened", "session.ended", *RECOVERED, device=phone.name)
     assert phone.server() == before
 
 
@@ -137,7 +137,7 @@ def test_the_next_client_waits_until_the_phone_is_clean(farm, phone, clients):
             assert patient.hear() is True
     story.until("device.ready")
     story.until("lease.granted")
-    story.order("session.cut", *MENDED, "lease.granted", device=phone.name)
+    story.order("session.cut", *RECOVERED, "lease.granted", device=phone.name)
 
 
 def test_kicking_nobody_is_refused(farm, phone):

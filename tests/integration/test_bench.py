@@ -118,7 +118,7 @@ class Lab:
 
         running = AttemptContext(
             job, spec, attempt, lease, view, progress,
-            lambda text, level="info", *, source="farm": self.logs.keep(attempt, text, level, source),
+            lambda text, level="info", *, source="farm": self.logs.store(attempt, text, level, source),
             save_facts, lambda: False,
         )  # fmt: skip
         daemon = SimpleNamespace(

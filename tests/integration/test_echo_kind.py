@@ -36,7 +36,7 @@ async def socket(tmp_path, kind, monkeypatch):
     async with running(tmp_path / "farm.db", "pixel") as farm:
         farm.attempts._executors["echo"] = kind.executor(None)
         history = EventHistory(farm.events, farm.store.events)
-        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs"), farm.dispatcher.lives)
+        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs"), farm.dispatcher.is_live)
         verbs = JobVerbs(farm.dispatcher, farm.store, streams, SimpleNamespace(), JobSteps(farm.events), KINDS)
         path = tmp_path / "control.sock"
         server = ControlServer(path, artifacts=ArtifactFolder(tmp_path / "artifacts"))

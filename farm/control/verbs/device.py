@@ -35,7 +35,7 @@ from farm.devices.health.probe.parse import parse_probe
 from farm.devices.health.probe_round import raw_probe
 from farm.devices.health.series import COARSE_S, FINE_S, UNITS, FleetReadings
 from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, ReleaseRule
-from farm.devices.thermal.thermal_gates import beside
+from farm.devices.thermal.thermal_gates import others_on_hub
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life, Service
 
@@ -72,7 +72,7 @@ class DeviceOrderVerbs(VerbGroup):
         }
 
     def _still(self, view: DeviceView, kept: Quarantine) -> list[str]:
-        """What probes still find of the reason that keeps a phone away; a person may have judged it.
+        """The findings of a quarantine's fault that remain; a person may release the phone despite them.
 
         Raises:
             UserError: the next probe would take it out again, and ends the quarantine by itself once the fault is gone.
@@ -154,7 +154,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
     context = fleet.recovery.context_of(agent)
     log = fleet.recovery.log
     now_s = time.monotonic()
-    others = [other.name for other in beside(view, fleet.views())]
+    others = [other.name for other in others_on_hub(view, fleet.views())]
     return DeviceFacts(
         view=view,
         state=agent.state,
@@ -169,7 +169,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
         transitions=agent.transitions,
         now_s=now_s,
         bundles=fleet.rollouts.explain(agent),
-        ordered=fleet.admin.ordered(view.name),
+        ordered=fleet.admin.out_of_service_by(view.name),
     )
 
 

@@ -97,7 +97,7 @@ def _database(host: DoctorHost) -> Iterator[Diagnosis]:
         )
         return
     if host.store.server is not None:
-        yield from host.store.server.look()
+        yield from host.store.server.findings()
         return
     assert host.database is not None
     size = sum(path.stat().st_size for path in host.database.parent.glob(f"{host.database.name}*") if _ours(host, path))

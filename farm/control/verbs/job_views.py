@@ -27,13 +27,13 @@ ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
 class JobStreams:
     """Streams over the farm's history and the attempts' logs."""
 
-    def __init__(self, store: Store, history: EventHistory, logs: AttemptLogs, lives: Callable[[str], bool]) -> None:
-        """`lives`: whether a job has not ended, or its end is still being published."""
+    def __init__(self, store: Store, history: EventHistory, logs: AttemptLogs, is_live: Callable[[str], bool]) -> None:
+        """`is_live`: whether a job has not ended, or its end is still being published."""
         self._store = store
         self._events = history.shown
         self._history = history
         self._logs = logs
-        self._lives = lives
+        self._is_live = is_live
 
     async def events(self, jobs: Collection[str], since: int) -> AsyncGenerator[Event, None]:
         """Events of these jobs after `since`, until all have ended. 0: all that is known of them."""
@@ -100,7 +100,7 @@ class JobStreams:
                     read, after = attempt.number, 0
                     if number is not None or not follow:
                         return
-                elif not follow or not self._lives(job):
+                elif not follow or not self._is_live(job):
                     return
                 else:
                     await news.wait()

@@ -75,7 +75,7 @@ class RecordsVerbs(VerbGroup):
         """
         check_set(target, best)
         await asyncio.to_thread(self._artifacts.path, artifact)
-        version = await self._sets.keep(
+        version = await self._sets.save(
             model=model,
             name=name,
             target=target,
@@ -186,7 +186,7 @@ class PoisonVerbs(VerbGroup):
         return await self._ledger.in_thread(self._ledger.rows)
 
     @verb("poison.look", Role.VIEWER)
-    async def look(
+    async def refused(
         self, call: ControlCall, artifacts: Annotated[tuple[Sha256, ...], Field(max_length=MAX_ARTIFACTS)]
     ) -> Mapping[str, Any]:
         """Those of the artifacts that are not run any more for the caller."""

@@ -44,7 +44,7 @@ async def probe(
     timeout_s: float = READ_TIMEOUT_S,
     gather_s: float = 0.0,
 ) -> tuple[Health, str]:
-    """What a probe tells, in one shell round trip, and the section in which the phone got stuck ("": none).
+    """Probe a phone in one shell round trip: its health, and the section in which the phone got stuck ("": none).
 
     Sections that are not asked for are as unknown. `gather_s`: for how long output may gather before it is read; saves
     the processor's time, and answers later by that much.

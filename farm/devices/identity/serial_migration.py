@@ -87,10 +87,8 @@ class SerialMigration:
         known = self._fleet.registry.get(agent.serial)
         if not identity.hardware_serial or (known is not None and known.hardware_serial == identity.hardware_serial):
             return
-        by_rule = (
-            self._fleet.registry.adopted_by_rule(agent.serial, identity, self._fleet.device_views.taken(agent.serial))
-            is not None
-        )
+        other_keys = self._fleet.device_views.other_keys(agent.serial)
+        by_rule = self._fleet.registry.adopted_by_rule(agent.serial, identity, other_keys) is not None
         for old in self._fleet.registry.of_hardware(identity.hardware_serial):
             former = self._fleet.agents.get(old.serial)
             if former is None or old.address:

@@ -168,7 +168,7 @@ def decide(state: LifecycleState, event: DeviceEvent, now: float, context: Recov
         case PlainEvent.PHONE_AT_FAULT:
             if context.external_cause or state.life is not Life.RECOVERING or state.progress.under_way is not None:
                 return state, ()  # the host cut the session: the phone is tidied, not repaired
-            progress = state.progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, state.trouble, now)
+            progress = state.progress.begin(RecoveryAction.REAP, DeviceFault.SESSION, state.cause, now)
             return replace(state, progress=progress), ()
         case PlainEvent() | Unadopted() | ServiceChanged():
             return _operator_spoke(state, event, now)
@@ -203,7 +203,7 @@ def _operator_spoke(state: LifecycleState, event: PlainEvent | Unadopted | Servi
             adopted = replace(state, adopted=True)
             if state.life is not Life.NEW:
                 return adopted, ()
-            return work(replace(adopted, trouble="", hint=""), Life.PROVISIONING)
+            return work(replace(adopted, cause="", hint=""), Life.PROVISIONING)
         case Unadopted(clean=clean):
             ended = _ended(state, ActionOutcome.CUT, "it was given back", now)
             given_back = replace(ended, adopted=False, untidy=False, proven="", progress=ended.progress.settled())
@@ -246,7 +246,7 @@ def _server_in_doubt(
                 return state, ()
             failures = state.failures + (state.life is Life.CHECKING)
             progress = state.progress.end(ActionOutcome.FAILED, reason, now)
-            return reap(replace(state, failures=failures, trouble=reason, progress=progress), doubted=True)
+            return reap(replace(state, failures=failures, cause=reason, progress=progress), doubted=True)
         case ServerDied(follow=follow, reason=reason, stuck=stuck):
             if follow != state.follow or not follow:
                 return state, ()
@@ -275,7 +275,7 @@ def _bundle_wanted(state: LifecycleState, bundle: str) -> Decision:
         return state, ()
     wanted = replace(state, bundle_override=bundle, refusal="")
     if state.life in CHANGING and state.identified and state.adopted and state.quarantine is None:
-        return work(replace(wanted, trouble="its runtime bundle is changed"), Life.PROVISIONING)
+        return work(replace(wanted, cause="its runtime bundle is changed"), Life.PROVISIONING)
     return (replace(state, refusal=state.reason), ()) if bundle else (wanted, ())
 
 
@@ -286,7 +286,7 @@ def _left_by_person(state: LifecycleState, reason: str) -> Decision:
     untidy = replace(state, untidy=True)
     if not state.follow or state.life not in SERVED:
         return untidy, ()
-    return reap(replace(untidy, follow=0, trouble=reason))
+    return reap(replace(untidy, follow=0, cause=reason))
 
 
 def _work_answered(state: LifecycleState, event: WorkEnded, now: float, context: RecoveryContext) -> Decision:
@@ -337,7 +337,7 @@ def _taken_over(state: LifecycleState, now: float) -> Decision:
     """Its holder goes on with it, so it was usable: neither checked nor cleaned before the session there has ended."""
     number = state.generation + 1
     repaired = _ended(state, ActionOutcome.REPAIRED, "", now)
-    ready = replace(repaired, life=Life.READY, generation=number, follow=number, trouble="", hint="", ready_at=now)
+    ready = replace(repaired, life=Life.READY, generation=number, follow=number, cause="", hint="", ready_at=now)
     return ready, (FollowServer(number),)
 
 
@@ -361,7 +361,7 @@ def _passed(state: LifecycleState, now: float, *, on_trial: bool) -> Decision:
     right = replace(
         repaired.progress, tried=tuple(each for each in repaired.progress.tried if each[1] is not DeviceFault.WRONG)
     )
-    ready = replace(repaired, life=Life.READY, trouble="", hint="", ready_at=now, progress=right)
+    ready = replace(repaired, life=Life.READY, cause="", hint="", ready_at=now, progress=right)
     ready = replace(ready, generation=ready.generation + 1, proven=ready.proven if on_trial else ready.bundle)
     return ready, () if on_trial else (DropOldBundles(),)
 
@@ -369,14 +369,14 @@ def _passed(state: LifecycleState, now: float, *, on_trial: bool) -> Decision:
 def _drop_override(state: LifecycleState, reason: str) -> Decision:
     """An overriding bundle does not work: that says nothing about the device; its own bundle is provisioned again."""
     own = replace(
-        state, bundle_override="", refusal=reason, suspect=True, trouble=f"it did not take another bundle: {reason}"
+        state, bundle_override="", refusal=reason, suspect=True, cause=f"it did not take another bundle: {reason}"
     )
     return work(own, Life.PROVISIONING)
 
 
 def _reidentify(state: LifecycleState, reason: str) -> Decision:
     """Whether its server lives is unknown: look at once after the first failure, else after a pause."""
-    counted = replace(state, failures=state.failures + 1, trouble=reason, hint="")
+    counted = replace(state, failures=state.failures + 1, cause=reason, hint="")
     if counted.failures <= IMMEDIATE_RESTARTS:
         return work(counted, Life.PROVISIONING)
     return back_off(counted, reason)

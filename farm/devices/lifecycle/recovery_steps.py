@@ -65,7 +65,7 @@ def recover(
         spared = replace(state, progress=state.progress.end(ActionOutcome.CUT, context.external_cause, now))
         return back_off(spared, f"{reason}; {context.external_cause}", hint)
     progress = state.progress.end(ActionOutcome.FAILED, reason, now)
-    failed = replace(state, failures=state.failures + 1, trouble=reason, hint=hint, progress=progress)
+    failed = replace(state, failures=state.failures + 1, cause=reason, hint=hint, progress=progress)
     if fault is None or not state.adopted or (fault is DeviceFault.MUTE and failed.failures < MUTE_TRIES):
         return back_off(failed, reason, hint)
     choice = next_action(progress, fault, now, context, proven=_proven(state))
@@ -85,8 +85,8 @@ def recover(
 def fall_back(state: LifecycleState, fault: DeviceFault | None, reason: str, now: float) -> Decision:
     """The bundle that is new to the device failed: its last proven one is provisioned before anything harder."""
     progress = state.progress.end(ActionOutcome.CUT, reason, now)
-    trouble = f"it gets its last proven bundle back: {reason}"
-    own, asked = work(replace(state, progress=progress, suspect=True, trouble=trouble, hint=""), Life.PROVISIONING)
+    cause = f"it gets its last proven bundle back: {reason}"
+    own, asked = work(replace(state, progress=progress, suspect=True, cause=cause, hint=""), Life.PROVISIONING)
     return own, (ReportBundle(reason, fault in BUNDLE_FAULTS), *asked)
 
 
@@ -107,7 +107,7 @@ def _take(state: LifecycleState, action: RecoveryAction, fault: DeviceFault) -> 
         case RecoveryAction.REPUSH if at_once and fault is DeviceFault.WRONG:
             return work(taken, Life.PROVISIONING)
         case RecoveryAction.REAP | RecoveryAction.RESTART | RecoveryAction.REPUSH:
-            return back_off(taken, taken.trouble, taken.hint)
+            return back_off(taken, taken.cause, taken.hint)
         case _:
             return work(replace(taken, follow=0), Life.RECOVERING, partial(TakeAction, action=action))
 
@@ -156,7 +156,7 @@ def released(state: LifecycleState) -> Decision:
     free = replace(state, quarantine=None, failures=0, progress=state.progress.settled())
     if state.life is not Life.QUARANTINED:
         return free, ()
-    return work(replace(free, trouble="", hint=""), Life.IDENTIFYING)
+    return work(replace(free, cause="", hint=""), Life.IDENTIFYING)
 
 
 def operator_ordered(state: LifecycleState, event: ActionOrdered | QuarantineOrdered, now: float) -> Decision:
@@ -179,7 +179,7 @@ def operator_ordered(state: LifecycleState, event: ActionOrdered | QuarantineOrd
             if state.life in LINK_DOWN:
                 resting = rest(begun, state.life, reason)
                 return resting, (TakeAction(resting.generation, action),)
-            ordered = replace(begun, follow=0, trouble=reason, hint="")
+            ordered = replace(begun, follow=0, cause=reason, hint="")
             return work(ordered, Life.RECOVERING, partial(TakeAction, action=action))
 
 
@@ -197,10 +197,10 @@ def action_answered(
     match event:
         case ActionDone():
             left_s = LINK_PAUSES_S[-1] if under_way is None else return_s(under_way.action, context)
-            return pause(rest(state, state.life, state.trouble, state.hint), left_s)
+            return pause(rest(state, state.life, state.cause, state.hint), left_s)
         case ActionFailed(reason=reason):
             failed = replace(state, progress=state.progress.end(ActionOutcome.FAILED, reason, now))
-            return pause(rest(failed, state.life, state.trouble, state.hint), LINK_PAUSES_S[-1])
+            return pause(rest(failed, state.life, state.cause, state.hint), LINK_PAUSES_S[-1])
         case _:
             return _waited(state, now, context)
 
@@ -208,29 +208,29 @@ def action_answered(
 def _waited(state: LifecycleState, now: float, context: RecoveryContext) -> Decision:
     """A link was left alone long enough: was a return waited for, or is it time for an action?"""
     under_way = state.progress.under_way
-    cause = trouble = state.trouble
+    cause = full_cause = state.cause
     if under_way is not None:
         late = f"it has not come back in {return_s(under_way.action, context):g} s after the {under_way.action}"
         late = late if state.life is Life.GONE else f"the {under_way.action} did not help"
         state = replace(state, progress=state.progress.end(ActionOutcome.FAILED, late, now))
         cause = under_way.cause
-        trouble = f"{cause}; {late}"
+        full_cause = f"{cause}; {late}"
     if state.life is Life.GONE:
-        return rest(state, Life.GONE, trouble, "look at the phone: is it on, and its cable in?"), ()
+        return rest(state, Life.GONE, full_cause, "look at the phone: is it on, and its cable in?"), ()
     if not state.adopted or state.quarantine is not None:  # since the wait began
-        return rest(state, state.life, trouble, state.hint or _BY_HAND), ()
+        return rest(state, state.life, full_cause, state.hint or _BY_HAND), ()
     # With an external cause its transport is made anew with those of its neighbours: that is no action of its ladder.
     if context.external_cause:
-        resting = rest(state, state.life, trouble, state.hint)
+        resting = rest(state, state.life, full_cause, state.hint)
         return resting, (TakeAction(resting.generation, RecoveryAction.RECONNECT),)
     fault = DeviceFault.UNAUTHORIZED if state.life is Life.UNAUTHORIZED else DeviceFault.OFFLINE
     choice = next_action(state.progress, fault, now, context)
     skipped = replace(state, progress=replace(state.progress, skipped=choice.skipped))
     if choice.action is None:
-        resting = rest(skipped, state.life, trouble, state.hint or _BY_HAND)
+        resting = rest(skipped, state.life, full_cause, state.hint or _BY_HAND)
         return pause(resting, LINK_PAUSES_S[-1]) if choice.waits else (resting, ())
     begun = replace(skipped, progress=skipped.progress.begin(choice.action, fault, cause, now))
-    resting = rest(begun, state.life, trouble, state.hint)
+    resting = rest(begun, state.life, full_cause, state.hint)
     return resting, (TakeAction(resting.generation, choice.action),)
 
 
@@ -248,7 +248,7 @@ def link_down(state: LifecycleState, event: Listed | PlainEvent, now: float, con
             life, reason, hint, reconnectable = Life.GONE, "", "", False
         case Listed(link=link, reason=reason, hint=hint, reconnectable=reconnectable):
             life = Life.UNAUTHORIZED if link is LinkState.UNAUTHORIZED else Life.OFFLINE
-    if life is state.life and (ours or life is Life.GONE or state.trouble.startswith(reason)):
+    if life is state.life and (ours or life is Life.GONE or state.cause.startswith(reason)):
         return state, ()  # no news: what is under way for this link goes on
     if ours:
         assert under_way is not None
@@ -271,7 +271,7 @@ def link_up(state: LifecycleState, now: float) -> Decision:
     under_way = state.progress.under_way
     if under_way is None or under_way.action not in RETURN_S:
         state = replace(state, failures=0, progress=state.progress.settled(now, but=DeviceFault.WRONG))
-    return work(replace(state, identified=False, trouble="", hint=""), Life.IDENTIFYING)
+    return work(replace(state, identified=False, cause="", hint=""), Life.IDENTIFYING)
 
 
 def _proven(state: LifecycleState) -> bool:

@@ -83,7 +83,7 @@ class LifecycleState:
     proven: str = ""  # hash of its own bundle that last passed the check on it
     bundle_override: str = ""  # hash of the bundle that overrides its own for a lease; "": its own runs
     refusal: str = ""  # why it did not take the bundle that was last wanted
-    trouble: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
+    cause: str = ""  # what broke or is in the way; stays until it is ready, unplugged or released
     hint: str = ""  # what a person can do about it
     ready_at: float = 0.0  # monotonic seconds; meaningful while READY
     progress: RecoveryProgress = field(default_factory=RecoveryProgress)
@@ -94,7 +94,7 @@ class LifecycleState:
         """Why it is not ready, one line for a person; "" when it is."""
         if self.life is Life.READY:
             return ""
-        now = self.trouble or MEANING[self.life]
+        now = self.cause or MEANING[self.life]
         if self.quarantine is None or self.life is Life.QUARANTINED:
             return now
         return f"quarantined: {self.quarantine.reason}; {now}"
@@ -116,15 +116,15 @@ def work(state: LifecycleState, life: Life, ask: Callable[[int], Work] | None = 
     return entered, (ask(entered.generation),)
 
 
-def rest(state: LifecycleState, life: Life, trouble: str = "", hint: str = "") -> LifecycleState:
+def rest(state: LifecycleState, life: Life, cause: str = "", hint: str = "") -> LifecycleState:
     """Enter a state without work: outstanding work, following and an override of its bundle are over."""
-    resting = replace(state, life=life, generation=state.generation + 1, follow=0, trouble=trouble, hint=hint)
+    resting = replace(state, life=life, generation=state.generation + 1, follow=0, cause=cause, hint=hint)
     return replace(resting, bundle_override="", refusal=resting.reason) if resting.bundle_override else resting
 
 
 def back_off(state: LifecycleState, reason: str, hint: str = "") -> Decision:
     """Wait before the next attempt; the longer the more often it failed in a row."""
-    waiting = replace(state, life=Life.RECOVERING, generation=state.generation + 1, follow=0, trouble=reason, hint=hint)
+    waiting = replace(state, life=Life.RECOVERING, generation=state.generation + 1, follow=0, cause=reason, hint=hint)
     return waiting, (RetryLater(waiting.generation, max(1, waiting.failures)),)
 
 

@@ -61,7 +61,7 @@ class Switchboard:
         refusal, at_s = self._refused.get(place, ("", 0.0))
         return "" if ordered or self._monotonic() - at_s >= REFUSED_S else refusal
 
-    def hurt(self, place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
+    def losing_power(self, place: UsbPlace, places: Mapping[str, UsbPlace]) -> tuple[str, ...]:
         """Which of `places` (by serial) lose their power with that port, whatever is in it included.
 
         A switch of single ports cuts what hangs on the port; a command that names neither {port} nor {path} cuts the

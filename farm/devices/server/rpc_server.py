@@ -58,7 +58,7 @@ class RunningServer:
 
     @property
     def secret_sha256(self) -> str:
-        """What the phone's state file holds of the secret."""
+        """The secret's hash, as the phone's state file holds it."""
         return hashlib.sha256(self.secret.encode()).hexdigest()
 
     @property

@@ -96,7 +96,7 @@ class ThermalGates:
         """How many others on its hub are in use, being set up or recovering; None: its hub is unknown."""
         if view.place is None:
             return None
-        return sum(self.holds(each.name) or loud(each) for each in beside(view, views))
+        return sum(self.holds(each.name) or loud(each) for each in others_on_hub(view, views))
 
     def note(self, serial: str) -> str:
         """A note about the device's heat beside the reason why it is closed; "": none."""
@@ -109,7 +109,7 @@ class ThermalGates:
         return "" if old_s is None else f"its heat was read {old_s / 60:.0f} min ago: nothing newer decides"
 
 
-def beside(view: DeviceView, views: Iterable[DeviceView]) -> list[DeviceView]:
+def others_on_hub(view: DeviceView, views: Iterable[DeviceView]) -> list[DeviceView]:
     """The other devices on the view's hub; none when its hub is unknown."""
     if view.place is None:
         return []

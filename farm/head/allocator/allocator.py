@@ -217,7 +217,7 @@ class Allocator:
         return self._decide(everything=slots_full)
 
     def quotas_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
-        """The users' quotas and weights changed; `default` is for those who are not in `by_user`."""
+        """The users' quotas and weights changed; `default` is for users without an entry in `by_user`."""
         self._at(now_s).ledger.set_quotas(default, by_user)
         return self._decide(everything=True)
 

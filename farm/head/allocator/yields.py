@@ -137,7 +137,7 @@ class Yields:
                 return
 
     def _lacking_only_a_slot(self) -> Iterator[QueuedRequest]:
-        """In service order; without those who were promised a phone, and its worker slot with it."""
+        """Requests in service order, without those of users who were promised a phone with its worker slot."""
         state = self._state
         groups = {group for group in state.waiting_groups(state.free) if group.terms.worker}
         for queue in state.in_order(groups, state.free):

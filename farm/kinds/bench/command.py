@@ -196,6 +196,6 @@ def _is_corrected(result: Mapping[str, Any]) -> bool:
 
 
 def print_job(outcome: BenchOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """What came of one bench, for `farm job show`."""
+    """Print the result of one bench, for `farm job show`."""
     if outcome.latency is not None:
         print_results([{**outcome.result, "device": outcome.device}], why=True)

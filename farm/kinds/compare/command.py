@@ -189,6 +189,6 @@ def _error(side: Mapping[str, Any]) -> str:
 
 
 def print_job(outcome: CompareOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """What came of one comparison, for `farm job show`."""
+    """Print the result of one comparison, for `farm job show`."""
     if outcome.answer:
         print_results([outcome.result], why=True)

@@ -104,7 +104,7 @@ def check_pair(a: Bundle, b: Bundle, identity: DeviceIdentity | None, phone: str
 
 
 def uses(a: Bundle, b: Bundle) -> tuple[BundleUse, BundleUse]:
-    """What the worker gets of them."""
+    """The parts of both bundles that the worker gets."""
     return _use(a), _use(b)
 
 

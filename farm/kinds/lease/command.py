@@ -29,7 +29,7 @@ Which = Annotated[
 
 @app.command()
 def show(lease: Which, json: JsonFlag = False) -> None:
-    """What is needed to use a lease of yours, its key included."""
+    """Show how to use a lease of yours: its addresses and its key."""
     with work.client() as farm:
         held = farm.lease_show(lease)
     if json:
@@ -115,6 +115,6 @@ def print_lease(held: HeldPhone) -> None:
 
 
 def print_job(outcome: LeaseOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """What came of one lease, for `farm job show`."""
+    """Print the outcome of one lease, for `farm job show`."""
     held = "" if outcome.held_s is None else f"held for {format_duration(outcome.held_s)}"
     print_line(": ".join(filter(None, (held, outcome.reason))))

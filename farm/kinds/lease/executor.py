@@ -191,7 +191,7 @@ class LeaseExecutor(Executor):
         return current.context.job.id
 
     def holder(self, name: str) -> str:
-        """Who holds it.
+        """The user who holds the lease.
 
         Raises:
             NoSuchLeaseError: there is none now.

@@ -156,6 +156,6 @@ def _written(farm: Client, outcomes: Iterable[Outcome], output: Path) -> Iterato
 
 
 def print_job(outcome: RunOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """What came of one run, for `farm job show`."""
+    """Print the result of one run, for `farm job show`."""
     print_results([work.outcome_json(outcome)])
     print_line(f"outputs: farm job output {outcome.job.id} -o FILE.npz")

@@ -94,7 +94,7 @@ def _printing(
 
 
 def print_job(outcome: ShellOutcome, _record_set: Mapping[str, Any] | None) -> None:
-    """What came of one line, for `farm job show`."""
+    """Print the outcome of one command line, for `farm job show`."""
     print_line(f"exit code {outcome.exit_code}")
     for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if text:

@@ -278,7 +278,7 @@ def _prior(which: str | None, scratch: Path) -> str | None:
 
 
 def print_job(outcome: TuneOutcome, record_set: Mapping[str, Any] | None) -> None:
-    """What came of one tuning, for `farm job show`. `record_set`: the records that it has stored."""
+    """Print the result of one tuning, for `farm job show`. `record_set`: the records that it has stored."""
     if outcome.speedup is None:
         return
     typed = Typed(

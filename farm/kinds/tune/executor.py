@@ -38,7 +38,7 @@ class RecordsHost(LeaseHost):
         found = _records(fields)
         await asyncio.to_thread(self.parts.artifacts.path, found["artifact"])
         job = self.context.job
-        self.versions.append(await self.parts.record_sets.keep(**found, user=job.user, job=job.id))
+        self.versions.append(await self.parts.record_sets.save(**found, user=job.user, job=job.id))
         return {"version": self.versions[-1]}
 
 

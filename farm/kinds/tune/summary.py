@@ -26,7 +26,7 @@ ENDED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Typed:
-    """What was typed, for commands that go on from it."""
+    """The typed arguments, from which suggested follow-up commands are made."""
 
     model: str  # path
     on: str

@@ -43,7 +43,7 @@ def early() -> None:
 
 
 def forked() -> BuildServerProcess | None:
-    """What `early` forked; once."""
+    """The build server that `early` forked, at the first call; None afterwards."""
     return _forked.pop() if _forked else None
 
 
@@ -162,7 +162,7 @@ def search_limit_s(search_s: float, left_s: float, build_s: float) -> float:
 
 
 def within(limit_s: float, part: Part) -> dict[str, Any]:
-    """What `part` has put into its dict after `limit_s`, with `left_out`: the step it was at; "" when it is done.
+    """The dict that `part` has filled after `limit_s`, with `left_out`: the step it was at; "" when it is done.
 
     TVM cannot be interrupted, so it goes on in a thread whose result is dropped; the process ends soon.
 

@@ -106,7 +106,7 @@ def load_profile(name: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a profile's name with its suffixes asks for: `NAME`, `NAME+arm64`, `NAME+root`, `NAME+arm64+root`."""
+    """A profile and the options of its suffixes: `NAME`, `NAME+arm64`, `NAME+root`, `NAME+arm64+root`."""
 
     profile: str
     arm64: bool  # qemu runs its programs (farm.simulation.arm64)

@@ -227,11 +227,11 @@ async def test_names_pools_labels_and_aliases_change_what_it_answers_to(rig) -> 
         assert "fast" in r.fleet.view("bench-1").aliases
         drained = await r.fleet.admin.set_service("bench-1", Service.DRAINING, "ann")
         assert not drained.leasable
-        ordered = r.fleet.admin.ordered("bench-1")
+        ordered = r.fleet.admin.out_of_service_by("bench-1")
         await r.fleet.admin.set_service("bench-1", Service.DRAINING, "bob")  # which changes nothing
-        assert (ordered[:7], r.fleet.admin.ordered("bench-1")) == ("ann at ", ordered)
+        assert (ordered[:7], r.fleet.admin.out_of_service_by("bench-1")) == ("ann at ", ordered)
         await r.fleet.admin.set_service("bench-1", Service.IN, "bob")
-        assert r.fleet.admin.ordered("bench-1") == ""
+        assert r.fleet.admin.out_of_service_by("bench-1") == ""
         with pytest.raises(NoSuchDeviceError) as caught:
             r.fleet.view("bench-2")
         assert "bench-1" in caught.value.hint
@@ -248,7 +248,7 @@ async def test_a_remembered_phone_is_known_under_another_serial(rig) -> None:
         r.phones.plug("one")
         view = await r.until(Life.READY)
         assert (view.name, view.pool, view.service) == ("old-friend", "desk", Service.DRAINING)
-        assert r.fleet.admin.ordered(view.name) == "ann at 2026-11-02 12:00:00 UTC"
+        assert r.fleet.admin.out_of_service_by(view.name) == "ann at 2026-11-02 12:00:00 UTC"
         assert view.serial == r.phones.phone("one").serial
         assert len(r.fleet.views()) == 1
 

@@ -125,10 +125,10 @@ async def test_an_answer_now_does_not_excuse_a_server_that_failed_since(server: 
     assert await watcher.did_its_part(began_s)
     server.silent = True
     assert await asyncio.gather(*[watcher.did_its_part(began_s) for _ in range(3)]) == [False] * 3
-    assert watcher.trouble == "the adb server does not answer"
+    assert watcher.failure == "the adb server does not answer"
     server.silent = False
     assert not await watcher.did_its_part(began_s)
-    assert watcher.trouble == ""
+    assert watcher.failure == ""
     assert await watcher.did_its_part(time.monotonic())
     assert server.spoken.count("host:devices-l") == 4
 
@@ -149,7 +149,7 @@ async def test_a_list_proves_nothing_while_no_phone_answers(server: FakeServer, 
     quick = replace(FAST, trip_timeout_s=0.05, life_s=0.0)
     asked = DeviceWatcher(client, policy=quick)
     assert not await asked.did_its_part(time.monotonic())
-    assert asked.trouble == "the adb server lists 2 phones and none of them answers"
+    assert asked.failure == "the adb server lists 2 phones and none of them answers"
     async with watching(client, quick) as (_, seen):
         await seen.until(lambda: "adb.lost" in seen.kinds)
         assert "not one of them answers" in seen.news[0].message

@@ -22,7 +22,7 @@ class Full:
 
 class Server:
     @staticmethod
-    def look():
+    def findings():
         return [Diagnosis("database clock", WARN, "an hour off", "set it")]
 
 

@@ -87,7 +87,7 @@ def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:
 
 def test_a_quarantine_has_reason_rule_and_evidence() -> None:
     kept = Quarantine("battery 52 °C", "", DeviceFault.HOT, ReleaseRule.WELL, "1.0 Listed\n2.0 FaultFound")
-    state = LifecycleState(Life.QUARANTINED, adopted=True, trouble="battery 52 °C", quarantine=kept)
+    state = LifecycleState(Life.QUARANTINED, adopted=True, cause="battery 52 °C", quarantine=kept)
     view = replace(READY.view, life=Life.QUARANTINED, reason=state.reason)
     facts = replace(READY, view=view, state=state, quarantined_at=AT)
     said = text(facts)

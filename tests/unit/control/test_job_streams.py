@@ -119,11 +119,11 @@ async def test_a_number_from_nowhere_waits_for_the_end_all_the_same(farm):
 async def test_a_log_without_some_of_its_lines_ends_with_saying_so(farm, tmp_path):
     await farm.submit("j1")
     begun = await farm.begin("j1", 1)
-    farm.logs.keep(begun, "seen")
+    farm.logs.store(begun, "seen")
     log = tmp_path / "logs" / "j1" / "1.jsonl"
     log.rename(tmp_path / "kept")
     log.mkdir()
-    farm.logs.keep(begun, "gone")
+    farm.logs.store(begun, "gone")
     log.rmdir()
     (tmp_path / "kept").rename(log)
     await farm.end(begun)

@@ -32,7 +32,7 @@ class Silence:
     """An adb server without phones."""
 
     server_lost = False
-    trouble = ""
+    failure = ""
 
     async def run(self) -> None:
         await asyncio.Event().wait()

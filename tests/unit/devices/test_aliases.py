@@ -19,7 +19,7 @@ class Fleet:
         self.told = {name: str(selector) for name, selector in aliases.items()}
 
 
-class Book:
+class Table:
     def __init__(self, kept=(), fails=False):
         self.kept = dict(kept)
         self.fails = fails
@@ -38,38 +38,38 @@ class Book:
 
 async def test_a_kept_key_beats_a_configured_one():
     fleet = Fleet()
-    aliases = Aliases(fleet, Book({"board": "soc=b"}), {"board": "soc=a", "Big One": "soc=c"})
+    aliases = Aliases(fleet, Table({"board": "soc=b"}), {"board": "soc=a", "Big One": "soc=c"})
     assert fleet.told == {"board": "soc=b", "big-one": "soc=c"}
     await aliases.remove("board")
     assert fleet.told == {"board": "soc=a", "big-one": "soc=c"}
 
 
 async def test_a_key_is_kept_and_told():
-    fleet, book = Fleet(), Book()
-    assert await Aliases(fleet, book, {}).set("My Board", "soc=SM8650") == "my-board"
-    assert fleet.told == book.kept == {"my-board": "soc=sm8650"}
+    fleet, table = Fleet(), Table()
+    assert await Aliases(fleet, table, {}).set("My Board", "soc=SM8650") == "my-board"
+    assert fleet.told == table.kept == {"my-board": "soc=sm8650"}
 
 
 @pytest.mark.parametrize("name", ["android", "Pixel", "!!!"])
 async def test_a_key_phones_have_by_themselves_is_refused(name):
-    fleet, book = Fleet(), Book()
+    fleet, table = Fleet(), Table()
     with pytest.raises(UserError):
-        await Aliases(fleet, book, {}).set(name, "soc=sm8650")
-    assert fleet.told == book.kept == {}
+        await Aliases(fleet, table, {}).set(name, "soc=sm8650")
+    assert fleet.told == table.kept == {}
 
 
 async def test_a_wrong_selector_is_refused():
     with raises_code(Code.BAD_SELECTOR):
-        await Aliases(Fleet(), Book(), {}).set("board", "soc==")
+        await Aliases(Fleet(), Table(), {}).set("board", "soc==")
 
 
 async def test_what_cannot_be_kept_is_taken_back():
     fleet = Fleet()
     with pytest.raises(HostError):
-        await Aliases(fleet, Book(fails=True), {"board": "soc=a"}).set("board", "soc=b")
+        await Aliases(fleet, Table(fails=True), {"board": "soc=a"}).set("board", "soc=b")
     assert fleet.told == {"board": "soc=a"}
 
 
 async def test_only_what_was_set_by_hand_can_be_removed():
     with pytest.raises(UserError, match="was not set"):
-        await Aliases(Fleet(), Book(), {"board": "soc=a"}).remove("board")
+        await Aliases(Fleet(), Table(), {"board": "soc=a"}).remove("board")

@@ -31,7 +31,7 @@ class Said:
         self.text = text
 
 
-class Book(ReadsHere):
+class Table(ReadsHere):
     def __init__(self) -> None:
         self.kept: list[BatteryDay] = []
         self.kept_before: tuple[BatteryDay, ...] | Exception = (BatteryDay("2026-11-20", 10, 20),)
@@ -41,7 +41,7 @@ class Book(ReadsHere):
             raise self.kept_before
         return self.kept_before
 
-    async def keep(self, serial: str, day: BatteryDay) -> None:
+    async def save(self, serial: str, day: BatteryDay) -> None:
         self.kept.append(day)
 
     async def change_serial(self, serial: str, to: str) -> None:
@@ -50,13 +50,13 @@ class Book(ReadsHere):
 
 class Bench:
     def __init__(self, window: Window = Window.PHONE) -> None:
-        self.events, self.book, self.commands = EventLog(), Book(), list[str]()
+        self.events, self.table, self.commands = EventLog(), Table(), list[str]()
         self.answer: str | Exception = f"held {NODE}"
         self.state, self.boot = "nothing", "boot-1"  # what the phone says of itself, and in which boot
         self.asked_state = 0
         self.now_s, self.wall = 0.0, datetime(2026, 11, 21, 12, tzinfo=UTC)
         self.controller = BatteryController(
-            cast(Any, self), self.events, BatteryConfig(window), HealthConfig(), 0.01, self.book,
+            cast(Any, self), self.events, BatteryConfig(window), HealthConfig(), 0.01, self.table,
             monotonic=lambda: self.now_s, wall=lambda: self.wall,
         )  # fmt: skip
         self.agent: Any = type("Agent", (), {})()
@@ -162,16 +162,16 @@ async def test_a_daemon_that_starts_asks_the_phone_and_again_after_its_reboot() 
 
 async def test_a_store_that_cannot_be_read_stops_neither_findings_nor_charging() -> None:
     bench = Bench()
-    bench.book.kept_before = HostError("the database cannot be read", Code.STORE_READ_FAILED)
+    bench.table.kept_before = HostError("the database cannot be read", Code.STORE_READ_FAILED)
     await bench.probe(90)
     assert bench.commands == [HOLD]
-    assert bench.book.kept == []
-    bench.book.kept_before = (
+    assert bench.table.kept == []
+    bench.table.kept_before = (
         BatteryDay("2026-11-20", 10, 20),
         BatteryDay("2026-11-21", 15, 50, 44.0, health="overheat"),
     )
     await bench.probe(91)
-    assert bench.book.kept == [BatteryDay("2026-11-21", 15, 91, 44.0, health="overheat")]
+    assert bench.table.kept == [BatteryDay("2026-11-21", 15, 91, 44.0, health="overheat")]
     assert [day.day for day in (await bench.controller.report(bench.agent)).days] == ["2026-11-20", "2026-11-21"]
 
 
@@ -181,12 +181,12 @@ async def test_the_last_minutes_of_a_day_are_kept_at_midnight_and_when_the_daemo
     await bench.probe(65)
     bench.wall += timedelta(days=1)
     await bench.probe(70)
-    assert [(day.day, day.percent_max) for day in bench.book.kept] == [("2026-11-21", 60), ("2026-11-21", 65)]
+    assert [(day.day, day.percent_max) for day in bench.table.kept] == [("2026-11-21", 60), ("2026-11-21", 65)]
     running = asyncio.create_task(bench.controller.run(lambda: (bench.agent,)))
     await asyncio.sleep(0)
     running.cancel()
     await until(running.done)
-    assert (bench.book.kept[-1].day, bench.book.kept[-1].percent_max) == ("2026-11-22", 70)
+    assert (bench.table.kept[-1].day, bench.table.kept[-1].percent_max) == ("2026-11-22", 70)
 
 
 async def test_old_days_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,13 +212,13 @@ async def test_days_go_on_and_are_kept_now_and_then() -> None:
     bench = Bench(Window.OFF)
     await bench.probe(60)
     await bench.probe(61)
-    assert [day.percent_max for day in bench.book.kept] == [60]
+    assert [day.percent_max for day in bench.table.kept] == [60]
     bench.now_s = SAVE_EVERY_S
     await bench.probe(62)
     bench.wall += timedelta(days=1)
     bench.now_s *= 2
     await bench.probe(63)
-    assert [(day.day, day.percent_max) for day in bench.book.kept[1:]] == [("2026-11-21", 62), ("2026-11-22", 63)]
+    assert [(day.day, day.percent_max) for day in bench.table.kept[1:]] == [("2026-11-21", 62), ("2026-11-22", 63)]
     assert [day.day for day in (await bench.controller.report(bench.agent)).days] == [
         "2026-11-20",
         "2026-11-21",

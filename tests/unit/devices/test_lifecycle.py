@@ -283,4 +283,4 @@ def test_a_check_that_is_due_finds_wrong_numbers() -> None:
     story = Story().until_ready()
     story.until_due_check()
     story.on_event(m.WorkFailed(story.number, "exp_sum is off by 3", fault=DeviceFault.WRONG))
-    assert (story.state.life, story.state.trouble) == (Life.STARTING, "exp_sum is off by 3")
+    assert (story.state.life, story.state.cause) == (Life.STARTING, "exp_sum is off by 3")

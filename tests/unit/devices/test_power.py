@@ -263,11 +263,11 @@ async def test_uhubctl_is_looked_for_when_somebody_asks_for_that(tmp_path: Path)
 def test_whom_a_cut_hurts() -> None:
     lab = {serial: parse_place(path) for serial, path in {"a": "1-4.2", "b": "1-4.3", "c": "1-4.2.1"}.items()}
     where = {serial: place for serial, place in lab.items() if place is not None}
-    assert Switchboard().hurt(PLACE, where) == ("a", "c")
+    assert Switchboard().losing_power(PLACE, where) == ("a", "c")
     ganged = PowerConfig(hub={"1-4": PowerRule(off=("relay", "{hub}"), on=("relay", "{hub}"))})
-    assert Switchboard(ganged).hurt(PLACE, where) == ("a", "b", "c")
+    assert Switchboard(ganged).losing_power(PLACE, where) == ("a", "b", "c")
     outlet = PowerConfig(hub={"1-4.2": PowerRule(off=("relay", "7"), on=("relay", "7"))})
-    assert Switchboard(outlet).hurt(PLACE, where) == ("a", "c")
+    assert Switchboard(outlet).losing_power(PLACE, where) == ("a", "c")
 
 
 async def test_a_port_that_a_killed_daemon_left_off_gets_its_power_back(tmp_path: Path) -> None:

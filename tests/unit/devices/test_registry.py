@@ -24,7 +24,7 @@ PIXEL = DeviceIdentity(
 )
 
 
-class Book:
+class Table:
     """A store in memory."""
 
     def __init__(self, *records: DeviceRecord) -> None:
@@ -48,7 +48,7 @@ class Book:
 
 
 def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
-    registry = DeviceRegistry(Book(), ())
+    registry = DeviceRegistry(Table(), ())
     assert registry.name_for("R5CT", None, ()) == "r5ct"
     assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7"
     assert registry.name_for("R5CT", PIXEL, {"pixel-7"}) == "pixel-7-2"
@@ -57,22 +57,22 @@ def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
 
 
 def test_a_rule_names_and_pools_once() -> None:
-    registry = DeviceRegistry(Book(), (AdoptRule("vendor=google", pool="Desk", name="{soc}-{serial}"),))
+    registry = DeviceRegistry(Table(), (AdoptRule("vendor=google", pool="Desk", name="{soc}-{serial}"),))
     record = registry.adopted_by_rule("R5CT", PIXEL, ())
     assert record == DeviceRecord("R5CT", "gs201-r5ct", "HW1", "desk", adopted=True)
     assert registry.adopted_by_rule("R5CT", DeviceIdentity(vendor="LG"), ()) is None
 
 
 async def test_a_network_phones_address_is_no_name_to_keep() -> None:
-    book = Book(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
-    registry = DeviceRegistry(book, (AdoptRule("vendor=google"),))
+    table = Table(DeviceRecord("10.0.0.7:5555", "10.0.0.7-5555", address="10.0.0.7:5555"))
+    registry = DeviceRegistry(table, (AdoptRule("vendor=google"),))
     record = registry.adopted_by_rule("10.0.0.7:5555", PIXEL, ())
     assert record is not None
     assert (record.name, record.address) == ("pixel-7", "10.0.0.7:5555")
 
 
 def test_hand_set_labels_and_aliases_count() -> None:
-    registry = DeviceRegistry(Book(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
+    registry = DeviceRegistry(Table(DeviceRecord("R5CT", "left", pool="desk", adopted=True, labels={"rack": "3"})), ())
     registry.set_aliases({"fast": Selector.parse("rack=3"), "slow": Selector.parse("rack=4")})
     pool, labels, aliases = registry.called("R5CT", "left", PIXEL, adopted=True)
     assert pool == "desk"
@@ -82,7 +82,7 @@ def test_hand_set_labels_and_aliases_count() -> None:
 
 
 def test_who_is_not_adopted_answers_to_no_key() -> None:
-    registry = DeviceRegistry(Book(), ())
+    registry = DeviceRegistry(Table(), ())
     registry.set_aliases({"fast": Selector.parse("gpu=mali-g710")})
     _, labels, aliases = registry.called("R5CT", "pixel-7", PIXEL, adopted=False)
     assert (aliases, labels["gpu"]) == ((), "mali-g710")
@@ -99,7 +99,7 @@ def test_who_is_not_adopted_answers_to_no_key() -> None:
     ],
 )
 def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
-    registry = DeviceRegistry(Book(), ())
+    registry = DeviceRegistry(Table(), ())
     registry.set_aliases({"fast": Selector.parse("rack=3")})
     with pytest.raises(UserError, match=said) as caught:
         registry.checked_name(wanted, {"taken"})
@@ -107,19 +107,19 @@ def test_a_name_that_cannot_be(wanted: str, said: str) -> None:
 
 
 async def test_what_is_believed_is_kept_and_replaces() -> None:
-    book = Book(DeviceRecord("old", "left"))
-    registry = DeviceRegistry(book, ())
+    table = Table(DeviceRecord("old", "left"))
+    registry = DeviceRegistry(table, ())
     registry.save_soon(DeviceRecord("new", "left"), instead_of="old")
     assert registry.get("old") is None
     assert registry.get("new") is not None
     await registry.close()
-    assert set(book.kept) == {"new"}
+    assert set(table.kept) == {"new"}
 
 
 async def test_a_refused_save_changes_nothing() -> None:
-    book = Book(DeviceRecord("s", "left"))
-    registry = DeviceRegistry(book, ())
-    book.full = True
+    table = Table(DeviceRecord("s", "left"))
+    registry = DeviceRegistry(table, ())
+    table.full = True
     with pytest.raises(HostError):
         await registry.save(DeviceRecord("s", "right"))
     kept = registry.get("s")
@@ -129,27 +129,27 @@ async def test_a_refused_save_changes_nothing() -> None:
 
 async def test_an_adoption_on_a_full_disk_is_stored_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "RETRY_S", 0.001)
-    book = Book()
-    registry = DeviceRegistry(book, (AdoptRule("vendor=google"),))
-    book.full = True
+    table = Table()
+    registry = DeviceRegistry(table, (AdoptRule("vendor=google"),))
+    table.full = True
     adopted = registry.identified("R5CT", PIXEL, ())
     registry.remember_health("R5CT", Health(uptime_s=1.0), datetime(2026, 11, 2, 12, tzinfo=UTC))
-    await until(lambda: book.refused > 2)
+    await until(lambda: table.refused > 2)
     assert adopted is not None
-    assert book.kept == {}
-    book.full = False
+    assert table.kept == {}
+    table.full = False
     await registry.close()
-    assert book.kept["R5CT"].adopted
-    assert book.kept["R5CT"].health == Health(uptime_s=1.0)
+    assert table.kept["R5CT"].adopted
+    assert table.kept["R5CT"].health == Health(uptime_s=1.0)
 
 
 async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(database, "FLUSH_LIMIT_S", 0.01)
-    book = Book()
-    book.full = True
-    registry = DeviceRegistry(book, ())
+    table = Table()
+    table.full = True
+    registry = DeviceRegistry(table, ())
     for number in range(3):  # one task and at most two writes for a device
         registry.save_soon(DeviceRecord("s", "left", f"HW{number}"))
     assert len(asyncio.all_tasks()) == 2
@@ -158,9 +158,9 @@ async def test_a_disk_that_stays_full_does_not_keep_the_registry_from_closing(
 
 
 async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
-    book, seen = Book(DeviceRecord("s", "left")), []
-    registry = DeviceRegistry(book, ())
-    book.full = True
+    table, seen = Table(DeviceRecord("s", "left")), []
+    registry = DeviceRegistry(table, ())
+    table.full = True
 
     def believed() -> None:
         record = registry.get("s")
@@ -175,8 +175,8 @@ async def test_a_save_is_believed_at_once_and_taken_back_when_refused() -> None:
 
 
 async def test_what_a_phone_is_and_its_last_health_are_kept() -> None:
-    book = Book(DeviceRecord("s", "left", adopted=True), DeviceRecord("t", "right"))
-    registry = DeviceRegistry(book, ())
+    table = Table(DeviceRecord("s", "left", adopted=True), DeviceRecord("t", "right"))
+    registry = DeviceRegistry(table, ())
     assert registry.identified("s", PIXEL, ()) is not None
     assert registry.identified("t", PIXEL, ()) is None  # not adopted; known by its address or a label
     at = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -184,17 +184,17 @@ async def test_what_a_phone_is_and_its_last_health_are_kept() -> None:
         registry.remember_health(serial, Health(uptime_s=1.0), at)
     registry.remember_health("s", Health(uptime_s=2.0), at + timedelta(seconds=200), 300.0)
     await registry.close()
-    assert [(each.identity, each.hardware_serial) for each in book.kept.values()] == [(PIXEL, "HW1")] * 2
-    assert (book.kept["s"].health, book.kept["s"].health_at) == (Health(uptime_s=1.0), at)
+    assert [(each.identity, each.hardware_serial) for each in table.kept.values()] == [(PIXEL, "HW1")] * 2
+    assert (table.kept["s"].health, table.kept["s"].health_at) == (Health(uptime_s=1.0), at)
     registry.remember_health("s", Health(uptime_s=3.0), at + timedelta(seconds=200))
     await registry.close()
-    assert book.kept["s"].health == Health(uptime_s=3.0)
+    assert table.kept["s"].health == Health(uptime_s=3.0)
 
 
 async def test_a_refused_order_does_not_take_back_what_was_found_out() -> None:
-    book = Book(DeviceRecord("s", "left", adopted=True))
-    registry = DeviceRegistry(book, ())
-    book.full = True
+    table = Table(DeviceRecord("s", "left", adopted=True))
+    registry = DeviceRegistry(table, ())
+    table.full = True
     believed = iter((lambda: registry.identified("s", PIXEL, ()), lambda: None))
     with pytest.raises(HostError):
         await registry.save(DeviceRecord("s", "right", adopted=True), lambda: next(believed)() and None)
@@ -205,12 +205,12 @@ async def test_a_refused_order_does_not_take_back_what_was_found_out() -> None:
 
 
 async def test_what_is_kept_late_is_the_newest() -> None:
-    book = Book(DeviceRecord("s", "left"))
-    registry = DeviceRegistry(book, ())
+    table = Table(DeviceRecord("s", "left"))
+    registry = DeviceRegistry(table, ())
     registry.save_soon(DeviceRecord("s", "left", "HW1"))  # written in a task, after the next line
     await registry.save(DeviceRecord("s", "right", "HW1"))
     await registry.close()
-    assert book.kept["s"].name == "right"
+    assert table.kept["s"].name == "right"
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_labels_change_and_go() -> None:
 @pytest.mark.parametrize("pool", ["::", "a,b", "büro", "pool=lab"])
 def test_what_cannot_be_a_pool(pool: str) -> None:
     with pytest.raises(UserError, match="cannot be a pool"):
-        DeviceRegistry(Book(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)
+        DeviceRegistry(Table(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)

@@ -10,7 +10,7 @@ from farm.common.events import EventLog
 from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryProgress
 from farm.devices.power.power_rules import PowerConfig, PowerRule
 from farm.devices.power.switchboard import Switchboard
-from farm.devices.thermal.thermal_gates import ThermalGates, beside
+from farm.devices.thermal.thermal_gates import ThermalGates, others_on_hub
 from farm.devices.thermal.thermal_rules import NO_THERMOMETER, HeatConfig, HeatLimits, ModelHeat
 from farm.devices.views import DeviceViews
 from farm.model.device import Closed, DeviceView, Heat, Life, Service, UsbPlace
@@ -23,12 +23,12 @@ BENCH, TUNE, INTERACTIVE = LeaseClass.BENCH, LeaseClass.TUNE, LeaseClass.INTERAC
 class Bench:
     """A board with agents that are nothing but their facts, and a clock."""
 
-    def __init__(self, heat: HeatConfig | None = None, hurt: Any = lambda *_: ()) -> None:
+    def __init__(self, heat: HeatConfig | None = None, losing_power: Any = lambda *_: ()) -> None:
         self.now_s = 100.0
         self.gates = ThermalGates(heat, monotonic=lambda: self.now_s)
         self.events = EventLog()
         registry = cast(Any, SimpleNamespace(called=lambda *_, **__: ("", {}, ())))
-        self.board = DeviceViews(registry, self.events, self.gates, hurt)
+        self.board = DeviceViews(registry, self.events, self.gates, losing_power)
         self.told: list[DeviceView] = []
         self.board.subscribe(self.told.append)
         self.agents: dict[str, Any] = {}
@@ -194,7 +194,7 @@ def test_a_loud_neighbour_that_is_forgotten_or_moved_is_loud_no_more():
 
 def test_who_loses_power_with_another_is_nobodys_until_that_one_is_back():
     whole_hub = PowerConfig(hub={"1-4": PowerRule(off=("relay", "{hub}"), on=("relay", "{hub}"))})
-    bench = Bench(hurt=Switchboard(whole_hub).hurt)
+    bench = Bench(losing_power=Switchboard(whole_hub).losing_power)
     for name, path in (("a", "1-4.1"), ("below", "1-4.3.1"), ("b", "1-4.2"), ("far", "2-1.1")):
         bench.agent(name, path=path)
     bench.agents["b"].state.progress = RecoveryProgress().begin(
@@ -220,7 +220,7 @@ def test_who_loses_power_with_another_is_nobodys_until_that_one_is_back():
 
 
 def test_a_port_of_its_own_takes_nobody_along():
-    bench = Bench(hurt=Switchboard().hurt)
+    bench = Bench(losing_power=Switchboard().losing_power)
     bench.agent("a", path="1-4.1")
     bench.agent("b", path="1-4.2")
     bench.agents["b"].state.progress = RecoveryProgress().begin(
@@ -247,7 +247,7 @@ def test_how_many_neighbours_are_busy():
     views = bench.board.views()
     assert bench.gates.busy_beside(bench.view("a"), views) == 2
     assert bench.gates.busy_beside(replace(bench.view("a"), place=None), views) is None
-    assert [view.name for view in beside(bench.view("a"), views)] == ["b", "c", "d"]
+    assert [view.name for view in others_on_hub(bench.view("a"), views)] == ["b", "c", "d"]
 
 
 def test_what_is_said_beside_the_reasons():

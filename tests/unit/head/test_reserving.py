@@ -59,7 +59,7 @@ class Lab:
             self.devices, self.events, 1, self.keeper, LeasePolicy(),
             clock=self.clocks.monotonic, wall=self.clocks.wall,
         )  # fmt: skip
-        self.book = self.new_book()
+        self.registry = self.new_registry()
         self.watch = ClockWatch(self.events, self.jumped, self.clocks.monotonic, self.clocks.wall)
         self.got = []
 
@@ -67,13 +67,13 @@ class Lab:
         (waiting,) = self.leasing.requests.waiting(1)
         return self.leasing.why([waiting.id])[waiting.id]
 
-    def new_book(self):
+    def new_registry(self):
         return ReservationRegistry(
             self.store.reservations, self.events, self.leasing.requests.reserve, self.clocks.monotonic, self.clocks.wall
         )
 
     def jumped(self):
-        self.book.publish()
+        self.registry.publish()
         self.leasing.clock_jumped()
 
     def ask(self, user, longest_s=None):
@@ -91,16 +91,16 @@ async def lab(tmp_path):
 
 async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     now = lab.clocks.at
-    record = await lab.book.add("android", "ci", now, now + HOUR, "nightly")
+    record = await lab.registry.add("android", "ci", now, now + HOUR, "nightly")
     lab.ask("alice")
     lab.ask("ci", longest_s=60)
     await until(lambda: lab.got)
     assert [lease.request.user for lease in lab.got] == ["ci"]
     assert "reserved" in lab.why_first()
     lab.leasing.release(lab.got[0].id)
-    assert [each.id for each in lab.book.all()] == [record.id]
+    assert [each.id for each in lab.registry.all()] == [record.id]
     lab.clocks.pass_(3601)
-    assert lab.book.all() == ()
+    assert lab.registry.all() == ()
     lab.leasing.store_problem(False)  # any event: the allocator sees that the window is over
     await until(lambda: len(lab.got) == 2)
     assert lab.got[1].request.user == "alice"
@@ -111,9 +111,9 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
     devices, events = FakeDevices(), EventLog(1)
     devices.add("a", "android")
     leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
-    book = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
+    registry = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
     now = datetime.now(UTC)
-    await book.add("android", "ci", now, now + timedelta(seconds=0.3))
+    await registry.add("android", "ci", now, now + timedelta(seconds=0.3))
     leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)
     await until(lambda: got)
     assert datetime.now(UTC) >= now + timedelta(seconds=0.3)
@@ -123,13 +123,13 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
 
 async def test_reservations_survive_a_restart_and_can_be_taken_back(lab):
     now = lab.clocks.at
-    record = await lab.book.add("android", "ci", now + HOUR, now + 2 * HOUR)
-    again = lab.new_book()
+    record = await lab.registry.add("android", "ci", now + HOUR, now + 2 * HOUR)
+    again = lab.new_registry()
     assert again.all() == (record,)
     with raises_code(Code.NO_SUCH_RESERVATION):
         await again.remove("")
     await again.remove(record.id[:-1])
-    assert lab.new_book().all() == ()
+    assert lab.new_registry().all() == ()
     with raises_code(Code.NO_SUCH_RESERVATION):
         await again.remove(record.id)
     assert [event.kind for event in lab.events.since()] == ["reservation.added", "reservation.removed"]
@@ -144,9 +144,9 @@ async def test_what_is_no_reservation_is_refused(lab):
         ("android", "ci", now, now + HOUR, "x" * 201),
     ):
         with pytest.raises(UserError):
-            await lab.book.add(*arguments)
+            await lab.registry.add(*arguments)
     with raises_code(Code.BAD_SELECTOR):
-        await lab.book.add("=", "ci", now, now + HOUR)
+        await lab.registry.add("=", "ci", now, now + HOUR)
     west, east = timezone(-14 * HOUR), timezone(14 * HOUR)
     for window in (
         (now, datetime(9999, 12, 31, 23, 59, tzinfo=west)),  # the year 10000 in UTC
@@ -154,22 +154,22 @@ async def test_what_is_no_reservation_is_refused(lab):
         (now, now + timedelta(days=367)),
     ):
         with pytest.raises(UserError, match="366 days"):
-            await lab.book.add("android", "ci", *window)
-    assert lab.book.all() == ()
+            await lab.registry.add("android", "ci", *window)
+    assert lab.registry.all() == ()
 
 
 async def test_a_reservation_that_cannot_be_read_costs_no_other_and_no_start(lab, caplog):
     now = lab.clocks.at
-    kept = await lab.book.add("android", "ci", now, now + HOUR)
-    late = await lab.book.add("android", "late", now, now + HOUR)
-    odd = await lab.book.add("soc=sm8750", "odd", now, now + HOUR)
+    kept = await lab.registry.add("android", "ci", now, now + HOUR)
+    late = await lab.registry.add("android", "late", now, now + HOUR)
+    odd = await lab.registry.add("soc=sm8750", "odd", now, now + HOUR)
 
     def damage(connection):
         connection.execute(update(reservation).where(reservation.c.id == late.id).values(ends_at=literal(1e12, Double)))
         connection.execute(update(selector).where(selector.c.text == odd.selector).values(text="="))
 
     await lab.store.database.writer.write(damage)
-    assert lab.new_book().all() == (kept,)
+    assert lab.new_registry().all() == (kept,)
     findings = check(lab.store.database.engine).findings
     for record in (late, odd):
         assert f"reservation {record.id} cannot be read" in caplog.text
@@ -181,7 +181,7 @@ async def test_a_clock_that_is_set_moves_windows_and_nothing_else(lab, jump_s):
     now = lab.clocks.at
     request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=600.0)
     lease = await lab.leasing.acquire(request)
-    await lab.book.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
+    await lab.registry.add("android", "ci", now + timedelta(hours=30), now + timedelta(hours=31))
     lab.clocks.at += timedelta(seconds=jump_s)
     lab.watch.check()
     jumps = [event for event in lab.events.since() if event.kind == "clock.jumped"]

@@ -38,7 +38,7 @@ class Farm:
                 kinds=KINDS,
                 jobs=self.store.jobs,
                 events=self.events,
-                keep_log=lambda *line: self.log.append(line),
+                store_log=lambda *line: self.log.append(line),
                 leases=self.leases,
                 devices=self.devices,
             ),

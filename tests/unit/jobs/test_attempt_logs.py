@@ -40,8 +40,8 @@ def everything(logs, job="bench-1", number=2):
 
 
 def test_lines_are_read_by_position(logs):
-    logs.keep(ATTEMPT, "one\ntwo", "warning", "stdout")
-    logs.keep(ATTEMPT, "three")
+    logs.store(ATTEMPT, "one\ntwo", "warning", "stdout")
+    logs.store(ATTEMPT, "three")
     first = logs.read("bench-1", 2, limit=2)
     assert [(each.text, each.level, each.source) for each in first.lines] == [
         ("one", "warning", "stdout"), ("two", "warning", "stdout"),
@@ -57,12 +57,12 @@ def test_lines_are_read_by_position(logs):
 
 
 def test_a_restart_loses_nothing_and_half_a_line_is_skipped(logs, tmp_path):
-    logs.keep(ATTEMPT, "before")
+    logs.store(ATTEMPT, "before")
     with (tmp_path / "logs" / "bench-1" / "2.jsonl").open("ab") as file:
         file.write(b'{"at": "2026')
     again = AttemptLogs(tmp_path / "logs")
     assert texts(again.read("bench-1", 2)) == ["before"]
-    again.keep(ATTEMPT, "after")
+    again.store(ATTEMPT, "after")
     assert texts(again.read("bench-1", 2)) == ["before", "after"]
 
 
@@ -74,11 +74,11 @@ def test_a_restart_loses_nothing_and_half_a_line_is_skipped(logs, tmp_path):
 )  # fmt: skip
 def test_a_line_that_farm_did_not_write_is_left_out(logs, tmp_path, line):
     """A time that is none was an internal error in every reader of the log."""
-    logs.keep(ATTEMPT, "before")
+    logs.store(ATTEMPT, "before")
     known = {"at": "2026-08-02T12:00:00+00:00", "level": "info", "source": "farm", "text": "changed"}
     with (tmp_path / "logs" / "bench-1" / "2.jsonl").open("a") as file:
         file.write(json.dumps(known | line if line else line) + "\n")
-    logs.keep(ATTEMPT, "after")
+    logs.store(ATTEMPT, "after")
     assert texts(logs.read("bench-1", 2)) == texts(logs.read_back("bench-1", 2)) == ["before", "after"]
 
 
@@ -86,19 +86,19 @@ def test_a_full_log_says_so_once_and_farm_still_gets_a_word_in(logs, monkeypatch
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 2000)
     monkeypatch.setattr(module, "RESERVE_BYTES", 1000)
     for number in range(100):
-        logs.keep(ATTEMPT, f"line {number}", source="worker")
-    logs.keep(ATTEMPT, "it failed", "error")
+        logs.store(ATTEMPT, f"line {number}", source="worker")
+    logs.store(ATTEMPT, "it failed", "error")
     kept = texts(logs.read("bench-1", 2))
     assert kept[0] == "line 0"
     assert [text for text in kept if "the rest is not kept" in text] == [kept[-2]]
     assert kept[-1] == "it failed"
     for _ in range(100):
-        logs.keep(ATTEMPT, "farm talks on", "error")
+        logs.store(ATTEMPT, "farm talks on", "error")
     assert logs._size("bench-1", 2) <= 3200
 
 
 def test_a_long_line_is_cut(logs):
-    logs.keep(ATTEMPT, "x" * 100_000)
+    logs.store(ATTEMPT, "x" * 100_000)
     (cut,) = logs.read("bench-1", 2).lines
     assert len(cut.text) < 5000
     assert cut.text.endswith("(100000 characters)")
@@ -120,7 +120,7 @@ def test_whatever_is_said_is_read_again(tmp_path_factory, said):
 
 
 async def test_followers_are_woken(logs):
-    logs.keep(ATTEMPT, "one")
+    logs.store(ATTEMPT, "one")
     end = logs.read("bench-1", 2).next
     await logs.grown("bench-1", 2, 0)
     followers = [asyncio.create_task(logs.grown("bench-1", 2, end)) for _ in range(2)]
@@ -130,13 +130,13 @@ async def test_followers_are_woken(logs):
     logs.append("bench-1", 1, line("another attempt's"))
     await asyncio.sleep(0)
     assert not any(follower.done() for follower in followers)
-    logs.keep(ATTEMPT, "two")
+    logs.store(ATTEMPT, "two")
     await asyncio.gather(*followers)
     assert texts(logs.read("bench-1", 2, end)) == ["two"]
 
 
 def test_logs_go_with_their_jobs(logs):
-    logs.keep(ATTEMPT, "one")
+    logs.store(ATTEMPT, "one")
     logs.append("run-2", 1, line("other"))
     logs.remove(["bench-1", "never-was"])
     assert logs.read("bench-1", 2).lines == ()
@@ -154,7 +154,7 @@ def test_a_disk_that_refuses_costs_lines_not_the_attempt(logs, monkeypatch, capl
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "_write", refuse)
-    logs.keep(ATTEMPT, "one")
+    logs.store(ATTEMPT, "one")
     assert "No space left" in caplog.text
     assert logs.read("bench-1", 2).lines == ()
 
@@ -166,7 +166,7 @@ async def test_whoever_stops_following_leaves_nothing(logs):
         follower.cancel()
     await asyncio.gather(*followers[:2], return_exceptions=True)
     assert {key: len(waiters) for key, waiters in logs._waiters.items()} == {("bench-1", 2): 1}
-    logs.keep(ATTEMPT, "news")
+    logs.store(ATTEMPT, "news")
     await asyncio.wait_for(followers[2], 5)
     assert logs._waiters == {}
 
@@ -178,7 +178,7 @@ def test_a_log_that_is_removed_is_not_cut_any_more(logs, monkeypatch):
     assert "the rest is not kept" in everything(logs)[-1].text
     logs.remove(["bench-1"])
     assert everything(logs) == []
-    logs.keep(ATTEMPT, "anew", source="worker")
+    logs.store(ATTEMPT, "anew", source="worker")
     assert [each.text for each in everything(logs)] == ["anew"]
 
 
@@ -224,7 +224,7 @@ def test_lines_that_could_not_be_written_are_missed_until_the_log_says_so(logs, 
     folder = tmp_path / "logs"
     folder.rmdir()
     folder.write_text("in its place")
-    logs.keep(ATTEMPT, "gone", source="stdout")
+    logs.store(ATTEMPT, "gone", source="stdout")
     (said,) = logs.lost("bench-1", 2)
     assert (said.source, said.level) == ("farm", "warning")
     assert said.text == "output is missing here: Not a directory; its end: farm job show bench-1"
@@ -232,6 +232,6 @@ def test_lines_that_could_not_be_written_are_missed_until_the_log_says_so(logs, 
         with pytest.raises(HostError, match=r"the log of bench-1\.2 cannot be read: Not a directory"):
             read("bench-1", 2)
     folder.unlink()
-    logs.keep(ATTEMPT, "kept", source="stdout")  # the folder is made anew
+    logs.store(ATTEMPT, "kept", source="stdout")  # the folder is made anew
     assert texts(logs.read("bench-1", 2)) == [said.text, "kept"]
     assert logs.lost("bench-1", 2) == ()

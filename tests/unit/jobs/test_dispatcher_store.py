@@ -73,7 +73,7 @@ async def test_a_result_that_cannot_be_kept_fails_its_attempt_and_nothing_else(f
     assert (job.state, job.error["code"], job.error["fault"]) == (JobState.FAILED, "result_not_kept", "farm")
     assert farm.store.jobs.result(job_id) is None
     assert farm.leases.released == [running.lease.id]
-    assert not farm.dispatcher.lives(job_id)
+    assert not farm.dispatcher.is_live(job_id)
 
 
 async def test_what_a_failed_attempt_gave_cannot_be_kept_but_its_error_is(farm):
@@ -111,7 +111,7 @@ async def test_an_end_that_the_store_refuses_is_kept_as_a_failure(farm, monkeypa
     assert farm.store.jobs.result(job_id) is None
     await farm.until("job.cancelled", after)
     assert running.lease.id in farm.leases.released
-    assert not farm.dispatcher.lives(job_id)
+    assert not farm.dispatcher.is_live(job_id)
 
 
 async def test_an_end_that_can_be_kept_in_no_form_frees_the_phone_and_is_taken_up_at_the_next_start(tmp_path):
@@ -122,7 +122,7 @@ async def test_an_end_that_can_be_kept_in_no_form_frees_the_phone_and_is_taken_u
             lease = (await farm.started()).lease
             Refusing(farm.store, monkeypatch, "finish", *JobState)
             farm.executor.end(job_id, {"answer": 42})
-            await until(lambda: not farm.dispatcher.lives(job_id))
+            await until(lambda: not farm.dispatcher.is_live(job_id))
             assert farm.leases.released == [lease.id]
     async with running(path, "p1") as again:
         assert (await again.started()).job.id == job_id

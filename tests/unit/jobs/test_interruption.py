@@ -18,7 +18,7 @@ async def restarted(path, *, crash, **fields):
         await farm.stop()
         farm.store.close()
     async with running(path, "p1") as again:
-        if again.dispatcher.lives(job_id):
+        if again.dispatcher.is_live(job_id):
             await again.started()
         return again.job(job_id), again.store.jobs.attempts(job_id)
 

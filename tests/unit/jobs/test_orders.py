@@ -70,7 +70,7 @@ async def test_a_submit_whose_caller_leaves_is_known_to_the_queue_if_it_is_kept(
     with pytest.raises(asyncio.CancelledError):
         await caller
     for job in farm.store.jobs.page():
-        assert farm.dispatcher.lives(job.id)
+        assert farm.dispatcher.is_live(job.id)
         assert states(await handler(verbs.cancel)(call(job.id))) == ["cancelled"]
 
 

@@ -257,7 +257,7 @@ async def test_all_grows_with_the_phones_that_appear(tmp_path):
         assert pool.had == ("a", "b")
 
 
-async def test_others_wishes_are_told_phone_by_phone(tmp_path):
+async def test_others_requests_are_told_phone_by_phone(tmp_path):
     async with pooled(tmp_path, known("a"), known("b")) as (farm, _, pool):
         await has(pool, "a", "b")
         farm.leases.yielding.add(lease_on(pool, "b"))

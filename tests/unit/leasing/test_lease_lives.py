@@ -148,7 +148,7 @@ async def test_a_user_holds_no_more_phones_than_their_quota():
 async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
     looked_at = []
     monkeypatch.setattr(
-        reports, "shortly", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
+        reports, "obstacle_of", lambda allocator, request, now_s: looked_at.append(request) or str(len(looked_at))
     )
     lab = Lab("a")
     await lab.lease()
@@ -160,15 +160,15 @@ async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
 
 async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
     lab = Lab(policy=LeasePolicy(quota=UserConfig(priority=3), users={"ci": UserConfig(priority=7)}))
-    wishes = [
+    requests = [
         asyncio.ensure_future(lab.leasing.tvm.request("android", user, priority, Peer("127.0.0.1", 1, user)))
         for user, priority in (("bob", 99), ("ci", 99), ("bob", 2))
     ]
     await settle()
     assert [each.request.priority for each in lab.leasing.requests.waiting()] == [7, 3, 2]
     assert lab.leasing.tvm.summary().keys[0].pending == 3
-    for wish in wishes:
-        wish.cancel()
+    for request in requests:
+        request.cancel()
     await settle()
     assert lab.leasing.tvm.summary().keys == ()
 

@@ -81,7 +81,7 @@ async def test_a_waiter_cancelled_while_its_lease_is_written_leaves_the_phone_to
 
 
 @pytest.mark.parametrize("life", [Life.OFFLINE, Life.RECOVERING, Life.GONE])
-async def test_a_phone_lost_while_its_lease_is_written_leaves_the_wish_as_old_as_ever(life):
+async def test_a_phone_lost_while_its_lease_is_written_leaves_the_request_as_old_as_ever(life):
     lab = Lab("a")
     lab.keeper.gate.clear()
     lab.ask()

@@ -70,7 +70,7 @@ async def test_requests_that_nothing_keeps_from_an_idle_phone(monkeypatch: pytes
 )
 async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: str) -> None:
     lab = Lab("a", "b", policy=LeasePolicy(allocator=AllocatorPolicy(workers=0)))
-    wish = BENCH
+    request = BENCH
     match kept_by:
         case "heat":
             for name in "ab":
@@ -82,19 +82,19 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             await settle()
             lab.devices.become("b", Life.READY)
         case "worker slot":
-            wish = replace(wish, worker=True)
+            request = replace(request, worker=True)
         case "quiet hub":
             lab.devices.become("a", Life.READY, place=UsbPlace("1-1", 1, "1-1.1"))
             lab.devices.become("b", Life.READY, place=UsbPlace("1-1", 2, "1-1.2"))
             lab.ask(replace(BENCH, device="a", user="bob"))
-            wish = replace(wish, quiet_hub=True, device="b")
+            request = replace(request, quiet_hub=True, device="b")
         case _:
             device = Selector.parse("a") if "part" in kept_by else Selector()
-            wish = replace(wish, device="a")
+            request = replace(request, device="a")
             now_s = time.monotonic()
             reserved = Reservation("r", device, frozenset({"bob"}), now_s, now_s + 3600)
             lab.leasing.requests.reserve((reserved,))
-    lab.ask(wish)
+    lab.ask(request)
     await settle()
     assert lab.leasing.requests.waiting_by_key.total() == 1
     assert lab.leasing.requests.overlooked() == 0

@@ -93,7 +93,7 @@ async def test_plain_events_are_kept_soon(store, log, monkeypatch):
     running.cancel()
 
 
-class Book(ReadsHere):
+class Table(ReadsHere):
     """A store in memory that may be full."""
 
     def __init__(self):
@@ -119,38 +119,38 @@ async def test_events_wait_for_a_full_disk(monkeypatch):
     monkeypatch.setattr(event_history, "BATCH_DELAY_S", 0)
     monkeypatch.setattr(database, "RETRY_S", 0.001)
     monkeypatch.setattr(event_history, "MOST_WAITING", 3)
-    book, log = Book(), EventLog(1)
-    book.full = True
-    history = EventHistory(log, book)
+    table, log = Table(), EventLog(1)
+    table.full = True
+    history = EventHistory(log, table)
     running = asyncio.create_task(history.run())
     for name in "abcde":
         log.publish("device.ready", name)
-    await until(book.tried.is_set)
-    book.full = False
-    await until(lambda: len(book.kept) >= 3)
-    assert [event.subject for event in book.kept] == ["c", "d", "e"]
+    await until(table.tried.is_set)
+    table.full = False
+    await until(lambda: len(table.kept) >= 3)
+    assert [event.subject for event in table.kept] == ["c", "d", "e"]
     running.cancel()
 
 
 async def test_events_that_the_store_refuses_keep_no_others_back(monkeypatch):
     monkeypatch.setattr(event_history, "MOST_AT_ONCE", 1)
-    book, log = Book(), EventLog(1)
-    history = EventHistory(log, book)
+    table, log = Table(), EventLog(1)
+    history = EventHistory(log, table)
     for kind in ("good", "bad", "better"):
         log.publish(kind, "a")
     await history.close()
-    assert [event.kind for event in book.kept] == ["good", "better"]
+    assert [event.kind for event in table.kept] == ["good", "better"]
 
 
 @pytest.mark.parametrize("memory", [3, 10, 20_000])
 async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memory):
     monkeypatch.setattr(core_events, "KEPT_EVENTS", memory)
     monkeypatch.setattr(event_history, "READ_AT_ONCE", 4)
-    book = Book()
+    table = Table()
     old = EventLog(1)
-    book.kept += [old.publish("a", str(number)) for number in range(30)]
+    table.kept += [old.publish("a", str(number)) for number in range(30)]
     log = EventLog(2)
-    history = EventHistory(log, book)
+    history = EventHistory(log, table)
     seen = {"slow": [], "fast": []}
 
     async def reader(name, pace):
@@ -166,7 +166,7 @@ async def test_a_reader_of_any_pace_sees_all_once_and_in_order(monkeypatch, memo
     held = log.drafted(("d", "late", {}))
     for number in range(99):
         if number == 50:
-            book.put(held.__enter__())
+            table.put(held.__enter__())
         if number == 60:
             held.__exit__(None, None, None)
         log.publish("b", str(number))
@@ -207,7 +207,7 @@ async def test_readers_of_the_past_read_the_table_one_after_the_other(store, log
 
 async def test_a_reader_waits_for_what_is_not_told_yet():
     log = EventLog(1)
-    history = EventHistory(log, Book())
+    history = EventHistory(log, Table())
     async with aclosing(history.follow(0, subject="a")) as found, asyncio.timeout(10):
         log.publish("device.ready", "b")
         following = asyncio.create_task(anext(found))

@@ -113,7 +113,7 @@ async def test_rows_about_phones_get_their_host(where):
     await store.recoveries.add_quarantine(kept)
     await store.recoveries.set_proven("emulator-5554", "b1")
     await store.rollouts.save(rollout)
-    await store.batteries.keep("emulator-5554", BatteryDay("2026-11-20"))
+    await store.batteries.save("emulator-5554", BatteryDay("2026-11-20"))
     store.close()
     await asyncio.to_thread(make_version_9, where)
     store = await asyncio.to_thread(Store.open, where)

@@ -21,7 +21,7 @@ async def kept(store: Any, **changes: Any) -> int:
         "model": "a" * 64, "name": "net.onnx", "target": ARM, "artifact": "b" * 64,
         "records": 8, "best": {}, "user": "ann", "job": "j1",
     }  # fmt: skip
-    version: int = await store.record_sets.keep(**(fields | changes))
+    version: int = await store.record_sets.save(**(fields | changes))
     return version
 
 

@@ -83,7 +83,7 @@ async def test_hosts_may_have_phones_of_one_serial(store: Store) -> None:
         await recoveries.add_quarantine(replace(KEPT, serial=serial, reason=host))
         await recoveries.set_proven(serial, host)
         await RolloutTable(store.database, host).save(RolloutRecord("x86_64", "android", host, "", "", "", {}, {}))
-        await BatteryTable(store.database, host).keep(serial, day)
+        await BatteryTable(store.database, host).save(serial, day)
     assert (store.devices.all(), store.recoveries.quarantined(), store.rollouts.all()) == ((), (), ())
     devices, recoveries, batteries = (
         table(store.database, "h1") for table in (DeviceTable, RecoveryTable, BatteryTable)

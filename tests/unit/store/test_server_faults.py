@@ -194,7 +194,7 @@ def test_connections_of_a_daemon_are_not_counted_twice(new_database):
     run(url, "CREATE ROLE plain LOGIN", f"ALTER DATABASE {server_url(url).database} OWNER TO plain")
     store = Store.open(url.replace("farm@", "plain@"))
     with store.database.engine.connect(), store.database.engine.connect():
-        (free,) = [each for each in store.server.look() if each.check == "database connections"]
+        (free,) = [each for each in store.server.findings() if each.check == "database connections"]
         assert (free.verdict, free.detail.split()[0]) == (OK, "20")
     with psycopg.connect(url.replace("+psycopg", "")):  # another client
         until_free(store, 19)
@@ -203,7 +203,7 @@ def test_connections_of_a_daemon_are_not_counted_twice(new_database):
 
 def until_free(store, count):
     """Return when so many connections are free: a client that leaves is counted for a moment more."""
-    while not any(each.detail.startswith(f"{count} free") for each in store.server.look()):
+    while not any(each.detail.startswith(f"{count} free") for each in store.server.findings()):
         pass
 
 
@@ -219,7 +219,7 @@ def test_a_database_restored_from_a_backup_gets_a_term_above_all_seen(new_databa
     assert store.epoch == 4
     assert "its latest start is number 1, this host has seen 3; farm goes on as number 4" in caplog.text
     assert any("gone back in time" in each for each in store.server.problems())
-    assert any("gone back in time" in each.detail for each in store.server.look())
+    assert any("gone back in time" in each.detail for each in store.server.findings())
     store.close()
     store = Store.open(url, state=tmp_path)
     assert (store.epoch, store.server.problems()) == (5, [])

@@ -92,9 +92,9 @@ async def test_kills_of_one_artifact_add_up(both):
 
 
 async def test_sets_get_versions_of_their_own(both):
-    def keep(database, n):
-        return RecordSets(database).keep(
+    def save(database, n):
+        return RecordSets(database).save(
             model="m", name="net", target="llvm", artifact=str(n) * 64, records=1, best={}, user="ann", job=f"j{n}"
         )
 
-    assert await at_the_same_moment(both, keep) == [1, 2]
+    assert await at_the_same_moment(both, save) == [1, 2]

@@ -74,7 +74,7 @@ class Phones:
 
 
 class Keeper:
-    async def keep(self, **fields):
+    async def save(self, **fields):
         self.kept = fields
         return 3
 
