@@ -70,16 +70,16 @@ class _Lab:
         self.waiting: list[str] = []
         for number in range(DEVICES):
             too_warm = bool(warm) and number % warm == 0
-            self.tell(Allocator.device_changed, replace(_device(number), closed=WARM if too_warm else {}))
-        self.tell(Allocator.usage_loaded, {f"user-{number}": 1e4 * self.random.random() for number in range(USERS)})
+            self.decide(Allocator.device_changed, replace(_device(number), closed=WARM if too_warm else {}))
+        self.decide(Allocator.usage_loaded, {f"user-{number}": 1e4 * self.random.random() for number in range(USERS)})
         if reserved:
             windows = (
                 Reservation(f"{n}", Selector.parse(f"batch={n}"), frozenset({f"user-{n}"}), 1e3 + 60 * n, 1e4)
                 for n in range(20)
             )
-            self.tell(Allocator.reservations_changed, tuple(windows))
+            self.decide(Allocator.reservations_changed, tuple(windows))
         for _ in range(DEVICES + waiting if waiting else 0):
-            self.tell(Allocator.request_added, *self.lease_request())
+            self.decide(Allocator.request_added, *self.lease_request())
 
     def lease_request(self) -> tuple[str, LeaseRequest]:
         """The id of a request, and the request."""
@@ -98,7 +98,7 @@ class _Lab:
         )
         return f"r{next(self.ids)}", request
 
-    def tell(self, happened: Callable[..., object], *facts: object) -> None:
+    def decide(self, happened: Callable[..., object], *facts: object) -> None:
         happened(self.allocator, *facts, self.now_s)
 
     def timed(self, happened: Callable[..., object], *facts: object) -> float:
@@ -113,7 +113,7 @@ class _Lab:
 
         def step() -> float:
             took = self.timed(Allocator.lease_ended, self.random.choice(sorted(self.allocator.held)), "")
-            self.tell(Allocator.request_added, *self.lease_request())
+            self.decide(Allocator.request_added, *self.lease_request())
             return took
 
         return self._repeat(events, step)
@@ -124,7 +124,7 @@ class _Lab:
         def step() -> float:
             request_id, request = self.lease_request()
             took = self.timed(Allocator.request_added, request_id, request)
-            self.tell(Allocator.request_withdrawn, request_id)
+            self.decide(Allocator.request_withdrawn, request_id)
             return took
 
         return self._repeat(events, step)
@@ -135,7 +135,7 @@ class _Lab:
         def step() -> float:
             took = self.timed(Allocator.request_added, *self.lease_request())
             for device in tuple(self.allocator.held):
-                self.tell(Allocator.lease_ended, device, "")
+                self.decide(Allocator.lease_ended, device, "")
             return took
 
         return self._repeat(events, step)

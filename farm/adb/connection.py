@@ -165,7 +165,7 @@ class AdbConnection:
         await self.status(serial=serial, service=service)
 
     async def status(self, *, serial: str = "", service: str = "") -> None:
-        """Reads one OKAY or FAIL; raises what the FAIL means."""
+        """Reads one OKAY or FAIL; raises the error of a FAIL."""
         reader = StatusReader()
         while (answer := reader.next()) is None:
             reader.feed(await self._more(reader.wants, service))

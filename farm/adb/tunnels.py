@@ -223,7 +223,7 @@ class TunnelLedger:
                 await self._save({**self._entries, tunnel.place: changed})
 
     async def reconcile(self, client: AdbClient, usable: Collection[str]) -> list[PlannedStep]:
-        """Sets up what is missing and removes what was released; returns what was planned, failures as CONFLICT.
+        """Sets up missing tunnels and removes released ones; returns the planned steps, failures as CONFLICT.
 
         Call it after every change of the list of phones, one call at a time (farm.devices.tunnels).
 

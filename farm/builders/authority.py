@@ -61,7 +61,7 @@ _KEPT = TypeAdapter(Members)
 
 
 class Authority:
-    """Opens the folder; makes what is missing.
+    """Opens the folder; makes missing files.
 
     Raises:
         OSError: the folder cannot be used.

@@ -1,4 +1,4 @@
-"""The daemon's side of builders: starts `farm.builders.server`, asks it, and keeps what it says of the builders."""
+"""The daemon's side of builders: starts `farm.builders.server`, asks it, and keeps its reports of the builders."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class BuildersProcess:
         return [f"no builders: {self._problem}"] if self._problem else []
 
     def slots(self) -> Mapping[str, int]:
-        """Builders that are connected, what they build at once, and what they build now."""
+        """Counts: connected builders, candidates that they can build at once, and those that they build now."""
         ready = [row for row in self.rows if row["state"] == "ready"]
         return {
             "builders": len(ready),

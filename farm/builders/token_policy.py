@@ -19,7 +19,7 @@ _ANOTHER = "ask an operator for another: farm builder token"
 
 @dataclass(frozen=True, slots=True)
 class BuilderToken:
-    """Where to join, whom to believe there, and what to show."""
+    """The address of the farm, its certificate's hash, and the token to present."""
 
     host: str
     port: int

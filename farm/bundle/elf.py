@@ -1,4 +1,4 @@
-"""Reads what a dynamic linker would read of an ELF file: program headers, never sections or symbols.
+"""Reads a dynamic linker's parts of an ELF file: program headers, never sections or symbols.
 
 pyelftools parses; this module bounds how much it reads and turns every failure into an `ElfError`, because a file of
 unknown origin can make pyelftools raise nearly any exception (hypothesis holds this module to ElfError alone).

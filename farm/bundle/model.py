@@ -148,7 +148,7 @@ class FolderDescription:
 
 @dataclass(frozen=True, slots=True)
 class BundleFinding:
-    """One thing wrong or worth knowing: a sentence and what to do."""
+    """One defect or remark: a sentence and a hint."""
 
     refused: bool  # the bundle cannot work; False: it works, but not for everything or not on every phone
     file: str

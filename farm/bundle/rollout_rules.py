@@ -119,7 +119,7 @@ def named(
 
 
 def added(rollout: Rollout, bundle: str) -> Rollout:
-    """An operator added the bundle, perhaps once more: what is known against it is forgotten."""
+    """An operator added the bundle, perhaps once more: its earlier failures are forgotten."""
     again = replace(rollout, wanted="") if rollout.wanted == bundle else rollout
     return replace(again, refused=_without(rollout.refused, bundle), trials=_trials_but(rollout, bundle))
 

@@ -34,7 +34,7 @@ def host_errors(doing: str, place: Path) -> Iterator[None]:
 
 
 def copy_hashed(source: Path, target: Path, mode: int) -> tuple[str, int]:
-    """Copy a file to disk for good; returns the SHA-256 and size of what was really copied."""
+    """Copy a file to disk for good; returns the SHA-256 and size of the copy."""
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as reader, target.open("xb") as writer:
         while chunk := reader.read(COPY_CHUNK_BYTES):
@@ -83,7 +83,7 @@ class Staging:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
-        """Remove what is left of it."""
+        """Remove its remaining files."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 

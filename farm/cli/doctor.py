@@ -236,7 +236,7 @@ def bundles(config: FarmConfig) -> Iterator[Diagnosis]:
 
 
 def judge_bundles(names: Iterable[str], damages: Sequence[str]) -> Diagnosis:
-    """Names of bundles, and what is wrong with any."""
+    """Names of bundles, and their defects."""
     if damages:
         return Diagnosis("bundles", FAIL, "; ".join(damages), "add it again: farm bundle add FOLDER")
     listed = sorted(filter(None, names))

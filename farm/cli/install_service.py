@@ -233,7 +233,7 @@ def _not_done(prefix: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class FileStep:
-    """One file and what is done about it: one that people edit is kept."""
+    """One file and the action on it: one that people edit is kept."""
 
     doing: Literal["write", "replace", "unchanged", "keep", "remove"]
     path: str

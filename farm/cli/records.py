@@ -183,7 +183,7 @@ def remove(
 
 
 def opened(which: str) -> tuple[dict[str, Any], RecordReading]:
-    """A set by number, name or path: what the farm knows of it (nothing of a file), and its records.
+    """A set by number, name or path: the farm's facts about it (none about a file), and its records.
 
     Damaged lines are reported on stderr.
 

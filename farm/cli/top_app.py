@@ -72,7 +72,7 @@ class TopApp(App[None]):
         wanted: str = "",
         connected: Callable[[], ControlClient] = connect,
     ) -> None:
-        """`connected` gives a client for what is asked about one phone or job."""
+        """`connected` gives a client for questions about one phone or job."""
         super().__init__()
         self._poller = poller
         self._by = by

@@ -296,7 +296,7 @@ def phone_lines(phones: Sequence[PhoneRow], view: TopView, room: int) -> list[Te
 
 
 def heading(farm: Snapshot, view: TopView) -> list[Text]:
-    """Version, tracker, phones by state, the time, and what is wrong."""
+    """Version, tracker, phones by state, the time, and problems."""
     first = Text.assemble((f"farm {farm.version}", "bold"), f"  tracker {farm.tracker}  ")
     number = len(farm.phones)
     phones = Text(f"{number} {'phone' if number == 1 else 'phones'}{': ' if number else ''}")

@@ -225,7 +225,7 @@ class WaitLimit:
             self._timer.join(END_LIMIT_S)  # it may be cancelling jobs, over this thread's connection
 
     def check(self, jobs: int) -> None:
-        """Report what was cancelled of so many jobs.
+        """Report how many of so many jobs were cancelled.
 
         Raises:
             NoPhoneError: all of them.

@@ -443,7 +443,7 @@ class AsyncClient:
                     yield each
 
     async def status(self) -> FarmStatus:
-        """Phones, keys, and what is wrong with the host."""
+        """Phones, keys, and problems of the host."""
         return status_from(await self.connection.call("status"))
 
     async def devices(self) -> tuple[DeviceInfo, ...]:

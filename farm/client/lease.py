@@ -1,4 +1,4 @@
-"""A phone in a script's hands: what it needs to know, for as long as a `with` block lasts."""
+"""A phone leased by a script: its addresses and keys, for as long as a `with` block lasts."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class Outcome:
         return str(self.result.get(self.file_field) or "")
 
     def with_file(self, _data: bytes) -> Self:
-        """With what is in that artifact."""
+        """With the content of that artifact."""
         return self
 
     def brief(self) -> str:

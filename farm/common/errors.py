@@ -217,7 +217,7 @@ class ModelError(UserError):
 
 
 class PhoneError(FarmError):
-    """A phone did not do what it should."""
+    """A phone failed."""
 
     fault = Fault.PHONE
     code = "phone"

@@ -1,4 +1,4 @@
-"""People and processes at the other end of a socket, as the kernel knows them, and what a user is called."""
+"""People and processes at the other end of a socket, as the kernel knows them, and users' names."""
 
 from __future__ import annotations
 

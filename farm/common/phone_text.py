@@ -36,7 +36,7 @@ SECTION = "==farm:"  # starts a line that nothing a phone prints about itself st
 
 
 def split_sections(output: bytes, *, last: str = "") -> dict[str, str]:
-    """Split what a command printed at its section lines.
+    """Split a command's output at its section lines.
 
     Args:
         output: standard output, as raw as the phone sent it.

@@ -1,4 +1,4 @@
-"""From a model file or a package to a library, the inputs to run it on, and what its outputs should be.
+"""From a model file or a package to a library, its inputs and its expected outputs.
 
 `build` does that; `make_package` puts all of it into one file.
 """
@@ -133,7 +133,7 @@ class Build:
 def build(
     data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None] = lambda _: None
 ) -> Build:
-    """Compile a model file, or unpack a package, and find what its outputs should be.
+    """Compile a model file, or unpack a package, and find its expected outputs.
 
     Args:
         data: what the file holds.
@@ -218,7 +218,7 @@ SMALL_BYTES = 64 << 20  # a model file up to this size goes into its package una
 def make_package(
     model: ImportedModel, recipe: Recipe, cache: Path, *, target_name: str = "", source: bytes | None = None
 ) -> bytes:
-    """Compile a model and pack it with what its outputs are for the farm's seeded inputs, and with its records.
+    """Compile a model and pack it with its outputs for the farm's seeded inputs, and with its records.
 
     `source` is the model file, to go into the package too: only then can a package be judged on other inputs.
 

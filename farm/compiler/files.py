@@ -23,7 +23,7 @@ UNUSED_S = 7 * 24 * 3600.0  # an entry that was not used for a week is deleted
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of what a lock file stands for."""
+    """Hold a lock file against other processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # freed by the kernel however this process ends
         yield

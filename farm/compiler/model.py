@@ -135,7 +135,7 @@ _IS_SCRIPT = re.compile(rb"^\s*@(I\.ir_module|R\.function)", re.MULTILINE)
 
 
 def check_format(data: bytes, name: str) -> None:
-    """Refuse what is no model of any format; a model that is damaged inside may pass.
+    """Refuse files of no model format; a model that is damaged inside may pass.
 
     Raises:
         ModelError: it is none.

@@ -124,7 +124,7 @@ class Package:
         return WORKLOADS in self.members
 
     def expected(self) -> tuple[dict[str, Array], Reference]:
-        """Inputs of the package's own, by name, and what the outputs should be for them.
+        """Inputs of the package's own, by name, and their expected outputs.
 
         Raises:
             UserError: they are damaged.

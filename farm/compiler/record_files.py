@@ -58,7 +58,7 @@ def read_records(source: Path | bytes, name: str = "") -> RecordReading:
 
 
 def write_records(found: RecordSet, target: Path) -> None:
-    """Write a set as a .tar when `target` ends in .tar, else as a folder; what is there is replaced.
+    """Write a set as a .tar when `target` ends in .tar, else as a folder; an existing one is replaced.
 
     Raises:
         UserError: it cannot be written.

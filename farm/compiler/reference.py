@@ -38,7 +38,7 @@ ATOL = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far outputs are from what they should be; `excess` above 1 is too far."""
+    """How far outputs are from the expected ones; `excess` above 1 is too far."""
 
     ok: bool
     max_abs_error: float
@@ -155,7 +155,7 @@ def judge(got: Sequence[Array], reference: Reference, names: Sequence[str], prec
 
 
 def flatten(outputs: Any) -> list[Array]:
-    """The arrays in what a Relax VM returns: a tensor, or nested tuples of them."""
+    """The arrays in a Relax VM's result: a tensor, or nested tuples of them."""
     return [outputs.numpy()] if hasattr(outputs, "numpy") else [a for part in outputs for a in flatten(part)]
 
 

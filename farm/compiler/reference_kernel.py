@@ -46,7 +46,7 @@ class ReferenceKernel:
 
 
 def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
-    """The kernel for what a target's code runs on, from `cache` or compiled now (0.1 s, once).
+    """The kernel for a target's processor, from `cache` or compiled now (0.1 s, once).
 
     Raises:
         TargetError: no such phone exists.

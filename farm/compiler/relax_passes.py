@@ -47,7 +47,7 @@ def fold_batch_norm(module: IRModule) -> IRModule:
 @mutator
 class _Folder(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
     def enter(self, function: Any) -> None:
-        """Learn what is bound to which variable and how often each is used: only within `function`."""
+        """Learn each variable's value and number of uses: only within `function`."""
         self.values: dict[Any, Any] = dict(relax.analysis.get_var2val(function).items())
         self.uses: Counter[Any] = Counter()
         for value in (*self.values.values(), function.body.body):

@@ -172,7 +172,7 @@ def _is_arithmetic(text: str) -> bool:
 
 
 def _refused(name: str, node: ast.AST | None, why: str, hint: str = "") -> ModelError:
-    """The error that says what is no TVMScript, and in which line."""
+    """The error for text that is no TVMScript, with its line."""
     line = getattr(node, "lineno", None)
     where = f", line {line}" if line else ""
     return ModelError(f"{name}{where}: {why}", hint=hint or "only TVMScript is read; other Python is not run")

@@ -60,7 +60,7 @@ def parse_dtypes(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuse what is no type of a tensor.
+    """Refuse unknown types of tensors.
 
     Raises:
         UserError: there is no such type.

@@ -60,7 +60,7 @@ class ConfigError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ExternalConfig:
-    """Servers that register themselves with the tracker: who may, from where."""
+    """Servers that register themselves with the tracker: the permitted users and addresses."""
 
     allow: tuple[str, ...] = ("127.0.0.0/8", "::1/128")  # CIDRs
     custom_addresses: tuple[str, ...] = ()  # CIDRs or names they may announce in place of their own (--custom-addr)

@@ -63,7 +63,7 @@ def _of_this_host(service: Path = Path("/run/farm")) -> Path:
 
 
 def find(daemon: str = "", key: Path | str = "", environ: Mapping[str, str] = os.environ) -> Where:
-    """The daemon that is meant: what is given, then the environment, then the client's file, then this host's own.
+    """The daemon's address: the given one, then the environment, then the client's file, then this host's own.
 
     Args:
         daemon: a path with a `/`, or `tcp://HOST[:PORT]`; empty: `$FARM_DAEMON`, `$FARM_SOCKET`, the client's file.

@@ -1,4 +1,4 @@
-"""Artifacts: models, inputs and libraries in a folder, named by what is in them.
+"""Artifacts: models, inputs and libraries in a folder, named by their hash.
 
 Uploads come in chunks, in order, and can be taken up again after a break: `put` says how many bytes are there. A file
 gets its final name only when its hash is right, so a reader never sees half of one. No file is ever in memory whole.
@@ -119,7 +119,7 @@ class ArtifactFolder:
         return self._rules
 
     def allow(self, rules: ArtifactRules) -> None:
-        """How much may lie there from now on; what is too much goes when it is next tidied."""
+        """The size limit from now on; the excess goes when the folder is next tidied."""
         self._rules = rules
 
     def path(self, sha256: str) -> Path:

@@ -140,7 +140,7 @@ def subject_of(*fields: Mapping[str, Any]) -> str:
 
 
 def with_order(subject: str, fields: Mapping[str, Any]) -> str:
-    """A subject with what the request orders: `host on=false`, `ann role=operator web=true`."""
+    """A subject with the request's order: `host on=false`, `ann role=operator web=true`."""
     spec = fields.get("spec")
     named = {"kind": spec.get("kind")} | dict(fields) if isinstance(spec, Mapping) else fields
     order = [f"{name}={value}".lower() for name, value in named.items() if isinstance(value, bool)]

@@ -107,7 +107,7 @@ class Caller:
     peer: LocalPeer | KeyPeer | None = None
 
     def may_act_for(self, owner: str) -> bool:
-        """Whether it may cancel, hold or resume a job of `owner`, and read what the phone reported of it."""
+        """Whether it may cancel, hold or resume a job of `owner`, and read the phone's output of it."""
         return self.role >= Role.OPERATOR or (self.role >= Role.USER and self.user == owner)
 
 

@@ -217,7 +217,7 @@ class ControlClient:
         return dict(self._ask(kind, fields, frames, on_progress).fields)
 
     def stream(self, kind: str, limit_s: float = math.inf, /, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Ask, and yield what comes ahead of the answer, then the answer itself.
+        """Ask, and yield the items that precede the answer, then the answer itself.
 
         Raises:
             TimeoutError: the answer is not there after `limit_s`, although the daemon lives.

@@ -83,7 +83,7 @@ class Call:
 
 
 class Router:
-    """Receives requests, runs `answer` for each in a task of its own, sends what it returns or raises."""
+    """Receives requests, runs `answer` for each in a task of its own, sends its answer or its error."""
 
     def __init__(
         self,

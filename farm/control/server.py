@@ -187,7 +187,7 @@ class ControlServer:
         return work.result()
 
     async def serve(self, call: Call, caller: Caller) -> Answer:
-        """Check the role, have the verb answered, and write down what it changed.
+        """Check the role, have the verb answered, and write down its changes.
 
         Raises:
             UserError: there is no such verb.

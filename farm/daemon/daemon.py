@@ -148,7 +148,7 @@ class Daemon:
 
 
 async def _end(parts: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel running parts and wait for their end; what they raise is looked at later."""
+    """Cancel running parts and wait for their end; their errors are handled later."""
     for part in parts:
         part.cancel()
     await asyncio.gather(*parts, return_exceptions=True)

@@ -136,7 +136,7 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
 
 
 def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
-    """Verbs of jobs and leases, and of what they left: measurements, records, poison."""
+    """Verbs of jobs, leases and their products: measurements, records, poison."""
     scheduling, persistence = parts.scheduling, parts.persistence
     store, events, leasing = persistence.store, persistence.events, scheduling.leasing
 

@@ -35,7 +35,7 @@ class ReloadPlan:
 
 
 def plan(running: FarmConfig, loaded: FarmConfig) -> ReloadPlan:
-    """Compare what holds now with what the file says."""
+    """Compare the configuration in force with the file."""
     new = effective(running, loaded)
     return ReloadPlan(new, tuple(changes(running, new)), tuple(changes(new, loaded)))
 
@@ -109,13 +109,13 @@ class Reloader(VerbGroup):
         self._signalled: set[asyncio.Task[None]] = set()
 
     def signalled(self) -> None:
-        """SIGHUP came: do it in the background; what is wrong is an event and a line in the log."""
+        """SIGHUP came: reload in the background; an error becomes an event and a line in the log."""
         task = asyncio.create_task(self._by_signal(), name="reload")
         self._signalled.add(task)
         task.add_done_callback(self._signalled.discard)
 
     async def reload(self, who: str) -> ReloadPlan:
-        """Read everything again, put in force what can be, say what waits for a restart.
+        """Read everything again, apply the changes that can be, name those that need a restart.
 
         Args:
             who: the user, for the event.

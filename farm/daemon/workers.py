@@ -39,7 +39,7 @@ class Workers:
         return [*self.supervisor.problems(), *(self.builders.problems() if self.builders else ())]
 
     def builder_slots(self) -> Mapping[str, int]:
-        """Builders that are ready, what they build at once, and what they build now."""
+        """Counts: ready builders, candidates that they can build at once, and those that they build now."""
         return self.builders.slots() if self.builders else {"builders": 0, "slots": 0, "building": 0}
 
     def use(self, config: FarmConfig) -> None:

@@ -102,7 +102,7 @@ class BatteryController:
         self._config, self._health, self._every_s = config, health, every_s
 
     def findings(self, agent: Agent, now: Health) -> Iterable[Finding]:
-        """Take one more probe of a phone; what its days tell."""
+        """Count one more probe of a phone; returns the battery's findings."""
         known = self._devices.setdefault(agent, _BatteryState())
         self._note(known, now.battery)
         return battery_findings(now.battery, known.days, self._health.worn_percent, self._health.worn_cycles)

@@ -262,7 +262,7 @@ def check_store(problem: str) -> None:
 
 
 def check_quota(quota: UserConfig, user: str, priority: int, has: int, adds: int) -> None:
-    """Refuse what goes beyond a user's limits.
+    """Refuse jobs beyond a user's limits.
 
     Raises:
         NotAllowedError: the priority is too high.

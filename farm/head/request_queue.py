@@ -298,7 +298,7 @@ class RequestQueue:
         return why(self.allocator, {each: self.waiting_request(each) for each in request_ids}, self._clock())
 
     def decide(self, happened: Callable[[*Facts, float], tuple[Grant, ...]], *facts: *Facts) -> None:
-        """Let the allocator decide by one of its methods, and begin to write what it grants."""
+        """Let the allocator decide by one of its methods, and begin to write its grants."""
         begun_s = time.perf_counter()
         grants = happened(*facts, self._clock())
         self.decisions.observe(time.perf_counter() - begun_s)

@@ -46,7 +46,7 @@ class SessionOffer:
 
 
 class AttemptHost(Protocol):
-    """The daemon's side of an attempt: what its worker may ask for."""
+    """The daemon's side of an attempt: it answers the worker's requests."""
 
     async def open_session(self, lease: str) -> SessionOffer:
         """A way to the phone of one of the attempt's leases; "": the only one."""

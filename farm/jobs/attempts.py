@@ -43,7 +43,7 @@ class Attempts(AttemptRunner):
         contexts: AttemptContextFactory,
         clock: Callable[[], ClockReading] = lambda: ClockReading(time.monotonic(), datetime.now(UTC)),
     ) -> None:
-        """`executors`: by kind of job. `contexts`: makes what they are given."""
+        """`executors`: by kind of job. `contexts`: makes their contexts."""
         self._store = store
         self._events = events
         self._leases = leases

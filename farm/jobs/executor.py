@@ -17,7 +17,7 @@ from farm.model.specs import JobSpec
 
 
 class FailedWithResultError(UserError):
-    """The work was done to its end and failed; what it gave is kept as the job's result."""
+    """The work was done to its end and failed; its output is stored as the job's result."""
 
     code = "failed"
     exit_code = 1

@@ -35,7 +35,7 @@ class PoisonLedger:
     async def report(
         self, artifact: str, device: str, what: str, kills: int, *, user: str, job: str, seen: bool
     ) -> None:
-        """An artifact has killed what ran it, so many times.
+        """An artifact has killed its process so many times.
 
         `seen`: by a worker of the farm. Else it is the user's word, which decides for that user only.
 

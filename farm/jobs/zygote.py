@@ -170,7 +170,7 @@ class Zygote:
                 self._send(Kill(attempt, signum))
 
     def forget(self, attempt: str) -> None:
-        """Drop what is known of an ended attempt."""
+        """Drop the data of an ended attempt."""
         self._exits.pop(attempt, None)
 
     async def stop(self) -> None:

@@ -355,7 +355,7 @@ class DeviceQuiescer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorParts:
-    """Parts of the daemon; each executor takes what it needs."""
+    """Parts of the daemon; each executor takes some of them."""
 
     work: PhoneWork  # runs workers on leased phones
     leasing: Leasing

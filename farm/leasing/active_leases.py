@@ -39,7 +39,7 @@ class ActiveLeases:
         wall: Callable[[], datetime],
         report: Callable[[HostMessage], None],
     ) -> None:
-        """Start empty; `report` sends the head what it must know."""
+        """Start empty; `report` sends messages to the head."""
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events

@@ -1,4 +1,4 @@
-"""Leases: takes what the head grants, and guards the way to every phone.
+"""Leases: receives the head's grants, and guards the way to every phone.
 
 One object serves jobs (`ask`, `withdraw`, ...) and the TVM server (`tvm`, `acquire`). Everything runs on one
 event loop. How a request becomes a lease is in `request_queue`, what ends a lease in `active_leases`.

@@ -62,7 +62,7 @@ class Conditions:
         return (self.before, *self.during, self.after)
 
     def unknown(self) -> tuple[str, ...]:
-        """Names of what was not known at any moment."""
+        """Names of conditions that were unknown at all moments."""
         names = (each.name for each in fields(PhoneCondition))
         return tuple(name for name in names if all(getattr(moment, name) is None for moment in self.moments))
 

@@ -34,7 +34,7 @@ LISTED = [column for column in record_set.c if column is not record_set.c.best] 
 
 @dataclass(frozen=True, slots=True)
 class PoisonRecord:
-    """An artifact whose runs of one user killed what ran them; all but the counts is of the latest time."""
+    """An artifact whose runs of one user killed their processes; all but the counts is of the latest time."""
 
     artifact: str  # SHA-256 of the library
     user: str

@@ -77,7 +77,7 @@ class Database:
         self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
 
     def close(self) -> None:
-        """Finish what is queued; no reads follow."""
+        """Finish queued writes; no reads follow."""
         if self._readers is not None:
             self._readers.shutdown(wait=False, cancel_futures=True)
         self.writer.close()
@@ -402,7 +402,7 @@ class BackgroundWrites:
         self.add(subject, write)
 
     async def close(self) -> None:
-        """Wait until everything is written, FLUSH_LIMIT_S at most; what is left is given up."""
+        """Wait until everything is written, FLUSH_LIMIT_S at most; the rest is given up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_LIMIT_S):
                 while self._tasks:  # a write's end may add another

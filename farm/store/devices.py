@@ -118,7 +118,7 @@ class DeviceTable(HostTable):
         await self._database.put(device, self._values(record))
 
     async def replace(self, serials: Collection[str], records: Sequence[DeviceRecord]) -> None:
-        """Remove what is stored of these serials and store these phones, all or none: they may exchange their names.
+        """Remove the records of these serials and store these phones, all or none: they may exchange their names.
 
         Raises:
             FarmError: another phone has one of the names.

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class EventFollower:
-    """Reads what is new in the table, and shows it in `log`. Used from the event loop's thread."""
+    """Reads new events from the table, and shows it in `log`. Used from the event loop's thread."""
 
     def __init__(self, own: EventLog, table: EventTable) -> None:
         """Begin after the events that are in the table and final. Blocking.

@@ -252,7 +252,7 @@ class JobTable(TableAccess):
         await self._database.execute(change)
 
     async def save_facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
-        """Store what a restarted daemon needs to adopt the attempt; False: it does not run under that fence."""
+        """Store the data with which a restarted daemon adopts the attempt; False: it does not run under that fence."""
         return await self._database.change(_running(attempt_id, fence).values(facts=facts))
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:

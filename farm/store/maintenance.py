@@ -168,7 +168,7 @@ def back_up(where: Path | str, to: Path | None) -> Path:
 def prune_database(
     where: Path | str, *, keep_days: float, max_mb: float, dry_run: bool, remove_logs: Callable[[Sequence[str]], None]
 ) -> Pruned:
-    """Remove what is older than the configuration keeps."""
+    """Remove rows that are older than the configuration keeps."""
     if isinstance(where, Path):
         there(where)
     store = Store.open(where)

@@ -392,7 +392,7 @@ def open_server(url: str, state: Path | None = None) -> OpenDatabase:
 
 
 def check_server(connection: Connection, name: str) -> None:
-    """Look at the server, and log what is doubtful.
+    """Look at the server, and log problems.
 
     Raises:
         HostError: farm cannot use it.

@@ -114,7 +114,7 @@ class Retention:
             return Pruned(jobs, count(lease.c.ended_at < ended), count(event.c.at < ended))
 
     async def prune(self, keep_days: float | None = None) -> Pruned:
-        """Remove what is too old, then the oldest until the size is right, and give the space back.
+        """Remove rows that are too old, then the oldest until the size is right, and give the space back.
 
         Raises:
             StoreWriteError: the database cannot be written now; what was removed so far stays removed.

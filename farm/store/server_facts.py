@@ -95,7 +95,7 @@ class ServerWatch:
         return self._problems
 
     async def run(self) -> None:
-        """Look until cancelled; the log gets what is new."""
+        """Look until cancelled; new problems are logged."""
         while True:
             found = problems_in(await self._database.in_thread(self.findings))
             for new in [each for each in found if each not in self._problems]:

@@ -72,7 +72,7 @@ class Store:
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)
 
     def close(self) -> None:
-        """Finish what is queued and close the database."""
+        """Finish queued writes and close the database."""
         self.database.close()
         self._close()
 

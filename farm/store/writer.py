@@ -193,7 +193,7 @@ class Writer:
                 callback(True)
 
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish queued writes and end the thread."""
         self._work.put(None)
         self._thread.join()
         self._engine.dispose()
@@ -403,7 +403,7 @@ def _not_written(evidence: str) -> StoreWriteError:
 
 
 def write_ahead_log(file: Path) -> Path:
-    """Where SQLite keeps what is not in the database's file yet."""
+    """SQLite's file of changes that are not in the database's file yet."""
     return file.with_name(f"{file.name}-wal")
 
 

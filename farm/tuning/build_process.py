@@ -123,7 +123,7 @@ class LocalBuilds:
             return self.over
 
     def close(self) -> None:
-        """End the server; what is not built fails."""
+        """End the server; unbuilt candidates fail."""
         with self._lock:
             self.over = self.over or BuildError("the run was closed")
             with contextlib.suppress(OSError):

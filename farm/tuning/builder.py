@@ -94,7 +94,7 @@ class FarmBuilder(_Base):  # type: ignore[misc]
         return dict(self._build.counts)
 
     def close(self) -> None:
-        """End the server and what it builds. May be called twice."""
+        """End the server and its builds. May be called twice."""
         self._build.close()
 
 
@@ -149,7 +149,7 @@ class BuildOwner:
         return self._order(given).built
 
     def close(self) -> None:
-        """End the server; what is not built fails."""
+        """End the server; unbuilt candidates fail."""
         if self._remote is not None:
             self._remote.close()
         self._local.close()
@@ -289,7 +289,7 @@ def _has_bytes(path: Path) -> bool:
 
 
 def _drop_left(building: Path) -> None:
-    """Delete what killed owners left."""
+    """Delete the files of killed owners."""
     for path in building.iterdir():
         if not Path("/proc", path.name.partition("-")[0]).exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -79,7 +79,7 @@ class PhoneSource(Protocol):
         ...
 
     def abort_session(self, lease: str, reason: str) -> None:
-        """Cut the session and kill what it left on the phone, which comes back under its lease when it is ready."""
+        """Cut the session and kill its processes on the phone, which comes back under its lease when it is ready."""
         ...
 
     def give_back(self, lease: str) -> None:

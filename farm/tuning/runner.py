@@ -162,14 +162,14 @@ class CandidateQueue:
             return self._changed.wait_for(lambda: slot.seen or self.closed, limit_s) and slot.seen
 
     def release(self, slot: MeasurementSlot) -> None:
-        """A phone's thread has ended; what it still had is queued again."""
+        """A phone's thread has ended; its unfinished candidates are queued again."""
         with self._changed:
             work, slot.work = slot.work, None
         if work is not None:
             self._requeue([work])
 
     def close(self) -> None:
-        """Answer what is left; phones take nothing more."""
+        """Answer the remaining candidates; phones take no more."""
         with self._changed:
             self.closed = True
             left, self._ready = list(self._ready), deque()
@@ -328,7 +328,7 @@ class PoolRunner(_Base):  # type: ignore[misc]  # derived_object's own classes a
         self._pool.promises[path] = built
 
     def close(self) -> None:
-        """End all sessions; what has no answer gets one. May be called twice."""
+        """End all sessions; open candidates get an answer. May be called twice."""
         self._pool.close()
 
 

@@ -209,7 +209,7 @@ class Search:
             answer.add_done_callback(partial(self._write, task.tunable, each))
 
     def _collect(self) -> None:
-        """Keep what was measured since; learn from the rounds that are complete."""
+        """Store new measurements; learn from the rounds that are complete."""
         for each in self._rounds:
             for candidate in each.candidates:
                 if candidate.result is None and candidate.written is not None:

@@ -170,7 +170,7 @@ class LocalTvmServer(TvmServer):
         log.info("TVM clients are served on %s port %d", self._address, self.port)
 
     async def stop(self) -> None:
-        """Stop listening, withdraw what waits and cut every session."""
+        """Stop listening, withdraw waiting requests and cut every session."""
         if self.listener is not None:
             self.listener.stop()
         await self.tracker.close()

@@ -139,7 +139,7 @@ def _fact(name: str, value: str | float) -> str:
 
 
 def why(row: Mapping[str, Any]) -> str:
-    """Why it waits, what it does, or how it failed: one line."""
+    """The reason of its wait, its step, or its failure: one line."""
     if row["state"] == "running":
         return str((row["progress"] or {}).get("step", ""))
     return str(row["waits"] or (row["error"] or {}).get("message") or "")

@@ -143,7 +143,7 @@ async def file(request: Request, job: str, name: str) -> Response:
 
 @router.post("/jobs/{job}/again")
 async def again(request: Request, job: str) -> Response:
-    """Submit what the job asked for once more; of an array, this one job."""
+    """Submit the job's spec once more; of an array, this one job."""
     shown = await ask(request, "job.show", job=job)
     one = {"devices": 1} if shown["job"]["array"] else {}
     answer = await ask(request, "job.submit", spec={**shown["spec"], "hold": False, "after": [], **one})

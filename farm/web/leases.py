@@ -1,4 +1,4 @@
-"""Leases and the queue: holders of phones with their times, and what waits for a phone, why and for how long."""
+"""Leases and the queue: holders of phones with their times, and waiting requests, with reason and time."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def queue(request: Request, page: int = 1) -> Response:
 
 @router.get("/queue/why/{job}")
 async def why(request: Request, job: str) -> Response:
-    """Why one job waits: each phone and what is against it."""
+    """Why one job waits: each phone with its obstacle."""
     explained = await ask(request, "explain", what="job", name=job)
     return render(request, "queue_why.html", lines=reasons(explained))
 

@@ -108,7 +108,7 @@ class VerbApi(Protocol):
         """Call a verb as through the control channel."""
 
     async def audit(self, caller: Caller, kind: str, about: str, outcome: str) -> None:
-        """Write down what was done without a verb."""
+        """Write down an action that had no verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def caller_of(request: Request) -> Caller:
 
 
 async def identify(request: Request) -> None:
-    """Find out who asks, once for each request.
+    """Find the request's user, once for each request.
 
     Raises:
         HostError: the database cannot be read; the caller stays a viewer without a name.

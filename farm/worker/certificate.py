@@ -29,7 +29,7 @@ class MeasuringRun:
 def measured(
     tries: Sequence[MeasuringRun], reported: MeasuringRun, kernel: str, nominals: Mapping[str, float], raw: str
 ) -> dict[str, Any]:
-    """The fields of a result that say what was measured.
+    """The fields of a result that describe the measurement.
 
     Args:
         tries: all, in order.

@@ -102,11 +102,11 @@ class DaemonChannel:
         self.call("pool.give_back", lease=lease)
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
-        """Those of these libraries (SHA-256) that must not be run: they killed what ran them, twice."""
+        """Those of these libraries (SHA-256) that must not be run: they killed their process twice."""
         return frozenset(self.call("poison.look", artifacts=list(artifacts))["poisoned"])
 
     def report_poison(self, artifact: str, device: str, what: str) -> None:
-        """A library killed what ran it on `device` twice, the second time alone; `what` happened, one line."""
+        """A library killed its process on `device` twice, the second time alone; `what` happened, one line."""
         self.call("poison.report", artifact=artifact, device=device, what=what[:MAX_TEXT_CHARS], kills=2)
 
     def suspect(self, artifact: str, what: str) -> bool:

@@ -140,7 +140,7 @@ def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path
 
 
 def run_golden(session: Any, golden_dir: Path, device_kind: str = KIND_CPU) -> CheckResult:
-    """Run a bundle's golden kernels over an open `tvm.rpc` session and compare what comes back.
+    """Run a bundle's golden kernels over an open `tvm.rpc` session and compare the outputs.
 
     What TVM raises (a dead session, no OpenCL on the phone) passes through: it says something else than wrong numbers.
 
@@ -198,7 +198,7 @@ def _stored(golden_dir: Path, kind: str) -> tuple[dict[str, Any], dict[str, npt.
 
 
 def _where(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str:
-    """The worst number of an output, as evidence: where it is, what it should be and what it is."""
+    """The worst number of an output, as evidence: its place, expected and actual value."""
     import numpy as np
 
     difference = np.abs(actual.astype("float64") - expected.astype("float64"))

@@ -164,7 +164,7 @@ WORK = {
 
 
 def main(request: Path, reply: Path) -> None:
-    """Do what the request says; the reply is its result or its error."""
+    """Perform the request; the reply is its result or its error."""
     asked = json.loads(request.read_text())
     try:
         answer: dict[str, Any] = {"result": WORK[asked["do"]](asked)}

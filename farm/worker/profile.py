@@ -100,7 +100,7 @@ def profile(built: Build, data: bytes, session: PhoneSession, model_s: float) ->
 
 
 def shaped(timed: Sequence[Timed], model_s: float, notes: Sequence[str]) -> dict[str, Any]:
-    """Times as JSON, the largest first, with what they add up to."""
+    """Times as JSON, the largest first, with their sum."""
     total_s = sum(seconds * operator.calls for operator, seconds in timed)
     rows = [
         {

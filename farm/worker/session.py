@@ -147,7 +147,7 @@ class FirstRun:
 def prepare(
     task: ModelTask[Any], daemon: DaemonChannel, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
 ) -> Build:
-    """Everything that needs no phone: a library for it, inputs, and what its outputs should be; or all from the cache.
+    """Everything that needs no phone: a library for it, inputs, and expected outputs; or all from the cache.
 
     Args:
         task: which model, and how.

@@ -60,9 +60,9 @@ class Lab:
         self.slots: list[Ask] = []
         self._yields, self._slots = Asks(), Asks()
         for each in phones:
-            self.tell(Allocator.device_changed, phone(each) if isinstance(each, str) else each)
+            self.decide(Allocator.device_changed, phone(each) if isinstance(each, str) else each)
 
-    def tell(self, happened: Callable[..., tuple[Grant, ...]], *facts: Any) -> list[Grant]:
+    def decide(self, happened: Callable[..., tuple[Grant, ...]], *facts: Any) -> list[Grant]:
         """Call a method of `Allocator` now; returns what was granted."""
         granted = list(happened(self.allocator, *facts, self.now_s))
         self.yields += self._yields.news(self.allocator.held)
@@ -70,19 +70,19 @@ class Lab:
         self.grants += granted
         return granted
 
-    def tell_each(self, *calls: Call) -> list[Grant]:
+    def decide_each(self, *calls: Call) -> list[Grant]:
         """The same with several, one after the other."""
-        return [grant for happened, *facts in calls for grant in self.tell(happened, *facts)]
+        return [grant for happened, *facts in calls for grant in self.decide(happened, *facts)]
 
     def want(self, request_id: str, *args: Any, **more: Any) -> str:
         """A request comes; the device it got at once, or ""."""
-        grants = self.tell(Allocator.request_added, request_id, lease_request(*args, **more))
+        grants = self.decide(Allocator.request_added, request_id, lease_request(*args, **more))
         return next((grant.device for grant in grants if grant.request_id == request_id), "")
 
     def end(self, device: str) -> str:
         """A lease ends; the request that gets the device next, or ""."""
         return next(
-            (grant.request_id for grant in self.tell(Allocator.lease_ended, device, "") if grant.device == device), ""
+            (grant.request_id for grant in self.decide(Allocator.lease_ended, device, "") if grant.device == device), ""
         )
 
     def later(self, seconds: float) -> None:
@@ -90,7 +90,7 @@ class Lab:
         until_s = self.now_s + seconds
         while (look_s := self.allocator.next_check_s()) is not None and look_s <= until_s:
             self.now_s = look_s
-            self.tell(Allocator.clock_advanced)
+            self.decide(Allocator.clock_advanced)
         self.now_s = until_s
 
     def holders(self) -> dict[str, str]:

@@ -175,7 +175,7 @@ def judge(request: str, serial: str, *, selected: bool = False) -> JudgedRequest
 
 
 def change_of(request: str, decision: Decision) -> str:
-    """The name under which an audit log knows what a request changes; "" for one that only looks.
+    """The audit log's name of the change that a request makes; "" for one that only reads.
 
     Only the service's name: what follows it (a shell's line, a file's path) is the user's own.
     """

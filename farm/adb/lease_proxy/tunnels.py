@@ -143,7 +143,7 @@ async def relay(client: socket.socket, phone: socket.socket) -> None:
 
 
 async def finish(client: socket.socket) -> None:
-    """Let a client read what was sent last: closing while bytes of its own are unread would reset the connection."""
+    """Let a client read the last bytes sent: closing while bytes of its own are unread would reset the connection."""
     loop = asyncio.get_running_loop()
     try:
         client.shutdown(socket.SHUT_WR)
@@ -232,7 +232,7 @@ class LeaseTunnels:
         return tuple(problems)
 
     async def close(self) -> None:
-        """Remove all; what the phone does not answer for is left to its adbd, which forgets it with the link."""
+        """Remove all; those that the phone does not confirm are left to its adbd, which drops them with the link."""
         async with self._turn:
             await asyncio.gather(*(listener.close() for _, listener in self._forwards.values()))
             self._forwards.clear()

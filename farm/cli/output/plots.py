@@ -74,7 +74,7 @@ def histogram(values: Sequence[float], width: int, marks: Glyphs, *, unit: str =
 
 
 def interval(low: float, middle: float, high: float, scale: tuple[float, float], width: int, marks: Glyphs) -> str:
-    """An interval and what is in its middle, on a scale from left to right."""
+    """An interval and its middle value, on a scale from left to right."""
     span = (scale[1] - scale[0]) or 1.0
 
     def place(value: float) -> int:

@@ -1,4 +1,4 @@
-"""The verbs of the control channel, a module for each subject, and what they share.
+"""The verbs of the control channel, a module for each subject, and their common parts.
 
 A verb is a method of a `VerbGroup`, marked with `verb`. Its parameters are the fields of the request, checked by their
 types before it is called (pydantic); a parameter of type `ControlCall` gets the request itself. It returns JSON.

@@ -294,7 +294,7 @@ class ToolVerbs(VerbGroup):
             yield self._usable(call, name)
 
     async def _until_taken(self, call: ControlCall, name: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do it, unless another user gets the phone meanwhile, who may measure there."""
+        """Do it, unless another user gets the phone meanwhile: their measurement would be disturbed."""
         working = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({working}, timeout=CHECK_EVERY_S))[0]:

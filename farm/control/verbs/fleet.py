@@ -52,7 +52,7 @@ class FleetVerbs(VerbGroup):
 
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
-        """Keys, devices, and what is wrong with the host; `seq` is the newest event that it knows of."""
+        """Keys, devices, and problems of the host; `seq` is the newest event that it knows of."""
         self._fleet.note_view()
         holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()

@@ -201,7 +201,7 @@ class PoisonVerbs(VerbGroup):
         what: Annotated[str, Field(max_length=1000)],
         kills: Annotated[int, Field(ge=1, le=REFUSED_AFTER)] = 1,
     ) -> Mapping[str, Any]:
-        """Record that an artifact killed what ran it on a phone of the caller; an operator's report counts for all."""
+        """Record that an artifact killed its process on a phone of the caller; an operator's report counts for all."""
         user = call.caller.user
         held = (each.lease for each in self._holders() if each.lease.device == device)
         lease = next((lease for lease in held if lease.request.user == user), None)

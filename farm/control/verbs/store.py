@@ -56,7 +56,7 @@ class StoreVerbs(VerbGroup):
     async def prune(
         self, keep_days: Annotated[float, Field(ge=0, le=MAX_KEEP_DAYS)] | None = None, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Remove what is older than `keep_days` (None: as configured)."""
+        """Remove rows older than `keep_days` (None: as configured)."""
         if dry_run:
             pruned = await self._store.in_thread(self._retention.would_prune, keep_days)
         else:

@@ -55,7 +55,7 @@ class Findings:
         self._config = config
 
     def take(self, agent: Agent, *, held: bool, in_hands: bool) -> tuple[m.FaultFound | m.FaultCleared, ...]:
-        """Look at the agent's latest probe; sets `agent.findings`, and returns what to tell the agent.
+        """Look at the agent's latest probe; sets `agent.findings`, and returns the faults found and cleared.
 
         Args:
             agent: the device.

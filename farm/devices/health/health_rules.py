@@ -73,7 +73,7 @@ class Situation:
 
 
 def findings(now: Health, before: Health | None, policy: HealthConfig, situation: Situation) -> tuple[Finding, ...]:
-    """Everything that is wrong; what a probe could not read is not wrong.
+    """Every finding of a probe; an unread value is none.
 
     Args:
         now: the probe.

@@ -110,7 +110,7 @@ async def read_conditions(client: AdbClient, serial: str) -> dict[str, Any]:
 
 
 def condition_of(health: Health) -> dict[str, Any]:
-    """Fields of a PhoneCondition; None for what is unknown."""
+    """Fields of a PhoneCondition; None: unknown."""
     battery = health.battery
     clocks = [clock for cluster in health.cpu if (clock := _allowed_khz(cluster)) is not None]
     governors = sorted({each.governor for each in health.cpu if each.governor})

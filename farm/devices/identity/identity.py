@@ -128,7 +128,7 @@ class RawIdentity:
 
 
 async def read_identity(client: AdbClient, serial: str) -> RawIdentity:
-    """Ask a phone who it is, in one shell round trip.
+    """Read a phone's identity, in one shell round trip.
 
     Raises:
         AdbError: the phone or the adb server did not do its part.
@@ -151,7 +151,7 @@ async def read_identity(client: AdbClient, serial: str) -> RawIdentity:
 
 
 def identify(raw: RawIdentity) -> DeviceIdentity:
-    """Interpret what a phone said. Total: any input gives an identity, unknown facts stay empty."""
+    """Interpret a phone's answer. Total: any input gives an identity, unknown facts stay empty."""
     properties = raw.properties
     cpu = read_cpu(raw.cpuinfo, raw.files)
     stated_gpu = {**{path: raw.files.get(path, "") for path in STATED_IN}, SURFACE_FLINGER: raw.gles}

@@ -146,7 +146,7 @@ def not_done(name: str, how: JobState | None) -> tuple[JobState, Error]:
 
 @dataclass(slots=True, eq=False)
 class QueuedJob:
-    """One job that has not ended, and what is known about its future. Times are monotonic seconds."""
+    """One job that has not ended, and its planned future. Times are monotonic seconds."""
 
     job: Job  # as committed
     phase: Phase

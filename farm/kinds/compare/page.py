@@ -96,7 +96,7 @@ def compare_plot(
 
 
 def _below(name: str, values: Sequence[float], top: float, tone: str) -> list[Line]:
-    """A series up to `top`, and what is above it at that edge."""
+    """A series up to `top`; larger values are drawn at that edge."""
     lines = [Line(name=name, values=[value if value <= top else None for value in values], tone=tone)]
     if max(values) > top:
         edge = [None if value <= top else top for value in values]

@@ -89,7 +89,7 @@ class CompareSpec(ModelSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareTask(ModelTask[CompareSpec]):
-    """A comparison for one phone: its spec, and what the daemon adds to it."""
+    """A comparison for one phone: its spec, and the daemon's additions."""
 
     spec: CompareSpec  # declared again: pydantic does not look up the parameter of a base class
     target_b: Any  # as `target`

@@ -105,7 +105,7 @@ class TuneExecutor(Executor):
     parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report, with what is known of the phones.
+        """The worker's report, with facts about the phones.
 
         What a search that ends the job had measured by then is kept as its end would have been.
 

@@ -1,4 +1,4 @@
-"""Keeps what a tune job had measured that was cancelled or failed. `main` runs in the zygote's fork."""
+"""Stores the measurements of a tune job that was cancelled or failed. `main` runs in the zygote's fork."""
 
 from __future__ import annotations
 

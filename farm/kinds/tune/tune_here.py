@@ -86,7 +86,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(request: Path, reply: Path) -> None:
-    """Do what the request says; the reply is its result or its error."""
+    """Perform the request; the reply is its result or its error."""
     try:
         answer: dict[str, Any] = {"result": tune_here(json.loads(request.read_text()))}
     except FarmError as error:

@@ -273,7 +273,7 @@ def _field_types(wanted: Any) -> Mapping[str, Any]:
 
 
 def _read(name: str, value: Any, wanted: Any) -> Any:
-    """A JSON value as what its field's annotation says."""
+    """A JSON value in the type of its field's annotation."""
     if types := _field_types(wanted):
         if not isinstance(value, dict) or value.keys() != types.keys():
             _fail(f"{name} does not have these fields")

@@ -155,7 +155,7 @@ def test_a_phone_that_a_waiting_request_needs_is_kept_for_it():
 def test_one_named_device_only():
     lab = Lab("a")
     assert not lab.want("r", device="b")
-    assert lab.tell(Allocator.device_changed, phone("b")) == [Grant("r", "b")]
+    assert lab.decide(Allocator.device_changed, phone("b")) == [Grant("r", "b")]
 
 
 def test_avoided_phones_are_never_given():
@@ -169,17 +169,17 @@ def test_a_phone_that_changes_its_labels_answers_to_the_new_ones_only():
     lab = Lab(phone("p", "adreno", life=Life.CHECKING))
     lab.want("old", "adreno")
     lab.want("new", "mali")
-    assert lab.tell(Allocator.device_changed, phone("p", "mali")) == [Grant("new", "p")]
+    assert lab.decide(Allocator.device_changed, phone("p", "mali")) == [Grant("new", "p")]
     assert lab.allocator.matching(Selector.parse("adreno")) == frozenset()
 
 
 def test_a_forgotten_phone_is_gone_but_its_lease_stands():
     lab = Lab("p")
     lab.want("r")
-    lab.tell_each((Allocator.device_forgotten, "p"), (Allocator.device_forgotten, "p"))
+    lab.decide_each((Allocator.device_forgotten, "p"), (Allocator.device_forgotten, "p"))
     assert not lab.want("s")
     assert not lab.allocator.answers_to("android")
-    assert not lab.tell(Allocator.device_changed, phone("p"))
+    assert not lab.decide(Allocator.device_changed, phone("p"))
     assert lab.end("p") == "s"
 
 
@@ -192,7 +192,7 @@ def test_no_more_workers_than_slots_and_waiting_takes_no_slot():
     assert not lab.want("w2", worker=True)
     assert lab.want("person")
     assert lab.allocator.limits(lease_request(worker=True)) == ("all 1 worker slots are taken",)
-    assert {grant.request_id for grant in lab.tell(Allocator.lease_ended, "a", "")} == {"w2"}
+    assert {grant.request_id for grant in lab.decide(Allocator.lease_ended, "a", "")} == {"w2"}
 
 
 def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
@@ -200,12 +200,12 @@ def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
     lab.want("w1", "adreno", worker=True)
     lab.want("w2", "mali", worker=True)
     lab.want("person", "adreno")
-    assert set(lab.tell(Allocator.lease_ended, "a", "")) == {Grant("w2", "b"), Grant("person", "a")}
+    assert set(lab.decide(Allocator.lease_ended, "a", "")) == {Grant("w2", "b"), Grant("person", "a")}
 
 
 def test_nobody_holds_more_than_their_quota():
     lab = Lab("a", "b", "c")
-    lab.tell(Allocator.quotas_changed, UserConfig(), {"alice": UserConfig(devices=1)})
+    lab.decide(Allocator.quotas_changed, UserConfig(), {"alice": UserConfig(devices=1)})
     device = lab.want("r1")
     assert not lab.want("r2")
     assert lab.want("s", user="bob")
@@ -219,28 +219,28 @@ def test_nobody_holds_more_than_their_quota():
 
 def test_a_quota_that_is_raised_serves_those_who_wait():
     lab = Lab("a", "b")
-    lab.tell(Allocator.quotas_changed, UserConfig(devices=1), {})
+    lab.decide(Allocator.quotas_changed, UserConfig(devices=1), {})
     lab.want("r1")
     lab.want("r2")
-    assert [grant.request_id for grant in lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})] == ["r2"]
+    assert [grant.request_id for grant in lab.decide(Allocator.quotas_changed, UserConfig(devices=2), {})] == ["r2"]
 
 
 def test_nothing_is_granted_while_paused_and_as_much_as_possible_afterwards():
     lab = Lab(phone("a", "adreno"), phone("b", "mali"))
-    lab.tell(Allocator.paused, "the disk is full")
+    lab.decide(Allocator.paused, "the disk is full")
     # Served in this order, "any" might take the only phone that suits "adreno".
     for name, text in (("any", "android"), ("adreno", "adreno"), ("too many", "android")):
         assert not lab.want(name, text)
     assert lab.allocator.limits(lease_request()) == ("nothing is handed out: the disk is full",)
-    assert not lab.tell(Allocator.device_changed, phone("a", "adreno"))
-    assert set(lab.tell(Allocator.paused, "")) == {Grant("any", "b"), Grant("adreno", "a")}
+    assert not lab.decide(Allocator.device_changed, phone("a", "adreno"))
+    assert set(lab.decide(Allocator.paused, "")) == {Grant("any", "b"), Grant("adreno", "a")}
 
 
 def test_a_restored_lease_counts_before_its_phone_is_known():
     lab = Lab("b", workers=1)
-    lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})
-    lab.tell(Allocator.lease_restored, "a", "old", lease_request(worker=True))
-    assert not lab.tell(Allocator.device_changed, phone("a"))
+    lab.decide(Allocator.quotas_changed, UserConfig(devices=2), {})
+    lab.decide(Allocator.lease_restored, "a", "old", lease_request(worker=True))
+    assert not lab.decide(Allocator.device_changed, phone("a"))
     assert not lab.want("worker", user="bob", worker=True)
     assert lab.want("person") == "b"
     assert not lab.want("third")
@@ -250,9 +250,9 @@ def test_a_restored_lease_counts_before_its_phone_is_known():
 
 def test_a_device_is_restored_once():
     lab = Lab()
-    lab.tell(Allocator.lease_restored, "a", "old", lease_request())
+    lab.decide(Allocator.lease_restored, "a", "old", lease_request())
     with pytest.raises(ValueError, match="held"):
-        lab.tell(Allocator.lease_restored, "a", "older", lease_request())
+        lab.decide(Allocator.lease_restored, "a", "older", lease_request())
 
 
 @pytest.mark.parametrize("state", ["waiting", "holding"])
@@ -288,7 +288,7 @@ def test_history_is_bounded():
     for number in range(3 * REMEMBERED_REQUESTS):
         name = f"r{number}"
         lab.want(name, f"name=p,gpu-{number % 2}=1" if number % 3 else "p", avoid=frozenset({f"{number}"}))
-        lab.tell_each((Allocator.request_withdrawn, name), (Allocator.lease_ended, "p", ""))
+        lab.decide_each((Allocator.request_withdrawn, name), (Allocator.lease_ended, "p", ""))
     index = lab.allocator._state.index
     assert sum(group.recent for group in index._groups.values()) == len(index._recent) <= REMEMBERED_REQUESTS
 
@@ -350,7 +350,7 @@ def test_of_a_tuning_that_yields_it_is_said_when_it_is_asked_and_the_estimate_co
     )
     assert lab.allocator.estimate_s("bench", lab.now_s) == 40.0 + YIELDED_S
     lab.now_s += 40
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert lab.asked() == ["a"]
     reason = "held by tuner's tuning for 60 s, asked to give it back: before its next candidate, or at its end"
     assert lab.reasons("bench", bench)["a"] == reason
@@ -367,7 +367,7 @@ def test_a_tuning_that_goes_first_is_asked_when_the_other_has_starved():
     began_s = lab.now_s
     while not lab.asked():
         lab.now_s = lab.allocator.next_check_s()
-        lab.tell(Allocator.clock_advanced)
+        lab.decide(Allocator.clock_advanced)
     assert lab.now_s - began_s <= 1860.0
 
 
@@ -408,7 +408,7 @@ def test_an_estimate_follows_the_holders_and_those_ahead():
     # b is free after 50 s, then after 80 s; "second" holds it for an unknown time, a is free after 90 s.
     assert estimates == [50.0, 80.0, 90.0, None, None]
     device = next(device for device, name in lab.holders().items() if name == "r2")
-    lab.tell(Allocator.lease_extended, device, 200.0)
+    lab.decide(Allocator.lease_extended, device, 200.0)
     assert lab.allocator.estimate_s("first", lab.now_s) == 90.0
 
 
@@ -417,9 +417,9 @@ def test_no_estimate_where_nobody_can_say():
     lab.want("r1")
     lab.want("waits")
     assert lab.allocator.estimate_s("waits", lab.now_s) is None
-    lab.tell(Allocator.lease_extended, "a", 5.0)
+    lab.decide(Allocator.lease_extended, "a", 5.0)
     assert lab.allocator.estimate_s("waits", lab.now_s) == 5.0
-    lab.tell(Allocator.paused, "full")
+    lab.decide(Allocator.paused, "full")
     assert lab.allocator.estimate_s("waits", lab.now_s) is None
 
 
@@ -427,21 +427,21 @@ def test_a_place_that_is_kept_outlasts_its_lease():
     lab = Lab("a", "b", workers=1)
     assert lab.want("tune", worker=True, longest_s=100.0)
     (device,) = lab.holders()
-    lab.tell(Allocator.slot_kept, device, "slot")
+    lab.decide(Allocator.slot_kept, device, "slot")
     lab.end(device)
     assert lab.want("bench", worker=True) == ""
     assert lab.allocator.limits(lease_request(worker=True)) == ("all 1 worker slots are taken",)
     assert lab.allocator.estimate_s("bench", lab.now_s) == 100.0
     assert lab.want("shell") in ("a", "b")
-    (grant,) = lab.tell(Allocator.slot_freed, "slot")
+    (grant,) = lab.decide(Allocator.slot_freed, "slot")
     assert grant.request_id == "bench"
-    assert lab.tell(Allocator.slot_freed, "slot") == []
+    assert lab.decide(Allocator.slot_freed, "slot") == []
 
 
 def test_a_lease_without_a_place_keeps_none():
     lab = Lab("a", workers=1)
     device = lab.want("shell")
-    lab.tell_each(
+    lab.decide_each(
         (Allocator.slot_kept, device, "slot"), (Allocator.lease_ended, device, ""), (Allocator.slot_freed, "slot")
     )
     assert lab.want("bench", worker=True) == "a"

@@ -44,7 +44,7 @@ def test_a_farm_kept_warm_by_tuning_serves_a_bench_after_starvation_and_one_cool
         if holding is None:
             cool_since_s = lab.now_s if cool_since_s is None else cool_since_s
             if lab.now_s - cool_since_s >= 300.0:
-                lab.tell(Allocator.device_changed, phone("a"))
+                lab.decide(Allocator.device_changed, phone("a"))
         elif holding.asked or lab.now_s - holding.since_s > 50.0:
             tunes += 1
             lab.want(f"t{tunes}", lease_class=TUNE)
@@ -67,7 +67,7 @@ def test_while_a_phone_is_kept_cool_others_wait_and_are_told_why():
         "; kept cool for it, 7 min more at most"
     )
     assert lab.allocator.estimate_s("bench", lab.now_s) == 270.0 - STARVED_S
-    lab.tell(Allocator.device_changed, phone("a"))
+    lab.decide(Allocator.device_changed, phone("a"))
     assert lab.holders() == {"a": "bench"}
     assert lab.end("a") == "job"
 
@@ -83,7 +83,7 @@ def test_a_persons_own_lease_is_not_kept_from_it_unless_it_tunes():
     assert lab.want("person", personal=True) == "a"
     assert kept(lab) == {}  # it does not yield, and there is no other phone
     assert lab.asked() == []
-    lab.tell(Allocator.lease_ended, "a", "")
+    lab.decide(Allocator.lease_ended, "a", "")
     assert kept(lab) == {"a": "bob's bench"}
     assert lab.holders() == {}
 
@@ -175,25 +175,25 @@ def test_phones_that_are_closed_for_other_reasons_are_not_kept():
 
 def test_a_user_who_may_have_no_more_claims_nothing():
     lab = lab_of(warm("a"), "b")
-    lab.tell(Allocator.quotas_changed, UserConfig(devices=1), {})
+    lab.decide(Allocator.quotas_changed, UserConfig(devices=1), {})
     lab.want("mine", user="bob", device="b", personal=True)
     lab.want("bench", user="bob", lease_class=BENCH)
     lab.later(2 * STARVED_S)
     assert kept(lab) == {}
-    lab.tell(Allocator.lease_ended, "b", "")
+    lab.decide(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"b": "bench"}
 
 
 def test_who_withdraws_gives_the_claim_back():
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
-    assert [grant.request_id for grant in lab.tell(Allocator.request_withdrawn, "bench")] == ["tune"]
+    assert [grant.request_id for grant in lab.decide(Allocator.request_withdrawn, "bench")] == ["tune"]
 
 
 def test_who_is_served_with_another_phone_gives_the_claim_back():
     lab = starving(warm("a"))
     lab.want("tune", lease_class=TUNE)
-    granted = lab.tell(Allocator.device_changed, phone("b"))
+    granted = lab.decide(Allocator.device_changed, phone("b"))
     assert {grant.request_id: grant.device for grant in granted} == {"bench": "b", "tune": "a"}
 
 

@@ -16,7 +16,7 @@ def served_at(lab):
         device, holding = min(lab.allocator.held.items(), key=lambda item: item[1].ends_s)
         while (look_s := lab.allocator.next_check_s()) is not None and look_s < holding.ends_s:
             lab.now_s = look_s
-            at_s |= {grant.request_id: lab.now_s for grant in lab.tell(Allocator.clock_advanced)}
+            at_s |= {grant.request_id: lab.now_s for grant in lab.decide(Allocator.clock_advanced)}
         lab.now_s = holding.ends_s
         if request := lab.end(device):
             at_s[request] = lab.now_s

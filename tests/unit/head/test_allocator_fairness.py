@@ -20,7 +20,7 @@ from tests.support.allocator_model import largest_matching
 def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     weights = {"ann": 1.0, "bob": 2.0, "cleo": 3.0}
     lab = Lab(*(f"phone-{number}" for number in range(12)), usage_half_life_s=3600.0, starved_s=1e9)
-    lab.tell(Allocator.quotas_changed, UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()})
+    lab.decide(Allocator.quotas_changed, UserConfig(), {user: UserConfig(weight) for user, weight in weights.items()})
     used: Counter[str] = Counter()
     randomly = random.Random(5)
     ends = {}  # device -> when, and whose
@@ -36,13 +36,13 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
     for user in weights:  # ann's thirty are there before anybody else has asked
         for _ in range(30):
             number += 1
-            follow(lab.tell(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
+            follow(lab.decide(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
     for _ in range(6000):
         device = min(ends, key=lambda name: ends[name])
         lab.now_s, user = ends.pop(device)
         number += 1
-        follow(lab.tell(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
-        follow(lab.tell(Allocator.lease_ended, device, ""))
+        follow(lab.decide(Allocator.request_added, f"{user}-{number}", lease_request(user=user)))
+        follow(lab.decide(Allocator.lease_ended, device, ""))
     whole = sum(used.values())
     for user, weight in weights.items():
         assert used[user] / whole == pytest.approx(weight / 6, rel=0.1)
@@ -50,18 +50,18 @@ def test_device_seconds_converge_to_weights_however_long_the_leases(lengths):
 
 def test_the_phones_of_one_moment_go_to_several_users():
     lab = Lab(*(f"phone-{number}" for number in range(6)))
-    lab.tell_each((Allocator.paused, "starting"), (Allocator.quotas_changed, UserConfig(), {"bob": UserConfig(2.0)}))
+    lab.decide_each((Allocator.paused, "starting"), (Allocator.quotas_changed, UserConfig(), {"bob": UserConfig(2.0)}))
     for number in range(10):
         lab.want(f"ann-{number}", user="ann")
     for number in range(10):
         lab.want(f"bob-{number}", user="bob")
-    got = Counter(grant.request_id.split("-")[0] for grant in lab.tell(Allocator.paused, ""))
+    got = Counter(grant.request_id.split("-")[0] for grant in lab.decide(Allocator.paused, ""))
     assert got == {"ann": 2, "bob": 4}
 
 
 def test_who_used_less_is_served_first_inside_a_priority_only():
     lab = Lab("p")
-    lab.tell(Allocator.usage_loaded, {"greedy": 1000.0})
+    lab.decide(Allocator.usage_loaded, {"greedy": 1000.0})
     lab.want("holder", user="other")
     lab.want("urgent", user="greedy", priority=2)
     lab.want("older", user="greedy")
@@ -129,15 +129,15 @@ keys = st.sampled_from(("android", "adreno", "mali", "a", "b", "name=c"))
 def test_as_many_as_possible_are_served_when_several_phones_come_free_at_once(wanted, devices):
     views = [phone(name, "adreno" if name in "ab" else "mali") for name in sorted(devices)]
     lab = Lab(*views)
-    lab.tell(Allocator.paused, "full")
+    lab.decide(Allocator.paused, "full")
     requests = {f"r{number}": lease_request(key) for number, key in enumerate(wanted)}
     for name, request in requests.items():
-        lab.tell(Allocator.request_added, name, request)
+        lab.decide(Allocator.request_added, name, request)
     suits = {
         name: [view.name for view in views if request.selector.matches(view.labels, view.aliases)]
         for name, request in requests.items()
     }
-    assert len(lab.tell(Allocator.paused, "")) == largest_matching(suits)
+    assert len(lab.decide(Allocator.paused, "")) == largest_matching(suits)
 
 
 @given(st.permutations(range(9)), st.integers(0, 2))
@@ -157,11 +157,11 @@ def test_the_order_of_independent_events_does_not_change_who_gets_what(order, la
         (Allocator.reservations_changed, (window,)),
     ]
     lab = Lab()
-    lab.tell_each((Allocator.paused, "starting"), *(events[index] for index in order), (Allocator.paused, ""))
+    lab.decide_each((Allocator.paused, "starting"), *(events[index] for index in order), (Allocator.paused, ""))
     assert set(lab.grants) >= {Grant("reserved", "c")}
     assert {name: device for device, name in lab.holders().items()}.keys() == {"any", "adreno", "reserved"}
     expected = Lab()
-    expected.tell_each((Allocator.paused, "starting"), *events, (Allocator.paused, ""))
+    expected.decide_each((Allocator.paused, "starting"), *events, (Allocator.paused, ""))
     assert lab.holders() == expected.holders()
 
 
@@ -172,5 +172,5 @@ def test_leases_that_end_in_any_order_serve_the_same_requests(order):
         lab.want(f"holder-{number}", user=f"user-{number}")
     for name in "abcd":
         lab.want(f"next-{name}", name)
-    lab.tell_each(*((Allocator.lease_ended, "abcd"[index], "") for index in order))
+    lab.decide_each(*((Allocator.lease_ended, "abcd"[index], "") for index in order))
     assert lab.holders() == {name: f"next-{name}" for name in "abcd"}

@@ -23,7 +23,7 @@ def test_a_class_waits_for_a_device_that_is_open_to_it_and_others_do_not():
     assert lab.want("tune", lease_class=TUNE) == "a"
     lab.end("a")
     assert lab.holders() == {}  # free, and closed to who waits
-    assert [grant.request_id for grant in lab.tell(Allocator.device_changed, phone("a"))] == ["bench"]
+    assert [grant.request_id for grant in lab.decide(Allocator.device_changed, phone("a"))] == ["bench"]
 
 
 def test_of_two_devices_the_open_one_is_given():
@@ -38,9 +38,9 @@ def test_when_several_come_free_as_many_as_possible_are_served_across_classes():
     lab.want("first")
     lab.want("bench", lease_class=BENCH)
     lab.want("more", user="bob")
-    lab.tell(Allocator.device_changed, warm("a", BENCH))
+    lab.decide(Allocator.device_changed, warm("a", BENCH))
     assert lab.holders() == {"a": "first"}
-    lab.tell(Allocator.device_changed, phone("b"))
+    lab.decide(Allocator.device_changed, phone("b"))
     assert lab.holders()["b"] in {"bench", "more"}
 
 
@@ -63,18 +63,18 @@ def test_a_starved_line_is_served_first_once_the_device_is_open_to_it():
     lab.want("bench", lease_class=BENCH, priority=0)
     lab.want("next", priority=5)
     lab.now_s += 200.0
-    lab.tell(Allocator.device_changed, phone("a"))
+    lab.decide(Allocator.device_changed, phone("a"))
     assert lab.end("a") == "bench"
 
 
 def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
     lab = Lab("a", min_slice_s=60.0)
     lab.want("tune", lease_class=TUNE)
-    lab.tell(Allocator.device_changed, warm("a", BENCH))
+    lab.decide(Allocator.device_changed, warm("a", BENCH))
     assert lab.asked() == []
-    lab.tell(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=60.0))
+    lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=60.0))
     assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", f"{WARM}; about 60 s")]
-    lab.tell(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=50.0))
+    lab.decide(Allocator.device_changed, warm("a", BENCH, TUNE, opens_in_s=50.0))
     assert lab.asked() == ["a"]  # once
 
 
@@ -82,7 +82,7 @@ def test_a_tune_lease_is_asked_to_yield_when_its_device_closes_to_tuning():
 def test_others_keep_their_device_when_it_closes(lease_class):
     lab = Lab("a")
     lab.want("r", lease_class=lease_class)
-    lab.tell(Allocator.device_changed, warm("a", *LeaseClass, heat=Heat.COOLING))
+    lab.decide(Allocator.device_changed, warm("a", *LeaseClass, heat=Heat.COOLING))
     assert lab.asked() == []
     assert lab.holders() == {"a": "r"}
 
@@ -93,7 +93,7 @@ def test_nobody_is_asked_to_yield_for_a_request_that_could_not_have_the_device()
     lab.now_s += 20.0
     lab.want("bench", lease_class=BENCH, user="bob", priority=5)
     lab.now_s += 20.0
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert lab.asked() == []
 
 
@@ -129,9 +129,9 @@ def test_an_estimate_is_unknown_when_nobody_knows_when_the_device_opens():
     lab.want("bench", lease_class=BENCH)
     assert lab.allocator.estimate_s("bench", lab.now_s) is None
     cooling = warm("b", *LeaseClass, heat=Heat.COOLING, opens_in_s=30.0)
-    lab.tell(Allocator.device_changed, cooling)
+    lab.decide(Allocator.device_changed, cooling)
     assert lab.allocator.estimate_s("bench", lab.now_s) == 30.0  # the other one
-    lab.tell(Allocator.device_changed, replace(cooling, adopted=False))
+    lab.decide(Allocator.device_changed, replace(cooling, adopted=False))
     assert lab.allocator.estimate_s("bench", lab.now_s) is None
 
 
@@ -150,7 +150,7 @@ def test_a_request_for_a_quiet_hub_waits_until_its_neighbours_are_given_back():
     assert lab.reasons("quiet", lease_request(device="a", quiet_hub=True))["a"] == "b on the same hub is in use"
     lab.end("far")
     assert "a" not in lab.holders()
-    lab.tell(Allocator.lease_ended, "b", "")
+    lab.decide(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"a": "quiet"}
 
 
@@ -165,12 +165,12 @@ def test_requests_for_a_quiet_hub_that_could_be_served_at_once_are_served_one_af
     lab = Lab()
     for name in ("q1", "q2"):
         lab.want(name, quiet_hub=True)
-    lab.tell_each(
+    lab.decide_each(
         (Allocator.paused, "full"), (Allocator.device_changed, on_hub("a")), (Allocator.device_changed, on_hub("b"))
     )
-    assert [grant.request_id for grant in lab.tell(Allocator.paused, "")] == ["q1"]
+    assert [grant.request_id for grant in lab.decide(Allocator.paused, "")] == ["q1"]
     (device,) = lab.holders()
-    lab.tell(Allocator.lease_ended, device, "")
+    lab.decide(Allocator.lease_ended, device, "")
     assert list(lab.holders().values()) == ["q2"]
 
 
@@ -184,9 +184,9 @@ def test_while_the_request_has_its_phone_the_neighbours_are_its_users_alone():
     assert lab.allocator.estimate_s("other", lab.now_s) == 300.0
     assert lab.want("elsewhere", user="bob") == "far"
     assert lab.want("own", device="b") == "b"
-    lab.tell(Allocator.lease_ended, "b", "")
+    lab.decide(Allocator.lease_ended, "b", "")
     assert lab.holders() == {"a": "quiet", "far": "elsewhere"}
-    lab.tell(Allocator.lease_ended, "a", "")
+    lab.decide(Allocator.lease_ended, "a", "")
     assert lab.holders() == {"b": "other", "far": "elsewhere"}
 
 
@@ -201,7 +201,7 @@ def test_a_neighbour_that_is_plugged_in_elsewhere_is_given_to_others():
     lab = Lab(on_hub("a"), on_hub("b"))
     lab.want("quiet", device="a", quiet_hub=True)
     lab.want("other", device="b", user="bob")
-    assert [grant.request_id for grant in lab.tell(Allocator.device_changed, on_hub("b", "2"))] == ["other"]
+    assert [grant.request_id for grant in lab.decide(Allocator.device_changed, on_hub("b", "2"))] == ["other"]
 
 
 def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more():
@@ -209,7 +209,7 @@ def test_a_neighbour_that_is_moved_or_forgotten_disturbs_no_more():
         lab = Lab(on_hub("a"), on_hub("b"))
         lab.want("other", device="b")
         lab.want("quiet", device="a", quiet_hub=True)
-        assert [grant.request_id for grant in lab.tell(*gone)] == ["quiet"]
+        assert [grant.request_id for grant in lab.decide(*gone)] == ["quiet"]
 
 
 def test_without_a_known_place_every_hub_is_quiet():

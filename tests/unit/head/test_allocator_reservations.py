@@ -17,7 +17,7 @@ def window(starts_s, ends_s, *users, on="android", name="w"):
 
 
 def reserve(lab, *windows):
-    return lab.tell(Allocator.reservations_changed, windows)
+    return lab.decide(Allocator.reservations_changed, windows)
 
 
 def test_inside_the_window_only_its_users_get_the_devices():
@@ -80,10 +80,10 @@ def test_it_starts_and_ends_by_itself():
     assert lab.end("a") == ""
     assert lab.allocator.next_check_s() == BEGIN_S + 10
     lab.now_s = BEGIN_S + 10
-    assert not lab.tell(Allocator.clock_advanced)
+    assert not lab.decide(Allocator.clock_advanced)
     assert lab.allocator.next_check_s() == BEGIN_S + 20
     lab.now_s = BEGIN_S + 20
-    assert lab.tell(Allocator.clock_advanced) == [Grant("bob", "a")]
+    assert lab.decide(Allocator.clock_advanced) == [Grant("bob", "a")]
     assert lab.allocator.next_check_s() is None
 
 
@@ -93,7 +93,7 @@ def test_its_end_is_noticed_with_any_event():
     lab.want("first", user="bob")
     lab.want("second", user="bob")
     lab.now_s += 21
-    assert lab.tell(Allocator.request_withdrawn, "unknown") == [Grant("second", "a")]
+    assert lab.decide(Allocator.request_withdrawn, "unknown") == [Grant("second", "a")]
 
 
 def test_reservations_that_are_taken_back_serve_those_who_wait():
@@ -111,16 +111,16 @@ def test_users_of_overlapping_windows_share_and_run_into_none_of_others():
     assert lab.want("ann-long", user="ann", longest_s=90.0)
     assert not lab.want("ann-longest", user="ann", longest_s=101.0)
     lab.now_s += 50
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert lab.end("a") == "bob-early"
 
 
 def test_a_device_that_comes_under_a_window_by_its_labels_is_kept():
     lab = Lab(phone("a", "mali"))
     reserve(lab, window(0, 100, "ann", on="adreno"))
-    lab.tell(Allocator.device_changed, phone("a", "adreno"))
+    lab.decide(Allocator.device_changed, phone("a", "adreno"))
     assert not lab.want("bob", user="bob")
-    assert lab.tell(Allocator.device_changed, phone("a", "mali")) == [Grant("bob", "a")]
+    assert lab.decide(Allocator.device_changed, phone("a", "mali")) == [Grant("bob", "a")]
 
 
 def test_tune_leases_in_the_way_are_asked_once_when_it_starts():
@@ -131,8 +131,8 @@ def test_tune_leases_in_the_way_are_asked_once_when_it_starts():
     reserve(lab, window(1000, 2000, "ann"))
     assert not lab.yields
     lab.now_s = lab.allocator.next_check_s()
-    lab.tell(Allocator.clock_advanced)
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert [(ask.name, ask.request_id, ask.reason) for ask in lab.yields] == [("a", "tune", "it is reserved for ann")]
     assert lab.allocator.held["a"].asked
 
@@ -140,7 +140,7 @@ def test_tune_leases_in_the_way_are_asked_once_when_it_starts():
 def test_a_restored_tune_lease_inside_a_window_is_asked():
     lab = Lab("a")
     reserve(lab, window(0, 100, "ann"))
-    lab.tell(Allocator.lease_restored, "a", "old", lease_request(user="bob", lease_class=LeaseClass.TUNE))
+    lab.decide(Allocator.lease_restored, "a", "old", lease_request(user="bob", lease_class=LeaseClass.TUNE))
     assert lab.asked() == ["a"]
 
 
@@ -149,7 +149,7 @@ def test_estimates_wait_for_the_end_of_a_window():
     reserve(lab, window(0, 100, "ann"))
     lab.want("bob", user="bob")
     assert lab.allocator.estimate_s("bob", lab.now_s) == 100.0
-    lab.tell(Allocator.lease_ended, "a", "")
+    lab.decide(Allocator.lease_ended, "a", "")
     assert lab.allocator.estimate_s("bob", lab.now_s) == 100.0
 
 

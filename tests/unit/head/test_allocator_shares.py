@@ -85,7 +85,7 @@ def test_quotas():
 
 def begin_cleaning(lab, *names):
     for name in names:
-        lab.tell(Allocator.device_changed, phone(name, life=Life.RECOVERING))
+        lab.decide(Allocator.device_changed, phone(name, life=Life.RECOVERING))
 
 
 def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
@@ -98,8 +98,8 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
             begin_cleaning(lab, device)
             lab.end(device)
             lab.later(cleaning_s)
-            lab.tell(Allocator.device_changed, phone(device, life=Life.CHECKING))
-            lab.tell(Allocator.device_changed, phone(device))
+            lab.decide(Allocator.device_changed, phone(device, life=Life.CHECKING))
+            lab.decide(Allocator.device_changed, phone(device))
             lab.later(5.0)  # idle: nobody's
     ledger = lab.allocator._state.ledger
     assert ledger.usage_s("short", lab.now_s) == pytest.approx(110.0, rel=0.01)
@@ -110,7 +110,7 @@ def test_a_user_is_charged_until_their_phone_is_cleaned_and_checked():
 
 def test_what_is_cleaned_is_in_no_quota():
     lab = Lab("a", "b")
-    lab.tell(Allocator.quotas_changed, UserConfig(1.0, 1), {})
+    lab.decide(Allocator.quotas_changed, UserConfig(1.0, 1), {})
     lab.want("one", device="a")
     begin_cleaning(lab, "a")
     lab.end("a")
@@ -130,14 +130,14 @@ def test_nobody_is_charged_for_a_phone_that_is_lost_or_takes_long(lost):
     lab.end("a")
     lab.end("b")
     lab.later(10.0)
-    lab.tell(*lost)
+    lab.decide(*lost)
     lab.later(3600.0)
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     ledger = lab.allocator._state.ledger
     decayed = 2 ** (-3600.0 / AllocatorPolicy().usage_half_life_s)
     assert ledger.usage_s("alice", lab.now_s) == pytest.approx(10.0 * decayed, rel=0.01)
     assert ledger.usage_s("bob", lab.now_s) == pytest.approx(120.0 * decayed, rel=0.01)
-    lab.tell(Allocator.device_changed, phone("b"))
+    lab.decide(Allocator.device_changed, phone("b"))
     assert ledger.usage_s("bob", lab.now_s) == pytest.approx(120.0 * decayed, rel=0.01)
 
 

@@ -61,7 +61,7 @@ def test_not_for_somebody_whom_the_phone_does_not_suit():
 
 def test_not_for_lower_priority_a_user_who_had_more_or_ones_own_tuning():
     lab = Lab("a", starved_s=1e9, held_counts_s=0.0)
-    lab.tell(Allocator.usage_loaded, {"greedy": 1e6})
+    lab.decide(Allocator.usage_loaded, {"greedy": 1e6})
     tune(lab, priority=5)
     lab.later(SLICE_S)
     lab.want("low", user="bob", priority=4)
@@ -81,7 +81,7 @@ def test_for_ones_own_measurement():
 
 def test_shares_are_looked_at_again_while_somebody_waits():
     lab = Lab("a", min_slice_s=SLICE_S)
-    lab.tell(Allocator.usage_loaded, {"bob": 300.0})
+    lab.decide(Allocator.usage_loaded, {"bob": 300.0})
     tune(lab)
     lab.want("bench", user="bob")
     lab.later(4 * SLICE_S)
@@ -105,7 +105,7 @@ def test_one_lease_is_asked_per_request_the_least_entitled_first():
     tune(lab, "high", priority=2, device="a")
     tune(lab, "heavy", user="heavy", device="b")
     tune(lab, "light", user="light", device="c")
-    lab.tell(Allocator.usage_loaded, {"heavy": 5000.0, "light": 4000.0})
+    lab.decide(Allocator.usage_loaded, {"heavy": 5000.0, "light": 4000.0})
     lab.later(SLICE_S)
     lab.want("bench-1", user="bob")
     assert lab.asked() == ["b"]
@@ -121,7 +121,7 @@ def test_a_phone_asked_for_somebody_who_left_goes_to_the_next_who_waits():
     tune(lab, "two", user="two")
     lab.later(SLICE_S)
     lab.want("bench-1", user="bob")
-    lab.tell(Allocator.request_withdrawn, "bench-1")
+    lab.decide(Allocator.request_withdrawn, "bench-1")
     lab.want("bench-2", user="bob")
     lab.later(10 * SLICE_S)
     assert len(lab.yields) == 1
@@ -134,7 +134,7 @@ def test_a_worker_place_is_asked_for_where_that_is_all_that_is_missing():
     lab.later(SLICE_S)
     lab.want("bench", user="bob", device="b", worker=True)
     assert lab.asked() == ["a"]
-    lab.tell(Allocator.lease_ended, "a", "")
+    lab.decide(Allocator.lease_ended, "a", "")
     assert lab.holders() == {"b": "bench"}
 
 
@@ -150,14 +150,14 @@ def test_a_phone_whose_holder_has_no_slot_to_give_does_not_help_who_needs_one():
 
 def test_a_quota_that_is_reached_is_no_reason_to_ask():
     lab = Lab("a", "b")
-    lab.tell_each((Allocator.quotas_changed, UserConfig(devices=1), {}), (Allocator.usage_loaded, {"tuner": 5000.0}))
+    lab.decide_each((Allocator.quotas_changed, UserConfig(devices=1), {}), (Allocator.usage_loaded, {"tuner": 5000.0}))
     tune(lab, device="a")
     lab.want("has", user="bob", device="b")
     lab.later(SLICE_S)
     lab.want("more", user="bob", device="a")
     lab.later(5 * SLICE_S)
     assert not lab.yields
-    lab.tell(Allocator.quotas_changed, UserConfig(devices=2), {})
+    lab.decide(Allocator.quotas_changed, UserConfig(devices=2), {})
     lab.later(2 * SLICE_S)
     assert lab.asked() == ["a"]
 
@@ -166,7 +166,7 @@ def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
     lab = Lab("a")
     tune(lab)
     lab.later(SLICE_S)
-    lab.tell(Allocator.device_changed, phone("a", service=Service.DRAINING))
+    lab.decide(Allocator.device_changed, phone("a", service=Service.DRAINING))
     lab.want("bench", user="bob")
     lab.later(5 * SLICE_S)
     assert not lab.yields
@@ -175,20 +175,20 @@ def test_nobody_is_asked_for_a_phone_that_could_not_be_handed_on():
 def test_nobody_is_asked_while_paused():
     lab = Lab("a")
     tune(lab)
-    lab.tell(Allocator.paused, "full")
+    lab.decide(Allocator.paused, "full")
     lab.want("bench", user="bob")
     assert lab.allocator.next_check_s() is None
     lab.now_s += 2 * SLICE_S
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert not lab.yields
-    lab.tell(Allocator.paused, "")
+    lab.decide(Allocator.paused, "")
     assert lab.asked() == ["a"]
 
 
 def kept(lab, request_id="tune", user="tuner"):
     """A tune lease whose worker slot outlasts it."""
     device = tune(lab, request_id, user, worker=True)
-    lab.tell(Allocator.slot_kept, device, f"slot of {request_id}")
+    lab.decide(Allocator.slot_kept, device, f"slot of {request_id}")
     return device
 
 
@@ -203,7 +203,7 @@ def test_a_kept_place_is_asked_for_once_after_its_slice():
     lab.later(10 * SLICE_S)
     assert len(lab.slots) == 1
     assert not lab.yields  # its phone is not what is missing
-    (grant,) = lab.tell(Allocator.slot_freed, "slot of tune")
+    (grant,) = lab.decide(Allocator.slot_freed, "slot of tune")
     assert grant.request_id == "bench"
 
 
@@ -230,13 +230,13 @@ def test_a_kept_place_is_left_to_its_keeper_when_another_place_or_no_phone_would
 def test_slots_are_asked_for_one_at_a_time_the_least_entitled_first():
     lab = Lab("a", "b", "c", "d", workers=2)
     kept(lab, "t1", "busy")
-    lab.tell(Allocator.usage_loaded, {"busy": 5000.0})
+    lab.decide(Allocator.usage_loaded, {"busy": 5000.0})
     kept(lab, "t2", "idle")
     lab.now_s += SLICE_S
     lab.want("b1", user="bob", worker=True)
     lab.want("b2", user="cleo", worker=True)
     assert [ask.name for ask in lab.slots] == ["slot of t1"]
-    lab.tell(Allocator.slot_freed, "slot of t1")
+    lab.decide(Allocator.slot_freed, "slot of t1")
     lab.later(SLICE_S)
     assert [ask.name for ask in lab.slots] == ["slot of t1", "slot of t2"]
 
@@ -248,6 +248,6 @@ def test_a_tuning_makes_way_for_its_own_users_bench_before_others_of_equal_use()
     lab.want("t3", user="bob", lease_class=LeaseClass.TUNE)
     lab.want("bench", user="cleo", lease_class=LeaseClass.BENCH)
     lab.now_s += 2 * SLICE_S
-    lab.tell(Allocator.clock_advanced)
+    lab.decide(Allocator.clock_advanced)
     assert [ask.request_id for ask in lab.yields] == ["t2"]
     assert lab.end(lab.yields[0].name) == "bench"

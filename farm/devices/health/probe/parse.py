@@ -83,7 +83,7 @@ class Sections:
 
 
 def cut_sections(output: bytes) -> Sections:
-    """Split what the phone printed; the last line of one that was cut is left out: half a number is a wrong one.
+    """Split the probe's output; the last line of one that was cut is left out: half a number is a wrong one.
 
     Lines and sections that are longer than any phone's are left out too, so that no phone keeps a parser busy.
     """
@@ -122,7 +122,7 @@ MOST_DROPPED = 256
 
 
 def parse_probe(output: bytes, asked: Collection[str] = SECTIONS) -> Health:
-    """Interpret what the probe's command printed; a probe that was cut keeps what came.
+    """Interpret the probe's output; of a probe that was cut, the part that came.
 
     Args:
         output: standard output, as raw as the phone sent it.

@@ -28,7 +28,7 @@ _PAIR = re.compile(r"\s*([0-9]{1,18})\s+([0-9]{1,18})\s*", re.ASCII)
 
 
 def parse_gpu(text: str) -> tuple[GpuReading, tuple[Temperature, ...], list[Dropped]]:
-    """The reading, the driver's own thermometer as a temperature, and what was not believed."""
+    """The reading, the driver's own thermometer as a temperature, and the rejected values."""
     found = files(text)
     values: dict[str, str] = {}  # kgsl comes first in the section; the first of a name counts
     for path, value in found.items():
