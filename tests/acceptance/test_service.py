@@ -203,7 +203,7 @@ def test_workers_are_somebody_else_with_the_rights_of_the_unit(tmp_path, monkeyp
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(folder.stat().st_mode | 0o011)
     monkeypatch.setattr(DaemonProcess, "wrapper", as_the_unit_has_it(tmp_path))
-    with running_farm("galaxy-s9", config=f'[jobs]\nuser = "{WORKER}"\n') as farm:
+    with running_farm("galaxy-s9", config=f'[jobs]\nuser = "{WORKER}"\n', other_user=True) as farm:
         daemon = psutil.Process(farm.daemon.process.pid)
         assert daemon.username() == DAEMON
         assert effective_capabilities(daemon.pid) == SETUID_AND_SETGID

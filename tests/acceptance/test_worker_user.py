@@ -30,7 +30,7 @@ def finding(farm):
 
 @pytest.fixture(scope="module")
 def farm():
-    with running_farm("galaxy-s9", config='[jobs]\nuser = "nobody"\n', ready=False) as farm:
+    with running_farm("galaxy-s9", config='[jobs]\nuser = "nobody"\n', ready=False, other_user=True) as farm:
         closed = finding(farm)
         assert closed["verdict"] == "warn"
         assert closed["fix"].endswith(f"chmod o+x {farm.folder}")

@@ -58,12 +58,14 @@ def running_farm(
     named: Mapping[str, str] = MappingProxyType({}),
     places: Mapping[str, str] | None = None,
     anywhere: bool = False,
+    other_user: bool = False,
 ) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback.
 
     `named` has further phones, name in the lab -> profile; the rest is what `virtual_farm` takes. Without g++, mksh and
     toybox a phone is a folder with a server in Python that takes seconds to start: then only farms that are to run
-    `anywhere` do. Those compile their golden kernels themselves.
+    `anywhere` do. Those compile their golden kernels themselves, and so do farms whose daemon or workers are an
+    `other_user`: the daemon must make the state folder.
     """
     if not anywhere:
         need("g++", "mksh", "toybox")
@@ -71,7 +73,7 @@ def running_farm(
     # another farm's, which start processes of their own meanwhile
     others = {process.pid for process in test.children()}
     all_phones = {**phones_of(profiles), **named}
-    kept = None if anywhere else kept_bundles()
+    kept = None if anywhere or other_user else kept_bundles()
     with virtual_farm(
         all_phones,
         config=config,
