@@ -22,6 +22,7 @@ EVIDENCE_CHARS = 200
 # As devices.lifecycle writes a step: monotonic second, event, its values, life before and after, what was ordered.
 _STEP = re.compile(r"(\d+\.\d+) (\w+)\((.*)\) : (\S+) -> (\S+) \[.*\]", re.DOTALL)
 _WORD = re.compile(r"[A-Z][a-z]*")
+_REASON = re.compile(r"\breason=(.*?)(?:, \w+=|$)")  # among the `name=value` of an event
 ACTIONS_SHOWN = 10  # of the last 24 hours; `--json` has all
 
 
@@ -163,14 +164,9 @@ def _steps(evidence: Sequence[str], last_at: datetime | None) -> Iterator[str]:
             continue
         at_s, event, values, before, after = match.groups()
         what = " ".join(_WORD.findall(event)).lower()
-        reason = next((f": {found[1]}" for each in ("reason", "trouble") if (found := _value(each, values))), "")
+        reason = f": {found[1]}" if (found := _REASON.search(values)) else ""
         at = "" if last_at is None else f"{last_at - timedelta(seconds=ends_s - float(at_s)):%H:%M:%S} "
         yield f"{at}{before if before == after else f'{before} -> {after}'}, {what}{in_brief(reason, EVIDENCE_CHARS)}"
-
-
-def _value(name: str, values: str) -> re.Match[str] | None:
-    """A value among the `name=value` of an event."""
-    return re.search(rf"\b{name}=(.*?)(?:, \w+=|$)", values)
 
 
 def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
