@@ -38,6 +38,19 @@ def unusable(value: str) -> str:
     return next((each for each in value.lower() if each in ",=" or (each.isalnum() and not each.isascii())), "")
 
 
+def checked_value(raw: str, what: str) -> str:
+    """A pool, key, or key or value of a label from a person, normalised. `what`: the word for it in the error.
+
+    Raises:
+        UserError: nothing of it survives, a character of it is unusable, or it is too long.
+    """
+    name, wrong = normalise(raw), unusable(raw)
+    if wrong or not name or len(raw.strip()) > MAX_VALUE_LENGTH:
+        shown = f"{raw[:MAX_VALUE_LENGTH]!r} cannot be {what}" + (f": it has {wrong!r}" if wrong else "")
+        raise UserError(shown, hint=f"use letters, digits and . _ -, at most {MAX_VALUE_LENGTH} characters")
+    return name
+
+
 def unique(value: str, taken: Collection[str]) -> str:
     """Return `value`, or `value-2`, `value-3` ... when it is already in `taken`."""
     candidate, number = value, 1

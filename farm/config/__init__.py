@@ -346,7 +346,7 @@ def _validate(tree: Mapping[str, Any], origin: str) -> FarmConfig:
             raise ConfigError(f"{origin}: {error}", hint="write a network, e.g. 10.0.0.0/8") from error
     for mistake, hint in mistakes(config):
         raise ConfigError(f"{origin}: {mistake}", hint=hint)
-    _check_selectors(config, origin)
+    _check_names(config, origin)
     if "default" not in config.toolchain:
         raise ConfigError(f"{origin}: [toolchain.default] is missing", hint="one toolchain must be named default")
     return config
@@ -370,9 +370,9 @@ def _range_of(hint: Any, path: Sequence[str | int]) -> str:
     return next((found for each in get_args(hint) if (found := _range_of(each, inside))), "")
 
 
-def _check_selectors(config: FarmConfig, origin: str) -> None:
-    """A wrong selector is refused with its place in the file."""
-    from farm.common.selector import Selector
+def _check_names(config: FarmConfig, origin: str) -> None:
+    """A wrong selector, pool or key is refused with its place in the file."""
+    from farm.common.selector import Selector, checked_value, normalise
 
     def check(where: str, parse: Callable[[], object]) -> None:
         try:
@@ -383,7 +383,14 @@ def _check_selectors(config: FarmConfig, origin: str) -> None:
     for number, rule in enumerate(config.adopt):
         check(f"adopt.{number}", rule.check)
     for alias, selector in config.aliases.items():
+        check(f"aliases.{alias}", partial(checked_value, alias, "a key"))
         check(f"aliases.{alias}", partial(Selector.parse, selector))
+    for key in config.gates.tvm_class:
+        check(f"gates.tvm_class.{key}", partial(checked_value, key, "a key"))
+    for pool in config.recovery.pool_away_s:
+        check(f"recovery.pool_away_s.{pool}", partial(checked_value, pool, "a pool"))
+        if (written := normalise(pool)) != pool:
+            raise ConfigError(f"{origin}: recovery.pool_away_s.{pool}: no pool is spelt so", hint=f"write {written}")
 
 
 def _with_paths(config: FarmConfig) -> FarmConfig:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from farm.common.errors import FarmError, UserError
-from farm.common.selector import Selector, normalise, unique, unusable
+from farm.common.selector import Selector, checked_value, normalise, unique
 from farm.devices.identity.naming_rules import (
     DERIVED_LABELS,
     AdoptRule,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from farm.devices.fleet import Fleet
     from farm.store.devices import AliasTable, DeviceTable
 
-_LABEL_HINT = "KEY=VALUE of letters, digits and . _ -; an empty value removes the label"
 _LEARNED = ("hardware_serial", "identity", "health", "health_at")  # what farm finds out; the rest is ordered
 _OPTION_HINTS = {"name": "farm device set NAME --name NEW", "pool": "farm device set NAME --pool POOL"}
 Called = tuple[str, Mapping[str, str], tuple[str, ...]]  # pool, labels, aliases
@@ -232,29 +231,21 @@ def checked_pool(wanted: str) -> str:
     """A pool from an order, normalised; empty is no pool.
 
     Raises:
-        UserError: nothing of it survives, or a character of it is unusable.
+        UserError: it cannot be a pool.
     """
-    pool = normalise(wanted)
-    if (wanted and not pool) or unusable(wanted):
-        raise UserError(f"{wanted!r} cannot be a pool", hint="use letters, digits and . _ -")
-    return pool
+    return checked_value(wanted, "a pool") if wanted else ""
 
 
 def with_labels(record: DeviceRecord, labels: Mapping[str, str]) -> DeviceRecord:
     """The record with these hand-set labels too; an empty value removes one.
 
     Raises:
-        UserError: farm finds that label out by itself, nothing of its key or value survives normalisation, or a
-            character of them is unusable.
+        UserError: farm finds that label out by itself, or its key or value cannot be one.
     """
     merged = dict(record.labels)
     for raw_key, raw_value in labels.items():
-        key, value = normalise(raw_key), normalise(raw_value)
-        if not key or (raw_value and not value):
-            wrong = raw_key if not key else raw_value
-            raise UserError(f"label {raw_key}={raw_value}: nothing of {wrong!r} is left", hint=_LABEL_HINT)
-        if wrong := unusable(raw_key + raw_value):
-            raise UserError(f"label {raw_key}={raw_value}: no label has {wrong!r}", hint=_LABEL_HINT)
+        key = checked_value(raw_key, "the key of a label")
+        value = checked_value(raw_value, f"the value of label {key}") if raw_value else ""
         if value and key in DERIVED_LABELS:
             hint = _OPTION_HINTS.get(key, "choose another key; `farm device show NAME` lists what farm found out")
             raise UserError(f"farm sets the label {key} itself", hint=hint)
@@ -294,12 +285,10 @@ class Aliases:
         """Set a key; returns it normalised.
 
         Raises:
-            UserError: nothing of the name survives normalisation, a device has that key by itself, or the selector
-                does not follow the grammar.
+            UserError: the name cannot be a key, a device has that key by itself, or the selector does not follow the
+                grammar.
         """
-        alias, parsed = normalise(name), Selector.parse(selector)
-        if not alias:
-            raise UserError(f"{name!r} cannot be a key", hint="use letters, digits and . _ -")
+        alias, parsed = checked_value(name, "a key"), Selector.parse(selector)
         own = next((view for view in self._fleet.views() if alias in (view.name, *view.aliases)), None)
         if own is not None and alias not in self.selectors():
             raise UserError(f"{alias} is a key that {own.name} has by itself", hint="choose another key")

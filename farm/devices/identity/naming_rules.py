@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm.common.errors import Code, UserError
-from farm.common.selector import Selector, nearest, normalise, unique
+from farm.common.selector import Selector, checked_value, nearest, normalise, unique, unusable
 from farm.model.identity import DeviceIdentity
 
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
@@ -124,17 +124,24 @@ class AdoptRule:
         """Check the rule as configured.
 
         Raises:
-            UserError: `match` does not follow the selector grammar, or the name template has no valid form or
-                a field that does not exist.
+            UserError: `match` does not follow the selector grammar, the pool cannot be one, or the name template has no
+                valid form, a field that does not exist or a character that no name has.
         """
         Selector.parse(self.match)
+        if self.pool:
+            checked_value(self.pool, "a pool")
         try:
             parts = list(string.Formatter().parse(self.name))
         except ValueError as error:
             raise UserError(
                 f"adopt rule {self.match!r}: the name {self.name!r} is not a template: {error}", Code.BAD_CONFIG
             ) from error
-        for _, wanted, spec, conversion in parts:
+        for written, wanted, spec, conversion in parts:
+            if wrong := unusable(written):
+                raise UserError(
+                    f"adopt rule {self.match!r}: no name has {wrong!r}, as in {self.name!r}", Code.BAD_CONFIG,
+                    hint="use letters, digits and . _ - beside the fields",
+                )  # fmt: skip
             if wanted is not None and (wanted not in NAME_FIELDS or spec or conversion):
                 close = nearest(wanted, NAME_FIELDS)
                 hint = (

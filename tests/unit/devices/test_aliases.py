@@ -50,8 +50,8 @@ async def test_a_key_is_kept_and_told():
     assert fleet.told == table.kept == {"my-board": "soc=sm8650"}
 
 
-@pytest.mark.parametrize("name", ["android", "Pixel", "!!!"])
-async def test_a_key_phones_have_by_themselves_is_refused(name):
+@pytest.mark.parametrize("name", ["android", "Pixel", "!!!", "a,b", "büro", "x" * 97])
+async def test_a_key_that_phones_have_by_themselves_or_that_cannot_be_one_is_refused(name):
     fleet, table = Fleet(), Table()
     with pytest.raises(UserError):
         await Aliases(fleet, table, {}).set(name, "soc=sm8650")

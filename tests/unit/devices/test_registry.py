@@ -219,10 +219,11 @@ async def test_what_is_kept_late_is_the_newest() -> None:
         ("soc", "sm8650", "farm sets the label soc itself", "another key"),
         ("Name", "x", "farm sets the label name itself", "--name"),
         ("pool", "x", "farm sets the label pool itself", "--pool"),
-        ("!!", "x", "nothing of '!!'", "KEY=VALUE"),
-        ("rack", "::", "nothing of '::'", "KEY=VALUE"),
-        ("rack", "a,b", "no label has ','", "KEY=VALUE"),
-        ("schränk", "3", "no label has 'ä'", "KEY=VALUE"),
+        ("!!", "x", "'!!' cannot be the key of a label", "use letters"),
+        ("rack", "::", "'::' cannot be the value of label rack", "use letters"),
+        ("rack", "a,b", "'a,b' cannot be the value of label rack: it has ','", "use letters"),
+        ("rack", "x" * 97, "cannot be the value of label rack", "at most 96 characters"),
+        ("schränk", "3", "it has 'ä'", "use letters"),
     ],
 )
 def test_a_label_that_is_not_for_people(key: str, value: str, said: str, hint: str) -> None:
@@ -237,7 +238,7 @@ def test_labels_change_and_go() -> None:
     assert with_labels(record, {"soc": ""}).labels == {"desk": "a-1"}  # one of an older farm can be removed
 
 
-@pytest.mark.parametrize("pool", ["::", "a,b", "büro", "pool=lab"])
+@pytest.mark.parametrize("pool", ["::", "a,b", "büro", "pool=lab", "x" * 97])
 def test_what_cannot_be_a_pool(pool: str) -> None:
     with pytest.raises(UserError, match="cannot be a pool"):
         DeviceRegistry(Table(), ()).edited(DeviceRecord("s", "left"), (), pool=pool)
