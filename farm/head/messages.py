@@ -175,3 +175,42 @@ class AttemptEnded:
 
 
 JobMessage = RunAttempt | StopAttempt
+
+# --- with a head apart ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostBegan:
+    """From a host that was started: who asked there has gone, and what it had not armed was never held."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAttempt:
+    """To the host: what the job becomes by its ended attempt. Answer: `JobSaved`, committed with that end."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobSaved:
+    """From the host: the job is this now, committed together with the end of its attempt."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """To the host of the job's latest attempt: keep what attempts have left of it. Answer: `Salvaged`."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """From the host: what there was is kept."""
+
+    job: str  # id
+
+
+ToHead = HostMessage | AttemptEnded | HostBegan | JobSaved | Salvaged
+ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage

@@ -30,8 +30,9 @@ from farm.common.events import Event
 from farm.common.selector import Selector
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import UtcTime, utc_time
-from farm.store.database import TableAccess, selector_number, values_of
-from farm.store.schema import lease, reservation, selector
+from farm.store.database import TableAccess, must_change, selector_number, values_of
+from farm.store.mailbox import Letter, post
+from farm.store.schema import lease, request, reservation, selector, to_head, to_host
 
 HALF_LIVES = 6  # what is older weighs less than 2 %
 SLICES = 2  # reads per half-life; within one, use counts as if it were in its middle: at most 19 % off
@@ -58,6 +59,9 @@ class LeaseRecord:
     reason: str = ""
     held_s: float = 0.0
     cleaned_s: float = 0.0  # its device was cleaned and checked for so long after it
+    host: str = ""  # which holds its device; "": the only one of the database
+    armed_at: datetime | None = None  # its host took it; None: it has not
+    slot: bool = False  # the worker slot that came with it outlasts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ def select_leases() -> Select[Any]:
 # Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
 GRANT = insert(lease)
 END = update(lease).where(lease.c.id == bindparam("of"), lease.c.ended_at.is_(None))
+UNARMED = END.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
 
 
 class LeaseTable(TableAccess):
@@ -156,8 +161,8 @@ class LeaseTable(TableAccess):
         with self._database.reading() as connection:
             return {str(name): int(count) for name, count in connection.execute(wanted)}
 
-    async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
-        """Store a grant before its holder gets it.
+    async def grant(self, record: LeaseRecord, events: Sequence[Event] = (), letter: Letter | None = None) -> None:
+        """Store a grant before its holder gets it. With a letter to its host it is not held until that arms it.
 
         Raises:
             FarmError: the device has an open lease, the fence was given before, or another daemon has taken over.
@@ -166,16 +171,52 @@ class LeaseTable(TableAccess):
         def grant(connection: Connection) -> None:
             self._database.hold_term(connection)
             number = selector_number(connection, record.selector)
-            connection.execute(GRANT, {**values_of(record), "selector": number})
+            held = {"armed_at": record.granted_at} if letter is None else {"armed_at": None, "host": letter.host}
+            connection.execute(GRANT, {**values_of(record), "selector": number, **held})
+            if letter is not None:
+                post(connection, to_host, (letter,))
 
         await self._database.write(grant, events)
 
+    async def arm(self, lease_id: str, at: datetime, request_id: str, letter: Letter) -> bool:
+        """Its host holds the device under the lease from now on, and the head gets the letter; its request is over.
+
+        False: it was armed before or has ended; nothing is written.
+        """
+
+        def arm(connection: Connection) -> None:
+            must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
+            connection.execute(delete(request).where(request.c.id == request_id))
+            post(connection, to_head, (letter,))
+
+        return await self._database.write_if(arm)
+
     async def end(
-        self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
+        self,
+        lease_id: str,
+        *,
+        ended_at: datetime,
+        reason: str,
+        held_s: float,
+        events: Sequence[Event] = (),
+        letter: Letter | None = None,
     ) -> bool:
-        """The end of a lease; False: it had ended before, or there is none."""
+        """The end of a lease, of which the head gets the letter; False: it had ended before, or there is none."""
         values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": held_s}
-        return await self._database.change(END, events, values, last=True)
+
+        def end(connection: Connection) -> None:
+            must_change(connection, END, values)
+            if letter is not None:
+                post(connection, to_head, (letter,))
+
+        return await self._database.write_if(end, events, last=True)
+
+    async def end_unarmed(
+        self, lease_id: str, *, ended_at: datetime, reason: str, events: Sequence[Event] = ()
+    ) -> bool:
+        """The end of a lease that was never held; False: its host has armed it, or it had ended before."""
+        values = {"of": lease_id, "ended_at": ended_at, "reason": reason, "held_s": 0.0}
+        return await self._database.change(UNARMED, events, values, last=True)
 
     async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         """How long the device was cleaned and checked after the lease; False: there is none of that id."""
@@ -183,10 +224,27 @@ class LeaseTable(TableAccess):
             update(lease).where(lease.c.id == lease_id).values(cleaned_s=seconds), events
         )
 
-    async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
-        """Another expiry for a lease; False: it has ended, or there is none."""
+    async def extend(
+        self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = (), letter: Letter | None = None
+    ) -> bool:
+        """Another expiry for a lease, of which the head gets the letter; False: it has ended, or there is none."""
         change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None)).values(expires_at=expires_at)
-        return await self._database.change(change, events)
+
+        def extend(connection: Connection) -> None:
+            must_change(connection, change)
+            if letter is not None:
+                post(connection, to_head, (letter,))
+
+        return await self._database.write_if(extend, events)
+
+    async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
+        """The worker slot that came with the lease outlasts it, or is needed no more; the head gets the letter."""
+
+        def keep(connection: Connection) -> None:
+            connection.execute(update(lease).where(lease.c.id == lease_id).values(slot=kept))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(keep)
 
 
 def read_reservations(connection: Connection) -> tuple[tuple[ReservationRecord, ...], tuple[str, ...]]:

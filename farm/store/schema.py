@@ -43,7 +43,7 @@ from farm.store.columns import (
 
 # Databases of versions 1 to 8 were written early in development: they are refused.
 FIRST_SCHEMA_VERSION = 9
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 metadata = MetaData()
 
@@ -64,8 +64,8 @@ def _host() -> Column[str]:
 
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
-# serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term) and events
-# (see farm.store.event_numbers).
+# serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term), events
+# (see farm.store.event_numbers) and starts (the number of the latest start of a host whose head is apart).
 meta = Table(
     "meta",
     metadata,
@@ -190,11 +190,16 @@ lease = Table(
     Column("reason", Word, nullable=False),
     Column("held_s", Double, nullable=False),
     Column("cleaned_s", Double, nullable=False),  # after it: cleaning and checking, which its user is charged for
+    Column("host", Word, nullable=False, server_default=""),  # which holds its device; "": the only one of the database
+    Column("armed_at", UtcTime),  # its host took it; NULL: it has not, and the lease was never held
+    Column("slot", Flag, nullable=False, server_default="0"),  # the worker slot that came with it outlasts it
     _one_of("source", LeaseSource, "lease_source"),
     _one_of("lease_class", LeaseClass, "lease_class"),
+    CheckConstraint("slot IN (0, 1)", name="lease_slot"),
 )
 Index("lease_open_device", lease.c.device, unique=True, **_where("ended_at IS NULL"))
 Index("lease_ended", lease.c.ended_at)
+Index("lease_slot_kept", lease.c.fence, **_where("slot = 1"))
 
 attempt = Table(
     "attempt",
@@ -443,6 +448,42 @@ audit = Table(
 Index("audit_of_user", audit.c.user, audit.c.seq)
 Index("audit_of_kind", audit.c.kind, audit.c.seq)
 Index("audit_at", audit.c.at)
+
+# Between hosts and a head apart from them, on a server only (farm.store.mailbox). What hosts have: each phone as its
+# head knows it, and each request for one that has no lease.
+device_state = Table(
+    "device_state",
+    metadata,
+    _host(),
+    Column("name", Word, primary_key=True),
+    Column("body", StrictJson(json_object), nullable=False),  # of the latest message about it
+)
+
+request = Table(
+    "request",
+    metadata,
+    Column("seq", serial_number(), primary_key=True),  # order of arrival
+    Column("id", Word, nullable=False, unique=True),
+    Column("host", Word, nullable=False),
+    Column("body", StrictJson(json_object), nullable=False),  # of the message that added it
+)
+
+# Letters that were not taken yet, in order per host.
+to_head = Table(
+    "to_head",
+    metadata,
+    Column("id", serial_number(), primary_key=True),
+    Column("host", Word, nullable=False),
+    Column("body", StrictJson(json_object), nullable=False),
+)
+
+to_host = Table(
+    "to_host",
+    metadata,
+    Column("id", serial_number(), primary_key=True),
+    Column("host", Word, nullable=False, index=True),
+    Column("body", StrictJson(json_object), nullable=False),
+)
 
 for _table in metadata.tables.values():
     for _column in _table.columns:

@@ -16,6 +16,7 @@ from farm.store.devices import AliasTable, BatteryTable, DeviceTable, RecoveryTa
 from farm.store.event_history import EventTable
 from farm.store.jobs import JobSearch, JobTable, ToolchainTable
 from farm.store.leases import LeaseTable, ReservationTable
+from farm.store.mailbox import Mailbox
 from farm.store.measurements import MeasurementTable
 from farm.store.opening import OpenDatabase, open_file, open_server
 from farm.store.reserve import ReserveFile
@@ -39,6 +40,7 @@ class Store:
         self.leases = LeaseTable(database)
         self.measurements = MeasurementTable(database)
         self.events = EventTable(database)
+        self.mailbox = Mailbox(database)
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)
         self.poison = PoisonTable(database)

@@ -10,6 +10,7 @@ from datetime import datetime
 from farm.common.errors import Code, FarmError
 from farm.common.events import Event, UncommittedEvents
 from farm.store.leases import LeaseRecord
+from farm.store.mailbox import Letter
 from farm.store.writer import StoreWriteError
 
 
@@ -28,7 +29,7 @@ class MemoryKeeper:
     def open(self) -> tuple[LeaseRecord, ...]:
         return tuple(row for row in self.rows.values() if row.ended_at is None)
 
-    async def grant(self, record: LeaseRecord, events: Sequence[Event] = ()) -> None:
+    async def grant(self, record: LeaseRecord, events: Sequence[Event] = (), letter: Letter | None = None) -> None:
         await self._commit(record.device)
         if any(row.device == record.device for row in self.open()):
             raise FarmError(f"{record.device} has an open lease", Code.STORE_CONFLICT)

@@ -65,11 +65,18 @@ def as_next_release(monkeypatch):
 
 
 def make_version_9(where):
-    """Take the hosts out of a database: its tables are as they were in version 9."""
+    """Take the hosts and the head out of a database: its tables are as they were in version 9."""
     set_version(where, 9)
     engine = engine_of(where)
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
+        for table in ("device_state", "request", "to_head", "to_host"):
+            operations.drop_table(table)
+        operations.drop_index("lease_slot_kept", "lease")
+        with operations.batch_alter_table("lease") as batch:
+            batch.drop_constraint("lease_slot", type_="check")
+            for column in ("host", "armed_at", "slot"):
+                batch.drop_column(column)
         operations.drop_index("recovery_of_serial", "recovery")
         for table, key in v10_hosts.KEYS.items():
             with operations.batch_alter_table(table) as batch:
@@ -114,6 +121,7 @@ async def test_rows_about_phones_get_their_host(where):
     await store.recoveries.set_proven("emulator-5554", "b1")
     await store.rollouts.save(rollout)
     await store.batteries.save("emulator-5554", BatteryDay("2026-11-20"))
+    await store.leases.grant(values.lease())
     store.close()
     await asyncio.to_thread(make_version_9, where)
     store = await asyncio.to_thread(Store.open, where)
@@ -123,6 +131,8 @@ async def test_rows_about_phones_get_their_host(where):
         assert (store.recoveries.quarantined(), store.recoveries.proven()) == ((kept,), {"emulator-5554": "b1"})
         assert store.rollouts.all() == (rollout,)
         assert store.batteries.days("emulator-5554") == (BatteryDay("2026-11-20"),)
+        (lease,) = store.leases.open()
+        assert (lease.host, lease.armed_at, lease.slot) == ("", lease.granted_at, False)
         with store.database.reading() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
             for table in metadata.sorted_tables:  # keys are not compared by it
@@ -185,7 +195,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 11, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 12, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint

@@ -1,0 +1,221 @@
+"""Mailboxes between the hosts and a head apart from them, in a database on a server.
+
+A letter carries a change, once: the same transaction writes the rows that say how it is now (`device_state`, `request`,
+`lease`, `attempt`, `job`). So a head that takes over throws away what its mailbox has and reads those rows: nothing is
+lost, and nothing counts twice. Letters are taken by deleting them: a cursor over their numbers would lose those that
+are committed late. One writer of a host commits one transaction after the other, so its numbers are in order.
+
+Imports no message: a letter's body is what farm.head.wire makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, delete, insert, select
+from sqlalchemy import text as sql
+from sqlalchemy.exc import SQLAlchemyError
+
+from farm.common.errors import HostError
+from farm.common.events import Event
+from farm.store.database import Database, TableAccess, put
+from farm.store.schema import device_state, request, to_head, to_host
+
+MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
+POLL_S = 0.5  # what a lost wake-up holds up
+HEAD = "farm_head"  # channel of NOTIFY
+
+logger = logging.getLogger(__name__)
+_NOTIFY = sql("SELECT pg_notify(:channel, '')")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message on its way from the host to the head, or from the head to the host."""
+
+    host: str
+    body: Mapping[str, Any]  # JSON
+
+
+def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
+    """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of what they report."""
+    if rows := [{"host": letter.host, "body": letter.body} for letter in letters]:
+        connection.execute(insert(box), rows)
+
+
+def channel_of(host: str) -> str:
+    """The channel of a host's wake-ups: of any name one that PostgreSQL takes."""
+    return f"farm_host_{hashlib.sha256(host.encode()).hexdigest()[:16]}"
+
+
+class Mailbox(TableAccess):
+    """Statements over both mailboxes and the state rows of hosts."""
+
+    # --- at a host ------------------------------------------------------------------------------------------------
+
+    async def begin(self, letter: Letter) -> None:
+        """A host begins anew: who asked there has gone, and what was sent to it is void."""
+
+        def begin(connection: Connection) -> None:
+            for box in (request, to_host):
+                connection.execute(delete(box).where(box.c.host == letter.host))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(begin)
+
+    async def send(self, *letters: Letter) -> None:
+        """Letters to the head that report nothing which rows say."""
+        await self._database.write(lambda connection: post(connection, to_head, letters), last=True)
+
+    async def device_changed(self, name: str, letter: Letter) -> None:
+        """A phone of the letter's host is as it says."""
+
+        def change(connection: Connection) -> None:
+            put(connection, device_state, {"host": letter.host, "name": name, "body": letter.body})
+            post(connection, to_head, (letter,))
+
+        await self._database.write(change)
+
+    async def device_forgotten(self, name: str, letter: Letter) -> None:
+        """The letter's host has no such phone any more."""
+
+        def forget(connection: Connection) -> None:
+            gone = device_state.c.host == letter.host, device_state.c.name == name
+            connection.execute(delete(device_state).where(*gone))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(forget)
+
+    async def request_added(self, request_id: str, letter: Letter) -> None:
+        """Someone at the letter's host asks for a phone."""
+
+        def add(connection: Connection) -> None:
+            connection.execute(insert(request), {"id": request_id, "host": letter.host, "body": letter.body})
+            post(connection, to_head, (letter,))
+
+        await self._database.write(add)
+
+    async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
+        """The requester does not wait any more."""
+
+        def withdraw(connection: Connection) -> None:
+            connection.execute(delete(request).where(request.c.id == request_id))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(withdraw, last=True)
+
+    async def take(self, host: str) -> tuple[Letter, ...]:
+        """Take what the head has sent to a host, in order."""
+        return await self._take(to_host, host)
+
+    # --- at the head ----------------------------------------------------------------------------------------------
+
+    async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
+        """Letters to hosts that report nothing which rows say."""
+        await self._database.write(lambda connection: post(connection, to_host, letters), events, last=True)
+
+    async def take_all(self) -> tuple[Letter, ...]:
+        """Take what hosts have sent to the head, in order; at most `MOST_AT_ONCE`."""
+        return await self._take(to_head)
+
+    async def _take(self, box: Table, host: str | None = None) -> tuple[Letter, ...]:
+        """Without a letter nothing is written: most looks find none."""
+        wanted = select(box.c.id).order_by(box.c.id).limit(MOST_AT_ONCE)
+        if host is not None:
+            wanted = wanted.where(box.c.host == host)
+        if not await self.in_thread(self._some, wanted):
+            return ()
+
+        def take(connection: Connection) -> Sequence[Any]:
+            taken = delete(box).where(box.c.id.in_(wanted)).returning(box.c.id, box.c.host, box.c.body)
+            return sorted(connection.execute(taken).all())
+
+        return tuple(Letter(row.host, row.body) for row in await self._database.write(take))
+
+    def _some(self, wanted: Any) -> bool:
+        with self._database.reading() as connection:
+            return connection.execute(wanted.limit(1)).first() is not None
+
+
+class WakeUps:
+    """Says when to look into a mailbox: at a wake-up, and at least every `POLL_S`. Used on the event loop.
+
+    A wake-up is a transaction of its own, after the one that it is about: inside of it, NOTIFY lets one commit wait for
+    the other. Those that come together are one.
+    """
+
+    def __init__(self, database: Database, channel: str) -> None:
+        """Listen for wake-ups through `channel`."""
+        self._database = database
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._some = asyncio.Event()
+        self._wanted: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
+        self._thread.start()
+
+    async def wait(self) -> None:
+        """Wait until it is time to look again."""
+        await self._some.wait()
+        self._some.clear()
+
+    def wake(self, channel: str) -> None:
+        """Wake up who listens there; what was written before is committed."""
+        self._wanted.add(channel)
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="wake-ups")
+
+    async def close(self) -> None:
+        """Listen no more; wake-ups under way are sent."""
+        self._stop.set()
+        if self._sending is not None:
+            await self._sending
+        await asyncio.to_thread(self._thread.join)
+
+    async def _send(self) -> None:
+        while self._wanted:
+            channels, self._wanted = sorted(self._wanted), set()
+            with contextlib.suppress(HostError):  # the writer reports it, and the others poll
+                await self._database.in_thread(self._notify, channels)
+
+    def _notify(self, channels: Sequence[str]) -> None:
+        with self._database.reading() as connection:
+            connection.execute(_NOTIFY, [{"channel": channel} for channel in channels])
+            connection.commit()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._listen(self._database.engine)
+            except (SQLAlchemyError, OSError) as error:
+                logger.debug("wake-ups are not heard: %s", error)
+                self._wake()
+                self._stop.wait(POLL_S)
+
+    def _listen(self, engine: Engine) -> None:
+        from psycopg import Error
+
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.detach()  # it goes on listening: nobody else gets it
+            driver: Any = connection.connection.dbapi_connection
+            try:
+                driver.execute(f'LISTEN "{self._channel}"')
+                while not self._stop.is_set():
+                    for _ in driver.notifies(timeout=POLL_S, stop_after=1):
+                        pass
+                    self._wake()
+            except Error as error:
+                raise OSError(str(error)) from error
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # that loop is closed
+            self._loop.call_soon_threadsafe(self._some.set)
