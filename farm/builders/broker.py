@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ from farm.common.frames import FrameReader, frame
 READ_BYTES = 1 << 18
 
 PublishEvent = Callable[[str, str, Mapping[str, Any]], None]  # an event's kind, subject and data
+
+log = logging.getLogger(__name__)
 
 
 @with_config(ConfigDict(extra="ignore"))
@@ -148,24 +151,31 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             self.grant_slots()
 
     async def _fill(self, run: ConnectedRun, order: BuildOrder, module: bytes) -> None:
-        """Have builders build a candidate, one after the other while they leave or die of it."""
+        """Answer an order, whatever happens: without library and error the run builds the candidate itself."""
+        library, error = b"", ""
+        try:
+            library, error = await self._build(order, module)
+        except Exception:
+            log.exception("builders cannot be given candidate %s", order.key[:12])
+        run.send({"number": order.number, "error": error}, library)
+
+    async def _build(self, order: BuildOrder, module: bytes) -> tuple[bytes, str]:
+        """A candidate's library, or its error, from one builder after the other while they leave or die of it."""
         killed: list[str] = []
         while not (error := candidate_error(killed)):
             alone = must_be_alone(killed)
             builder = self.table.choose(order.identity, time.monotonic(), alone=alone)
             if builder is None:
-                break
+                return b"", ""
             try:
                 library = await self._try(builder, order, module, alone=alone)
             except KilledWorker:
                 killed.append(builder.name)
                 continue
             if library or builder in self._left:
-                run.send({"number": order.number}, library)
-                return
-        if error:
-            self._publish("builder.killed", order.key[:12], {"builders": killed})
-        run.send({"number": order.number, "error": error})
+                return library, ""
+        self._publish("builder.killed", order.key[:12], {"builders": killed})
+        return b"", error
 
     async def _try(self, builder: Builder, order: BuildOrder, module: bytes, *, alone: bool) -> bytes:
         """A builder's library; b"": it has none, or left.
@@ -174,23 +184,25 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
             KilledWorker: it died with it.
         """
         key = f"build-{next(self._numbers)}"
-        future = self._client.submit(
-            build, _ORDER.dump_python(order, mode="json"), module, key=key, workers=[builder.address],
-            allow_other_workers=False, retries=0, pure=False,
-            resources={order.identity: 1, SLOT: builder.slots if alone else 1},
-        )  # fmt: skip
         builder.running.add(key)
         try:
-            answer = await self._answer(future, self._left[builder])
-        except KilledWorker:
-            raise
-        except Exception as error:  # noqa: BLE001 - what a builder's own code raises, or what cannot be unpickled
-            answer = {"key": order.key, "error": f"{type(error).__name__}: {error}", "host_fault": True}
+            future = self._client.submit(
+                build, _ORDER.dump_python(order, mode="json"), module, key=key, workers=[builder.address],
+                allow_other_workers=False, retries=0, pure=False,
+                resources={order.identity: 1, SLOT: builder.slots if alone else 1},
+            )  # fmt: skip
+            try:
+                answer = await self._answer(future, self._left[builder])
+            except KilledWorker:
+                raise
+            except Exception as error:  # noqa: BLE001 - what a builder's own code raises, or what cannot be unpickled
+                answer = {"key": order.key, "error": f"{type(error).__name__}: {error}", "host_fault": True}
+            finally:
+                future.release()
         finally:
             builder.running.discard(key)
             if alone:
                 builder.reserved = False
-            future.release()
         library, fault = checked(answer, order.key, order.abi)
         if library:
             builder.succeeded()

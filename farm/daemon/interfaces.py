@@ -143,15 +143,15 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
         return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
-    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.dispatcher.is_live)
-    jobs = JobVerbs(scheduling.dispatcher, store, streams, leasing, JobSteps(events), KINDS)
+    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.head.is_live)
+    jobs = JobVerbs(scheduling.head, store, streams, JobSteps(events), KINDS)
     leases = LeaseVerbs(
         parts.phones.fleet,
         leasing,
         parts.phones.aliases,
         events,
         records=store.leases,
-        reservations=scheduling.reservations,
+        head=scheduling.head,
         adb_key=parts.config.state_dir / "adb" / "adbkey",
         explain_job=jobs.explain,
         notes_of=notes_of,

@@ -39,8 +39,8 @@ def progress_checks(parts: Parts) -> tuple[ProgressCheck, ...]:
     phones, scheduling, database = parts.phones, parts.scheduling, parts.persistence.store.database
     return (
         ProgressCheck("the adb watcher", lambda: time.monotonic() - phones.watcher.moved_at, WATCHER_LIMIT_S),
-        ProgressCheck("the scheduler", scheduling.dispatcher.behind_s, SCHEDULER_LIMIT_S),
-        ProgressCheck("the allocator", scheduling.leasing.requests.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the scheduler", scheduling.head.dispatcher.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the allocator", scheduling.head.requests.behind_s, SCHEDULER_LIMIT_S),
         ProgressCheck("the store", database.writer.silent_s, STORE_LIMIT_S),
     )
 
@@ -77,12 +77,12 @@ async def return_memory() -> None:
 
 def current_status(parts: Parts) -> str:
     """The line as of now."""
-    leasing = parts.scheduling.leasing
+    scheduling = parts.scheduling
     return status_line(
         parts.phones.fleet.views(),
-        leased=len(leasing.active.holders()),
-        sessions=parts.scheduling.tvm_server.sessions,
-        waiting=leasing.requests.waiting_by_key.total(),
+        leased=len(scheduling.leasing.active.holders()),
+        sessions=scheduling.tvm_server.sessions,
+        waiting=scheduling.head.requests.waiting_by_key.total(),
     )
 
 
@@ -95,7 +95,7 @@ def metrics_page(
     GCCollector(registry=process)
     config, phones, scheduling, accounts = parts.config, parts.phones, parts.scheduling, control.accounts
     store, leasing, supervisor = parts.persistence.store, scheduling.leasing, parts.workers.supervisor
-    recoveries = phones.fleet.recovery.log
+    recoveries, requests = phones.fleet.recovery.log, scheduling.head.requests
     collector = FarmCollector(
         Sources(
             version=__version__,
@@ -110,14 +110,14 @@ def metrics_page(
             adb_up=lambda: not phones.watcher.server_lost,
             round_trips=phones.client.round_trips,
             holders=leasing.active.holders,
-            depth=lambda: leasing.requests.depth,
-            longest_s=leasing.requests.longest_s,
-            servable=leasing.requests.overlooked,
-            draining=lambda: bool(leasing.requests.drained),
-            decisions=leasing.requests.decisions,
+            depth=lambda: requests.depth,
+            longest_s=requests.longest_s,
+            servable=requests.overlooked,
+            draining=lambda: bool(requests.drained),
+            decisions=requests.decisions,
             sessions=lambda: scheduling.tvm_server.sessions,
             bundles=phones.fleet.rollouts.states,
-            jobs=scheduling.dispatcher.count,
+            jobs=scheduling.head.dispatcher.count,
             builders=parts.workers.builder_slots,
             toolchains=supervisor.standing,
             zygote_starts=supervisor.starts,

@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.adb.connection import ServerAddress
@@ -19,15 +18,16 @@ from farm.adb.watch_policy import Load
 from farm.common.errors import NotAllowedError
 from farm.common.peers import UserNames, owner_of
 from farm.common.selector import normalise
+from farm.common.tasks import BackgroundTasks
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.daemon.persistence import Persistence
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
 from farm.head.allocator.model import AllocatorPolicy
-from farm.head.dispatcher import Dispatcher
+from farm.head.local import LocalHead
 from farm.head.model import LeasePolicy
-from farm.head.reservations import ReservationRegistry
+from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.jobs.executor import Executor
@@ -52,15 +52,16 @@ class Scheduling:
     gate: Callable[[], tuple[str, int]]  # where workers of this host meet the TVM server
     tvm_server: TvmServer
     leasing: Leasing
-    reservations: ReservationRegistry
+    head: LocalHead
     personal: LeaseExecutor
     poison: PoisonLedger
-    dispatcher: Dispatcher
     quiesce: QuiesceController
 
     def use(self, config: FarmConfig) -> None:
         """Share by it from now on; leases and sessions that have begun go on as they are."""
-        self.leasing.use_policy(_lease_policy(config))
+        policy = _lease_policy(config)
+        self.leasing.use_policy(policy)
+        self.head.requests.use_quotas(policy)
         self.quiesce.config = config.quiesce
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
 
@@ -70,9 +71,8 @@ class Scheduling:
 
     def clock_jumped(self) -> None:
         """The wall clock was set."""
-        self.reservations.publish()
+        self.head.clock_jumped()
         self.leasing.clock_jumped()
-        self.dispatcher.clock_jumped()
 
 
 def open_gate(config: TvmConfig, stack: contextlib.AsyncExitStack) -> GateChild | None:
@@ -103,8 +103,9 @@ async def open_scheduling(
         FarmError: the TVM port is taken.
     """
     store, events = persistence.store, persistence.events
-    leasing = await _open_leasing(config, stack, persistence, phones)
-    reservations = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
+    policy, writes, tasks = _lease_policy(config), LeaseWriteQueue(events), BackgroundTasks()
+    head = await LocalHead.open(store, events, writes, policy, KINDS, tasks)
+    leasing = _open_leasing(policy, stack, persistence, phones, head, writes)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
@@ -133,17 +134,21 @@ async def open_scheduling(
         user_of=LoopbackUsers(phones.client.address),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
-    attempts = _open_jobs(persistence, phones, leasing, executors)
-    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts)
+    attempts = _attempts(persistence, phones, leasing, executors, tasks)
+    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts, head)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, reservations, personal, poison, attempts.head, phones.fleet.quiesce)
+    return Scheduling(gate, tvm_server, leasing, head, personal, poison, phones.fleet.quiesce)
 
 
-def _open_jobs(
-    persistence: Persistence, phones: Phones, leasing: Leasing, executors: Mapping[str, Executor]
+def _attempts(
+    persistence: Persistence,
+    phones: Phones,
+    leasing: Leasing,
+    executors: Mapping[str, Executor],
+    tasks: BackgroundTasks,
 ) -> Attempts:
-    """The attempts of this host, and the dispatcher of all jobs as their head."""
+    """The attempts of this host."""
     store, events = persistence.store, persistence.events
     contexts = AttemptContextFactory(
         kinds=KINDS,
@@ -153,17 +158,15 @@ def _open_jobs(
         leases=leasing,
         devices=phones.fleet,
     )
-    attempts = Attempts(store=store, events=events, leases=leasing, executors=executors, contexts=contexts)
-    attempts.head = Dispatcher(
+    return Attempts(
         store=store,
         events=events,
-        requests=leasing.requests,
-        runner=attempts,
-        tasks=attempts.tasks,
-        kinds=KINDS,
-        quota_of=leasing.quota_of,
+        leases=leasing,
+        executors=executors,
+        contexts=contexts,
+        head=leasing.head,
+        tasks=tasks,
     )
-    return attempts
 
 
 async def _take_up(
@@ -173,37 +176,41 @@ async def _take_up(
     leasing: Leasing,
     tvm_server: TvmServer,
     attempts: Attempts,
+    head: LocalHead,
 ) -> None:
     """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
     orphans, leases = tvm_server.orphans, persistence.store.leases
     adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
     await attempts.recover(adopted)
-    await attempts.head.start()
+    await head.start(attempts)
     attempts.begin()
     stack.push_async_callback(attempts.stop)
-    stack.callback(attempts.head.close)
+    stack.callback(head.stop_jobs)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}
     phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
 
 
-async def _open_leasing(
-    config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, phones: Phones
+def _open_leasing(
+    policy: LeasePolicy,
+    stack: contextlib.AsyncExitStack,
+    persistence: Persistence,
+    phones: Phones,
+    head: LocalHead,
+    writes: LeaseWriteQueue,
 ) -> Leasing:
-    """The allocator over the fleet, with the use of each user so far; the parts of the fleet that ask it are set."""
-    store, policy = persistence.store, _lease_policy(config)
-    leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy)
+    """The leases of this host; the parts of the fleet that ask about them are set."""
+    store = persistence.store
+    leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy, head=head, writes=writes)
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
     phones.fleet.probes.lease_of = leasing.lease_of
-    phones.fleet.is_awaited = leasing.requests.allocator.awaits
+    phones.fleet.is_awaited = head.awaits
     phones.fleet.recovery.holder = lambda name: (
         "" if (holder := leasing.active.holder(name)) is None else holder.holder_name
     )
     store.on_problem(leasing.store_problem)
-    half_life_s = policy.allocator.usage_half_life_s
-    leasing.requests.load_usage(await store.in_thread(store.leases.decayed_use, datetime.now(UTC), half_life_s))
     return leasing
 
 

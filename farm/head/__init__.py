@@ -3,7 +3,7 @@
 `allocator` (pure) grants devices to requests, `queue` (pure) says what is to be done about each job. `request_queue`
 has the waiting requests and stores each grant (`write_queue`); `Dispatcher` performs the job queue's instructions over
 the store (`job_store`), `planning` turns a submit into jobs, `reservations` keeps devices for a user, `reports`
-explains and sums up.
+explains and sums up. `Head` is what hosts and control verbs ask, `LocalHead` the one of these parts in their process.
 
 A request becomes a lease: `RequestQueue.receive` gets `RequestAdded` (a job's request comes with `ask`), the allocator
 answers with a `Grant`, `write_queue` stores it, `LeaseGranted` goes to the host, and `LeaseArmed` comes back.

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -69,8 +69,11 @@ class AttemptRunner(ABC):
         """Keep what attempts have left of a job that ends while it waits for the next one."""
 
     @abstractmethod
-    def waits(self, job_id: str) -> str | None:
-        """Why the job's attempt works with fewer phones than it should have; None: it has no running one here."""
+    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """Why the attempts of those of these jobs that run here work with fewer phones than they should have.
+
+        One sentence by job; empty for an attempt that has its phones.
+        """
 
 
 class Dispatcher:
@@ -82,7 +85,6 @@ class Dispatcher:
         store: Store,
         events: EventLog,
         requests: RequestQueue,
-        runner: AttemptRunner,
         tasks: BackgroundTasks,
         kinds: Kinds,
         quota_of: Callable[[str], UserConfig],
@@ -92,7 +94,7 @@ class Dispatcher:
         self._store = store
         self._events = events
         self._requests = requests
-        self._runner = runner
+        self._runner: AttemptRunner  # from `start` on
         self._tasks = tasks
         self._kinds = kinds
         self._quota_of = quota_of
@@ -110,8 +112,9 @@ class Dispatcher:
         self._stopping = False
         self._unsubscribe: Callable[[], None] | None = None
 
-    async def start(self) -> None:
-        """Take up every job that has not ended."""
+    async def start(self, runner: AttemptRunner) -> None:
+        """Take up every job that has not ended; attempts run there."""
+        self._runner = runner
         live = await self._store.read(self._store.jobs.live)
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
@@ -260,13 +263,10 @@ class Dispatcher:
         """How many jobs have not ended, by kind and state."""
         return Counter((job.kind, job.state.value) for job in self._queue.jobs())
 
-    def waits(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
-        now = self._clock()
-        reasons = {
-            job_id: self._queue.why(job_id, now) if (running := self._runner.waits(job_id)) is None else running
-            for job_id in job_ids
-        }
+        running, now = await self._runner.waits(job_ids), self._clock()
+        reasons = {job_id: running[job_id] if job_id in running else self._queue.why(job_id, now) for job_id in job_ids}
         asked = {job_id: self._asked[job_id] for job_id, why in reasons.items() if not why and job_id in self._asked}
         of_request = self._requests.why(asked.values())
         return reasons | {job_id: of_request[request] for job_id, request in asked.items()}

@@ -47,3 +47,19 @@ class Explanation:
     estimate_s: float | None = None
     waiting_more: int = 0  # concerned too, further behind
     limits: tuple[str, ...] = ()  # why it gets no device at all, whatever each of them does
+
+
+@dataclass(frozen=True, slots=True)
+class JobExplanation:
+    """Why a job does not run."""
+
+    waits: str = ""  # one sentence, when it has no request for a phone; "" when it runs or has ended
+    request: Explanation | None = None  # why its request for a phone waits; None: it has none
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPage:
+    """Requests without a device, in the order they would be served."""
+
+    foremost: tuple[WaitingRequest, ...]
+    more: int = 0  # that wait behind them

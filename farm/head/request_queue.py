@@ -23,6 +23,7 @@ from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
+from farm.head.config import UserConfig
 from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
@@ -95,9 +96,8 @@ class RequestQueue:
         policy: LeasePolicy,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
-        send: Callable[[HeadMessage], None],
     ) -> None:
-        """Start without devices.
+        """Start without devices; `connect` it before it has any.
 
         Args:
             writes: where grants and ends are written down.
@@ -106,7 +106,6 @@ class RequestQueue:
             policy: what users may have.
             clock: monotonic seconds.
             wall: what is written down.
-            send: the way to the host.
         """
         self._loop = asyncio.get_running_loop()
         self._writes = writes
@@ -114,7 +113,7 @@ class RequestQueue:
         self._epoch = epoch
         self._clock = clock
         self._wall = wall
-        self._send = send
+        self._send: Callable[[HeadMessage], None]  # from `connect` on
         self.allocator = Allocator(policy.allocator)
         self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
         self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
@@ -130,6 +129,10 @@ class RequestQueue:
         self._check_timer: asyncio.TimerHandle | None = None
         self._check_at_s = 0.0  # when it fires
         self.use_quotas(policy)
+
+    def connect(self, send: Callable[[HeadMessage], None]) -> None:
+        """Send the host its messages there."""
+        self._send = send
 
     def receive(self, message: HostMessage) -> None:
         """Something happened at the host."""
@@ -194,7 +197,12 @@ class RequestQueue:
 
     def use_quotas(self, policy: LeasePolicy) -> None:
         """Set the users' limits from now on; current leases stay."""
+        self._policy = policy
         self.decide(self.allocator.quotas_changed, policy.quota, policy.users)
+
+    def quota_of(self, user: str) -> UserConfig:
+        """This user's limits."""
+        return self._policy.of(user)
 
     def load_usage(self, by_user: Mapping[str, float]) -> None:
         """Device-seconds that each user has used so far, decayed to now; comes once, at the start."""

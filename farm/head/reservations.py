@@ -26,8 +26,33 @@ POLL_S = 1.0  # how late a jump may be noticed
 JUMP_S = 2.0  # NTP slews by 0.5 ms a second; a clock that was set, or a host that slept, is off by more than this
 
 
+def new_reservation(
+    selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str, now: datetime
+) -> ReservationRecord:
+    """A reservation with an id of its own.
+
+    Raises:
+        UserError: the selector, the user, the note or the window is refused.
+    """
+    parsed = Selector.parse(selector)
+    if not user.strip() or len(user) > MAX_USER_LENGTH:
+        raise UserError("a reservation is for one user", hint="--user NAME, as `farm lease list` shows users")
+    if len(note) > MAX_NOTE_LENGTH:
+        raise UserError(f"the note is longer than {MAX_NOTE_LENGTH} characters", hint="a few words are enough")
+    if ends_at <= starts_at:
+        raise UserError("the reservation ends before it begins", hint="--from TIME --for DURATION")
+    if ends_at <= now:
+        raise UserError("the reservation is over already", hint="name a time in the future: +30m, 14:00")
+    reach = timedelta(days=MAX_DAYS)
+    if not (now - reach <= starts_at and ends_at <= now + reach):
+        raise UserError(
+            f"the reservation reaches further than {MAX_DAYS} days from now", hint="a shorter or nearer window"
+        )
+    return ReservationRecord(secrets.token_hex(ID_BYTES), str(parsed), user.strip(), starts_at, ends_at, note.strip())
+
+
 class ReservationRegistry:
-    """Every reservation of this host."""
+    """Every reservation."""
 
     def __init__(
         self,
@@ -70,23 +95,7 @@ class ReservationRegistry:
             UserError: the selector, the user, the note or the window is refused.
             StoreWriteError: nothing can be written now.
         """
-        parsed = Selector.parse(selector)
-        if not user.strip() or len(user) > MAX_USER_LENGTH:
-            raise UserError("a reservation is for one user", hint="--user NAME, as `farm lease list` shows users")
-        if len(note) > MAX_NOTE_LENGTH:
-            raise UserError(f"the note is longer than {MAX_NOTE_LENGTH} characters", hint="a few words are enough")
-        if ends_at <= starts_at:
-            raise UserError("the reservation ends before it begins", hint="--from TIME --for DURATION")
-        if ends_at <= self._wall():
-            raise UserError("the reservation is over already", hint="name a time in the future: +30m, 14:00")
-        now, reach = self._wall(), timedelta(days=MAX_DAYS)
-        if not (now - reach <= starts_at and ends_at <= now + reach):
-            raise UserError(
-                f"the reservation reaches further than {MAX_DAYS} days from now", hint="a shorter or nearer window"
-            )
-        record = ReservationRecord(
-            secrets.token_hex(ID_BYTES), str(parsed), user.strip(), starts_at, ends_at, note.strip()
-        )
+        record = new_reservation(selector, user, starts_at, ends_at, note, self._wall())
         with self._events.drafted(("reservation.added", record.id, _facts(record))) as drafts:
             await self._table.add(record, drafts)
         self._records[record.id] = record

@@ -74,9 +74,9 @@ class AttemptRun:
         else:
             self._leases.release(self.lease.id, reason)
 
-    def waits(self) -> str:
+    async def waits(self) -> str:
         """Why it works with fewer phones than it should have; "" when it does not."""
-        return self.pool.waits() if self.pool is not None else ""
+        return await self.pool.waits() if self.pool is not None else ""
 
     def stop_with_daemon(self) -> None:
         """The daemon stops: a person's lease goes on under the next one, all else is interrupted."""

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
-from farm.head.dispatcher import AttemptRunner, Dispatcher
+from farm.head.dispatcher import AttemptRunner
+from farm.head.head import Head
 from farm.head.job_store import JobWriter, recover
 from farm.head.messages import AttemptEnded, JobMessage, RunAttempt
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
@@ -29,9 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Attempts(AttemptRunner):
-    """`recover` once, set `head`, then `begin`; `stop` before the store and leasing go."""
-
-    head: Dispatcher
+    """`recover` once, start the head, then `begin`; `stop` before the store and leasing go."""
 
     def __init__(
         self,
@@ -41,18 +40,21 @@ class Attempts(AttemptRunner):
         leases: Leasing,
         executors: Mapping[str, Executor],
         contexts: AttemptContextFactory,
+        head: Head,
+        tasks: BackgroundTasks,
         clock: Callable[[], ClockReading] = lambda: ClockReading(time.monotonic(), datetime.now(UTC)),
     ) -> None:
-        """`executors`: by kind of job. `contexts`: makes their contexts."""
+        """`executors`: by kind of job. `contexts`: makes their contexts. `tasks`: `stop` ends them, the head's too."""
         self._store = store
         self._events = events
         self._leases = leases
         self._executors = executors
         self._contexts = contexts
+        self._head = head
         self._clock = clock
         self._writer = JobWriter(store, events)
         self._runs: dict[str, AttemptRun] = {}  # by job
-        self.tasks = BackgroundTasks()
+        self._tasks = tasks
         self._stopping = False
 
     async def recover(self, adopted: Collection[str] = ()) -> None:
@@ -69,14 +71,14 @@ class Attempts(AttemptRunner):
     def begin(self) -> None:
         """The head knows the jobs: go on with the attempts that `recover` took up."""
         for run in self._runs.values():
-            self.tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
+            self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
 
     async def stop(self) -> None:
         """Interrupt what runs; it is queued again at the next start. People's leases are taken up there as they are."""
         self._stopping = True
         for run in self._runs.values():
             run.stop_with_daemon()
-        for late in await self.tasks.end(STOP_LIMIT_S):
+        for late in await self._tasks.end(STOP_LIMIT_S):
             log.error("%s had not ended: the next start finds it interrupted", late)
 
     def receive(self, message: JobMessage) -> None:
@@ -86,7 +88,7 @@ class Attempts(AttemptRunner):
                 run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
                 if self._stopping:
                     run.stop_with_daemon()
-                self.tasks.spawn(self._work(run), f"attempt {attempt.id}")
+                self._tasks.spawn(self._work(run), f"attempt {attempt.id}")
             case StopAttempt(job_id, state, error):
                 if (stopped := self._runs.get(job_id)) is not None:
                     stopped.stop(state, error)
@@ -96,10 +98,10 @@ class Attempts(AttemptRunner):
         if not self._stopping:
             await salvage(job, self._executors.get(job.kind), self._store.jobs, self._contexts)
 
-    def waits(self, job_id: str) -> str | None:
+    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See `AttemptRunner.waits`."""
-        run = self._runs.get(job_id)
-        return None if run is None else run.waits()
+        here = [run for job_id in job_ids if (run := self._runs.get(job_id)) is not None]
+        return {run.job.id: await run.waits() for run in here}
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
@@ -111,11 +113,11 @@ class Attempts(AttemptRunner):
             became = await self._commit(run, outcome)
         finally:
             run.release(f"its attempt is {outcome.state}")
-        self.head.job_saved(became)
+        self._head.job_saved(became)
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:
         at = self._clock().at
         outcome = replace(outcome, device=run.lease.device)
-        becomes = self.head.attempt_ended(AttemptEnded(run.job.id, outcome, at))
+        becomes = await self._head.decide_end(AttemptEnded(run.job.id, outcome, at))
         ended = replace(run.attempt, state=outcome.state, ended_at=at, error=outcome.error)
         return await self._writer.finish(ended, becomes, at, outcome.result)

@@ -124,6 +124,7 @@ class Pool:
         self._settled = False
         self._began_s = 0.0
         self._published: object = None
+        self._publishing: asyncio.Task[None] | None = None  # of the latest change
         self._given_back: dict[str, str] = {}  # phones that left since the last publication, and why
         self._barred: set[str] = set()  # taken back: this attempt does not ask for them again
 
@@ -157,6 +158,8 @@ class Pool:
             self._unsubscribe = None
         if self._soon is not None:
             self._soon.cancel()
+        if self._publishing is not None:
+            self._publishing.cancel()
         for request in self._asked.values():
             self._leases.withdraw(request)
         self._asked.clear()
@@ -181,11 +184,11 @@ class Pool:
 
     # --- what the worker wants ---
 
-    def state(self) -> dict[str, Any]:
-        """The phones that may be measured on, how many are wanted, and why there are fewer."""
+    def phones(self) -> list[dict[str, Any]]:
+        """The phones that may be measured on."""
         views = {view.name: view for view in self._devices.views()}
         ready = [lease for lease in self._held.values() if (view := views.get(lease.device)) and not resting(view)]
-        phones = [
+        return [
             {
                 "lease": lease.id,
                 "device": lease.device,
@@ -193,14 +196,18 @@ class Pool:
             }
             for lease in ready
         ]
-        return {"phones": phones, "wanted": self._actions.wanted, "waits": self.waits()}
 
-    def waits(self) -> str:
+    async def state(self) -> dict[str, Any]:
+        """The phones that may be measured on, how many are wanted, and why there are fewer."""
+        waits = await self.waits()
+        return {"phones": self.phones(), "wanted": self._actions.wanted, "waits": waits}
+
+    async def waits(self) -> str:
         """Why there are fewer phones than wanted, one sentence; empty when there are not."""
         views = {view.name: view for view in self._devices.views()}
         rest = [resting(views[lease.device]) for lease in self._held.values() if lease.device in views]
         asked = next(iter(self._asked.values()), None)
-        asked_why = "" if asked is None else self._leases.why([asked]).get(asked, "")
+        asked_why = "" if asked is None else (await self._leases.head.why((asked,))).get(asked, "")
         return why_fewer(rest, len(self._held), self._actions.wanted, asked_why)
 
     def check(self, lease_id: str) -> str:
@@ -317,4 +324,11 @@ class Pool:
             step = f"{len(devices)} of {self._actions.wanted} phones: {', '.join(devices) or 'it waits for one'}"
             step += "".join(f"; {name} left: {why}" for name, why in self._given_back.items() if name not in devices)
             self._given_back.clear()
-            self._on_change(step, {"phones": devices, "wanted": self._actions.wanted, "waits": self.waits()})
+            facts = {"phones": devices, "wanted": self._actions.wanted}
+            self._publishing = asyncio.create_task(self._report(step, facts, self._publishing))
+
+    async def _report(self, step: str, facts: Mapping[str, Any], before: asyncio.Task[None] | None) -> None:
+        """Report a change after the one before it."""
+        if before is not None:
+            await before
+        self._on_change(step, {**facts, "waits": await self.waits()})

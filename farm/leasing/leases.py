@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,6 +17,7 @@ from farm.common.events import EventLog
 from farm.common.selector import Selector, did_you_mean
 from farm.devices.fleet import Fleet
 from farm.head.config import UserConfig
+from farm.head.head import Head
 from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
@@ -34,7 +35,6 @@ from farm.head.messages import (
     YieldWanted,
 )
 from farm.head.model import LeasePolicy
-from farm.head.request_queue import RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
 from farm.leasing.tvm import TvmLeases
@@ -58,6 +58,8 @@ class Leasing:
         table: LeaseTable,
         policy: LeasePolicy | None = None,
         *,
+        head: Head,
+        writes: LeaseWriteQueue,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -69,6 +71,8 @@ class Leasing:
             epoch: grows with every start of the daemon on this host; the upper part of every fence.
             table: the store's leases.
             policy: how long to wait, and what users may have.
+            head: it decides who gets what.
+            writes: where ends and extensions are written down, in this process after the head's grants.
             clock: monotonic seconds; everything is decided by it.
             wall: what is written down and shown.
         """
@@ -81,10 +85,11 @@ class Leasing:
         self._slots_wanted: set[str] = set()  # leases whose kept worker slot others lack
         self._views = {view.name: view for view in devices.views()}
         self._reported: dict[str, tuple[DeviceState, float]] = {}  # what the head knows of each device, since when
-        self._writes = LeaseWriteQueue(events)
-        self.requests = RequestQueue(self._writes, table, epoch, self.policy, clock, wall, self._receive)
+        self._writes = writes
+        self.head = head
+        head.connect(self._receive)
         self.active = ActiveLeases(
-            devices, events, f"session-{epoch}", table, self._writes, self.policy, clock, wall, self.requests.receive
+            devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head.report
         )
         self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
@@ -98,14 +103,13 @@ class Leasing:
         Requests stay unanswered.
         """
         self._unsubscribe()
-        self.requests.close(STOPPING)
+        self.head.close(STOPPING)
         self.active.stop(STOPPING)
         await self._writes.flush()
 
     def store_problem(self, failing: bool) -> None:
-        """The store cannot write: nothing is granted, requests wait, leases go on. Or it can again (`on_problem`)."""
+        """The store cannot write: leases go on, and what ends is written later. Or it can again (`on_problem`)."""
         self._writes.store_problem(failing)
-        self.requests.store_problem(failing)
 
     def clock_jumped(self) -> None:
         """The wall clock was set. Nothing is decided by it; ends that are written down by it are written anew."""
@@ -115,7 +119,6 @@ class Leasing:
         """Decide by this from now on; leases, sessions and waits that have begun go on as they are."""
         self.policy = policy
         self.active.use_policy(policy)
-        self.requests.use_quotas(policy)
 
     def quota_of(self, user: str) -> UserConfig:
         """This user's limits."""
@@ -130,13 +133,13 @@ class Leasing:
         """
         request_id = self._new_id("request")
         self._asked[request_id] = granted
-        self.requests.receive(RequestAdded(request_id, request))
+        self.head.report(RequestAdded(request_id, request))
         return request_id
 
     def withdraw(self, request_id: str) -> None:
         """The requester does not wait any more. Harmless when it was granted or withdrawn before."""
         self._asked.pop(request_id, None)
-        self.requests.receive(RequestWithdrawn(request_id))
+        self.head.report(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
         """`ask` and wait, for the TVM server.
@@ -167,10 +170,10 @@ class Leasing:
             lease: as it was; `granted_at` by today's clock, `longest_s` of its request is what is left.
         """
         self.active.restore(lease)
-        self.requests.receive(LeaseRestored(lease))
+        self.head.report(LeaseRestored(lease))
         view = self._views.get(lease.device)
         if view is not None:
-            self.requests.receive(DeviceChanged(view.state()))  # it may have closed to what the lease is for
+            self.head.report(DeviceChanged(view.state()))  # it may have closed to what the lease is for
             self.active.device_changed(view)
 
     async def extend(self, lease_id: str, longest_s: float) -> datetime:
@@ -216,12 +219,12 @@ class Leasing:
     def keep_slot(self, lease_id: str) -> None:
         """Let the worker slot that came with a current lease outlast it, until `free_slot` (NoSuchLeaseError)."""
         device = self.active.current(lease_id).lease.device
-        self.requests.receive(SlotKept(device, lease_id))
+        self.head.report(SlotKept(device, lease_id))
 
     def free_slot(self, lease_id: str) -> None:
         """The worker slot that came with this lease is needed no more. Harmless when repeated."""
         self._slots_wanted.discard(lease_id)
-        self.requests.receive(SlotFreed(lease_id))
+        self.head.report(SlotFreed(lease_id))
 
     def when_revoked(self, lease_id: str) -> asyncio.Future[FarmError]:
         """A future that gets the error when the lease is taken from its holder.
@@ -356,10 +359,6 @@ class Leasing:
         """The device as it is now; None: it has not been seen."""
         return self._views.get(device)
 
-    def why(self, request_ids: Iterable[str]) -> Mapping[str, str]:
-        """See `RequestQueue.why`."""
-        return self.requests.why(request_ids)
-
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def _receive(self, message: HeadMessage) -> None:
@@ -379,10 +378,10 @@ class Leasing:
         """Hold the device under a new lease, and pass it to the requester."""
         if (other := self.active.by_device.get(lease.device)) is not None:
             reason = f"{lease.device} is held under {other.lease.id}"
-            self.requests.receive(LeaseRefused(lease.device, lease.id, reason))
+            self.head.report(LeaseRefused(lease.device, lease.id, reason))
             return
         self.active.deliver(lease, granted_at)
-        self.requests.receive(LeaseArmed(lease.device, lease.id))
+        self.head.report(LeaseArmed(lease.device, lease.id))
         if (granted := self._asked.pop(request_id, None)) is not None:  # else a job asked for it, at the head
             granted(lease)
 
@@ -397,7 +396,7 @@ class Leasing:
         if view.life is Life.GONE and all(each.name != view.name for each in self._devices.views()):
             self._views.pop(view.name, None)
             self._reported.pop(view.name, None)
-            self.requests.receive(DeviceForgotten(view.name))
+            self.head.report(DeviceForgotten(view.name))
         else:
             self._views[view.name] = view
             self._report(view)
@@ -412,7 +411,7 @@ class Leasing:
         last, sent_s = self._reported.get(view.name, (None, 0.0))
         if last is None or not (state == last or (now_s - sent_s < FIGURES_EVERY_S and state.same_but_figures(last))):
             self._reported[view.name] = state, now_s
-            self.requests.receive(DeviceChanged(state))
+            self.head.report(DeviceChanged(state))
 
     def _new_id(self, prefix: str) -> str:
         self._counter += 1

@@ -30,7 +30,7 @@ class TvmLeases:
 
     def __init__(self, leasing: Leasing, clock: Callable[[], float], wall: Callable[[], datetime]) -> None:
         self._leasing = leasing
-        self._requests = leasing.requests
+        self._head = leasing.head
         self._active = leasing.active
         self._clock = clock
         self._wall = wall
@@ -64,11 +64,11 @@ class TvmLeases:
 
     def serves(self, key: str) -> bool:
         """Whether a farm device answers to `key`."""
-        return self._requests.allocator.answers_to(normalise(key))
+        return self._head.serves(normalise(key))
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return self._requests.summary()
+        return self._head.summary()
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 

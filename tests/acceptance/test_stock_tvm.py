@@ -9,12 +9,12 @@ import textwrap
 import pytest
 
 from farm.common.events import EventLog
-from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.simulation.runtime import build_bundle_folder, is_launcher
 from farm.tvm_server import wire
 from farm.tvm_server.server import LocalTvmServer
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import (
     FakeDevices,
@@ -62,7 +62,7 @@ class Lab:
         self.events = EventLog()
 
     async def __aenter__(self):
-        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper())
+        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper())
         self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
@@ -188,7 +188,7 @@ async def test_query_rpc_tracker_lists_the_farm(python_server):
     async with Lab(python_server) as lab:
         waiting = await RawTracker.connect(lab.door.port)
         await waiting.send(encode_message(wire.TrackerRequest("mali", "", 1)))
-        await until(lambda: lab.leasing.requests.waiting() != ())
+        await until(lambda: requests_of(lab.leasing).waiting() != ())
         lines, _ = await lab.output(
             "-m", "tvm.exec.query_rpc_tracker", "--host", "127.0.0.1", "--port", str(lab.door.port)
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import typer
@@ -36,8 +35,8 @@ async def socket(tmp_path, kind, monkeypatch):
     async with running(tmp_path / "farm.db", "pixel") as farm:
         farm.attempts._executors["echo"] = kind.executor(None)
         history = EventHistory(farm.events, farm.store.events)
-        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs"), farm.dispatcher.is_live)
-        verbs = JobVerbs(farm.dispatcher, farm.store, streams, SimpleNamespace(), JobSteps(farm.events), KINDS)
+        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs"), farm.head.is_live)
+        verbs = JobVerbs(farm.head, farm.store, streams, JobSteps(farm.events), KINDS)
         path = tmp_path / "control.sock"
         server = ControlServer(path, artifacts=ArtifactFolder(tmp_path / "artifacts"))
         verbs.register(server)

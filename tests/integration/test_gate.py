@@ -10,7 +10,6 @@ import pytest
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.tvm_server import wire
@@ -20,6 +19,7 @@ from farm.tvm_server.gate.relay import GOODBYE
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from farm.tvm_server.wire import SESSION_MAGIC, SessionCode
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import PATIENCE_S, until
@@ -39,7 +39,7 @@ class Lab:
     async def __aenter__(self):
         await self.phone.__aenter__()
         self.devices.add("pixel", "android", port=self.phone.port, secret="secret")
-        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
+        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper(), self.lease_policy)
         self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self

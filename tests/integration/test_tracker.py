@@ -9,7 +9,6 @@ from farm.common.errors import Code
 from farm.common.events import EventLog
 from farm.config import ExternalConfig
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.model.device import Life, Service
 from farm.tvm_server import wire
 from farm.tvm_server.connection import MESSAGES_PER_TURN, RECEIVE_BYTES, ConnectionLimits
@@ -18,6 +17,7 @@ from farm.tvm_server.tracker import TrackerConnection
 from farm.tvm_server.wire import TrackerCode
 from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -33,7 +33,7 @@ class Lab:
         self.clients = []
 
     async def __aenter__(self):
-        self.leasing = Leasing(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
+        self.leasing = leasing_over(self.devices, self.events, 1, MemoryKeeper(), LeasePolicy(unused_s=60))
         self.door = LocalTvmServer("127.0.0.1", 0, self.leasing.tvm, self.leasing.tvm, self.policy)
         await self.door.start()
         return self
@@ -127,7 +127,7 @@ async def test_a_waiting_client_that_dies_is_withdrawn_at_once():
             await until(lambda: lab.queue("nobody-has-this") == {"free": 0, "pending": 1})
             leave(client)
             await until(lambda: lab.queue("nobody-has-this") is None)
-        assert not lab.leasing.requests.waiting()
+        assert not requests_of(lab.leasing).waiting()
 
 
 async def test_a_phone_goes_to_the_living_client_not_to_the_dead_one():
@@ -369,7 +369,7 @@ async def test_a_waiting_client_gets_the_server_that_comes():
         assert await server.ask(wire.Put("board", 9090, "board:0.5", None)) == 0
         assert await client.answer() == [0, ["127.0.0.1", 9090, "board:0.5"]]
         assert await server.ask(TrackerCode.GET_PENDING_MATCHKEYS) == []
-        assert not lab.leasing.requests.waiting()
+        assert not requests_of(lab.leasing).waiting()
 
 
 @pytest.mark.parametrize(
@@ -438,4 +438,4 @@ async def test_stopping_ends_waiting_requests_and_connections():
         await lab.door.stop()
         with pytest.raises(EOFError):
             await client.event()
-        assert not lab.leasing.requests.waiting()
+        assert not requests_of(lab.leasing).waiting()

@@ -14,11 +14,11 @@ from farm.common.events import EventLog
 from farm.common.peers import owner_of
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.tvm_server import wire
 from farm.tvm_server.listener import peer_of
 from farm.tvm_server.server import LocalTvmServer
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawTracker, encode_message
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
@@ -40,7 +40,7 @@ class Lab:
         self._clients = []
 
     async def __aenter__(self):
-        self.leasing = Leasing(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
+        self.leasing = leasing_over(self.devices, EventLog(), 1, MemoryKeeper(), self._policy)
         self.door = LocalTvmServer(self._address, 0, self.leasing.tvm, self.leasing.tvm)
         await self.door.start()
         return self
@@ -62,7 +62,7 @@ class Lab:
         return client
 
     def users(self):
-        return [each.request.user for each in self.leasing.requests.waiting()]
+        return [each.request.user for each in requests_of(self.leasing).waiting()]
 
     def pending(self, key="android"):
         return self.door.summary()["queue_info"].get(key, {"pending": 0})["pending"]
@@ -174,9 +174,11 @@ async def test_a_priority_beyond_the_users_is_lowered_to_it():
             client = await lab.client()
             await client.send(encode_message(wire.TrackerRequest("android", "", priority)))
             await until(
-                lambda wanted=priority: min(wanted, 4) in [w.request.priority for w in lab.leasing.requests.waiting()]
+                lambda wanted=priority: (
+                    min(wanted, 4) in [w.request.priority for w in requests_of(lab.leasing).waiting()]
+                )
             )
-        assert [each.request.priority for each in lab.leasing.requests.waiting()] == [4, 4, 1, -3]
+        assert [each.request.priority for each in requests_of(lab.leasing).waiting()] == [4, 4, 1, -3]
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "half-closed"])

@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from farm.common.events import EventLog
-from farm.leasing.leases import Leasing
 from farm.tvm_server import wire
 from farm.tvm_server.gate import messages as gate_messages
 from farm.tvm_server.gate.gate import GateLimits
@@ -16,6 +15,7 @@ from farm.tvm_server.gate.remote_server import GateTvmServer
 from farm.tvm_server.server import TvmServerPolicy
 from farm.tvm_server.wire import SessionCode
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.raw import RawPhone, RawTracker, open_session
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import PATIENCE_S, until
@@ -27,7 +27,7 @@ class Daemon:
     def __init__(self, lab, epoch, farm="this farm"):
         self.events = EventLog()
         self.devices = FakeDevices()
-        self.leasing = Leasing(self.devices, self.events, epoch, lab.keeper)
+        self.leasing = leasing_over(self.devices, self.events, epoch, lab.keeper)
         policy = TvmServerPolicy(gate=GateLimits(idle_s=lab.idle_s))
         self.door = GateTvmServer(lab.path, farm, self.leasing.tvm, self.leasing.tvm, policy)
         self.port = lab.phone.port
@@ -40,7 +40,7 @@ class Daemon:
         return self
 
     def leasing_records(self):
-        return self.leasing.requests._table.open()
+        return requests_of(self.leasing)._table.open()
 
     async def stop(self):
         await self.door.stop()

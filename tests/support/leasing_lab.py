@@ -7,9 +7,9 @@ import asyncio
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.tvm import FakeDevices
 
 ANDROID = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB)
@@ -24,7 +24,7 @@ class Lab:
             self.devices.add(phone, "android")
         self.events = EventLog()
         self.keeper = MemoryKeeper()
-        self.leasing = Leasing(self.devices, self.events, 5, self.keeper, policy)
+        self.leasing = leasing_over(self.devices, self.events, 5, self.keeper, policy)
         self.got: list[Lease] = []
 
     def ask(self, request: LeaseRequest = ANDROID) -> str:
@@ -34,8 +34,8 @@ class Lab:
         return await self.leasing.acquire(request)
 
     def why_first(self) -> str:
-        (waiting,) = self.leasing.requests.waiting(1)
-        return self.leasing.why([waiting.id])[waiting.id]
+        (waiting,) = requests_of(self.leasing).waiting(1)
+        return requests_of(self.leasing).why([waiting.id])[waiting.id]
 
     def told(self) -> list[str]:
         return [event.kind for event in self.events.since()]

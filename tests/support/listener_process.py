@@ -24,12 +24,12 @@ from pathlib import Path
 from farm.adb.client import AdbClient
 from farm.common.events import EventLog
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.store.store import Store
 from farm.tvm_server import listener
 from farm.tvm_server.gate.remote_server import GateTvmServer
 from farm.tvm_server.server import LocalTvmServer, TvmServerPolicy
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over
 from tests.support.tvm import FakeDevices
 
 LOOP_PROBE_S = 0.01
@@ -95,7 +95,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     devices = AdbDevices(arguments.adb)
     store = Store.open(Path(arguments.store) / "farm.db") if arguments.store else None
     keeper = MemoryKeeper() if store is None else store.leases
-    leasing = Leasing(devices, EventLog(), 1, keeper, LeasePolicy())
+    leasing = leasing_over(devices, EventLog(), 1, keeper, LeasePolicy())
     for phone in arguments.phone:
         devices.add_phone(*phone.split(":", 3))
     door: LocalTvmServer | GateTvmServer

@@ -70,7 +70,7 @@ class FleetVerbs(VerbGroup):
             "keys": [{"key": key, "total": totals[key], **row} for key, row in summary["queue_info"].items()],
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
             "problems": await self._facts.problems(),
-            "draining": bool(self._leasing.requests.drained),
+            "draining": bool(self._leasing.head.drained),
         }
 
     @verb("device.show", Role.VIEWER)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from itertools import chain
 from typing import Annotated, Any
 
@@ -21,10 +21,9 @@ from farm.control.router import CallerGoneError
 from farm.control.server import ControlCall
 from farm.control.verbs import MAX_COUNT, Count, VerbGroup, json_of, verb
 from farm.control.verbs.job_views import JobSteps, JobStreams, attempt_row, in_brief, job_row
-from farm.head.dispatcher import Dispatcher
-from farm.head.queue.model import JobRunsError, NoSuchJobError
+from farm.head.head import Head
+from farm.head.queue.model import NoSuchJobError
 from farm.jobs.logs import PAGE_LINES
-from farm.leasing.leases import Leasing
 from farm.model.job import FINAL, Job, JobState
 from farm.model.specs import Kinds, spec_from_wire
 from farm.store.database import run_to_completion
@@ -52,22 +51,20 @@ class JobEntry:
 
 
 class JobVerbs(VerbGroup):
-    """Verbs over the dispatcher, the store and their streams."""
+    """Verbs over the head, the store and their streams."""
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        head: Head,
         store: Store,
         streams: JobStreams,
-        leasing: Leasing,
         steps: JobSteps,
         kinds: Kinds,
     ) -> None:
         self._kinds = kinds
-        self._dispatcher = dispatcher
+        self._head = head
         self._store = store
         self._streams = streams
-        self._leasing = leasing
         self._steps = steps
 
     @verb("job.submit", Role.USER)
@@ -75,7 +72,7 @@ class JobVerbs(VerbGroup):
         self, call: ControlCall, spec: dict[str, Any], key: Key = "", must_match: bool = False
     ) -> Mapping[str, Any]:
         """Take jobs in. The same `key` again adds nothing; `must_match` refuses what no phone could run now."""
-        submitted = await self._dispatcher.submit(
+        submitted = await self._head.submit(
             spec_from_wire(self._kinds, spec), call.caller.user, key=key, must_match=must_match
         )
         if submitted.earlier:
@@ -99,7 +96,7 @@ class JobVerbs(VerbGroup):
         for index, entry in enumerate(entries):
             try:
                 spec = spec_from_wire(self._kinds, entry.spec)
-                jobs += await self._dispatcher.check(
+                jobs += await self._head.check(
                     spec, call.caller.user, key=entry.key, must_match=entry.must_match, besides=jobs
                 )
             except FarmError as error:
@@ -185,20 +182,20 @@ class JobVerbs(VerbGroup):
                 self._not_ended, call.caller.user, array=array, key=key, user=user, state=state, before=before
             )
             jobs, more = page[:MAX_PAGE], len(page) > MAX_PAGE
-        ordered = await self._order(call.caller, jobs, lambda job: self._dispatcher.cancel(job.id, error))
+        ordered = await self._order(call.caller, jobs, lambda ids: self._head.cancel(ids, error))
         return {**ordered, "more": more}
 
     @verb("job.hold", Role.USER)
     async def hold(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Keep waiting jobs from running. One that runs is refused; of an array only those that wait are held."""
         jobs = await self._store.in_thread(self._named, job)
-        return await self._order(call.caller, jobs, lambda job: self._dispatcher.hold(job.id))
+        return await self._order(call.caller, jobs, self._head.hold)
 
     @verb("job.resume", Role.USER)
     async def resume(self, call: ControlCall, job: JobName) -> Mapping[str, Any]:
         """Let held jobs go on."""
         jobs = await self._store.in_thread(self._named, job)
-        return await self._order(call.caller, jobs, lambda job: self._dispatcher.resume(job.id))
+        return await self._order(call.caller, jobs, self._head.resume)
 
     @verb("job.watch", Role.VIEWER)
     async def watch(
@@ -283,10 +280,9 @@ class JobVerbs(VerbGroup):
         job = await self._store.in_thread(self._one, name)
         attempts = await self._store.in_thread(self._store.jobs.attempts, job.id)
         lines = [f"{job.id} ({job.kind} of {job.user}, priority {job.priority}) is {job.state}"]
-        request = self._dispatcher.request_of(job.id)
-        explanation = self._leasing.requests.explain_request(request) if request else None
-        waits = self._dispatcher.waits((job.id,))[job.id]
-        if waits and explanation is None:
+        explained = await self._head.explain_job(job.id)
+        explanation, waits = explained.request, explained.waits
+        if waits:
             lines.append(waits)
         if job.error is not None:
             lines.append(f"last error: {job.error.get('message')}")
@@ -309,43 +305,29 @@ class JobVerbs(VerbGroup):
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
-    async def _order(self, caller: Caller, jobs: Sequence[Job], give: Callable[[Job], None]) -> dict[str, Any]:
+    async def _order(
+        self, caller: Caller, jobs: Sequence[Job], give: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+    ) -> dict[str, Any]:
         """Give an order about jobs; answers with all of them as they are then, and the ids of those that it `changed`.
 
         Whatever has ended or is being ended stays as it is; of an array, whatever runs too if the order is not for it.
         """
-        changed = []
         for job in jobs:
             if not caller.may_act_for(job.user):
                 raise NotAllowedError(f"job {job.id} is {job.user}'s", hint="its owner or an operator may do that")
-        spared = (NoSuchJobError, JobRunsError) if len(jobs) > 1 else (NoSuchJobError,)
-        for job in jobs:
-            with suppress(*spared):
-                give(job)
-                changed.append(job.id)
-        await self._settled(jobs)
-        now = await self._store.in_thread(self._store.jobs.several, [job.id for job in jobs])
-        return {"jobs": await self._rows(now), "changed": changed}
-
-    async def _settled(self, jobs: Iterable[Job]) -> None:
-        waits = [asyncio.ensure_future(self._dispatcher.settled(job.id)) for job in jobs]
-        if not waits:
-            return
-        try:
-            await asyncio.wait(waits, timeout=SETTLE_LIMIT_S)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        ids = [job.id for job in jobs]
+        changed = await give(ids)
+        await self._head.settle(ids, SETTLE_LIMIT_S)
+        now = await self._store.in_thread(self._store.jobs.several, ids)
+        return {"jobs": await self._rows(now), "changed": list(changed)}
 
     @run_to_completion  # by now its call is cancelled
     async def _abandoned(self, caller: Caller, jobs: Sequence[str]) -> None:
         """Cancel jobs that have not begun: the caller that waited for them left."""
         error = UserError(f"{caller.user} went away while it waited", Code.JOB_CANCELLED)
-        for job in await self._store.read(self._store.jobs.several, jobs):
-            if job.state is not JobState.RUNNING and caller.may_act_for(job.user):
-                with suppress(NoSuchJobError):
-                    self._dispatcher.cancel(job.id, error)
+        known = await self._store.read(self._store.jobs.several, jobs)
+        mine = [job.id for job in known if job.state is not JobState.RUNNING and caller.may_act_for(job.user)]
+        await self._head.cancel(mine, error)
 
     def _named(self, name: str) -> tuple[Job, ...]:
         """The one job, or the jobs of an array.
@@ -415,7 +397,7 @@ class JobVerbs(VerbGroup):
     async def _rows(self, jobs: Sequence[Job], *, results: bool = False) -> list[dict[str, Any]]:
         tried = [job.id for job in jobs if job.attempts]
         latest = await self._store.in_thread(self._store.jobs.latest_attempts, tried) if tried else {}
-        waits = self._dispatcher.waits(job.id for job in jobs if job.state not in FINAL)
+        waits = await self._head.waits([job.id for job in jobs if job.state not in FINAL])
         ended = [job.id for job in jobs if job.state in FINAL] if results else []
         found = await self._store.in_thread(self._store.jobs.results, ended) if ended else {}
         rows = [

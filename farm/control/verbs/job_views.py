@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +27,9 @@ ROW_EVIDENCE_CHARS = 200  # of an error in a list: `job.show` has all of it
 class JobStreams:
     """Streams over the farm's history and the attempts' logs."""
 
-    def __init__(self, store: Store, history: EventHistory, logs: AttemptLogs, is_live: Callable[[str], bool]) -> None:
+    def __init__(
+        self, store: Store, history: EventHistory, logs: AttemptLogs, is_live: Callable[[str], Awaitable[bool]]
+    ) -> None:
         """`is_live`: whether a job has not ended, or its end is still being published."""
         self._store = store
         self._events = history.shown
@@ -100,7 +102,7 @@ class JobStreams:
                     read, after = attempt.number, 0
                     if number is not None or not follow:
                         return
-                elif not follow or not self._is_live(job):
+                elif not follow or not await self._is_live(job):
                     return
                 else:
                     await news.wait()

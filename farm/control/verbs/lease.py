@@ -24,9 +24,9 @@ from farm.control.verbs.explain_device import as_lines, as_values
 from farm.devices.fleet import Fleet
 from farm.devices.registry import Aliases
 from farm.devices.tunnels import TunnelKeeper
+from farm.head.head import Head
 from farm.head.model import Explanation
 from farm.head.reports import UsageGrouping, asked_for, summed
-from farm.head.reservations import ReservationRegistry
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.store.leases import LeaseTable, ReservationRecord
@@ -47,7 +47,7 @@ class LeaseVerbs(VerbGroup):
         events: EventLog,
         *,
         records: LeaseTable,
-        reservations: ReservationRegistry,
+        head: Head,
         adb_key: Path,
         explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
         notes_of: Callable[[Sequence[str]], Mapping[str, str]],
@@ -61,7 +61,7 @@ class LeaseVerbs(VerbGroup):
             aliases: keys set by hand.
             events: what happened lately.
             records: leases that are over, too.
-            reservations: windows reserved for a user.
+            head: knows the waiting requests and the windows reserved for a user.
             adb_key: farm's private key; a phone's owner accepts its public half.
             explain_job: why a job, by id or prefix, does not run.
             notes_of: the notes of jobs, as their owners wrote them; reads the store.
@@ -72,7 +72,7 @@ class LeaseVerbs(VerbGroup):
         self._aliases = aliases
         self._events = events
         self._records = records
-        self._reservations = reservations
+        self._head = head
         self._heat_note = heat_note
         self._adb_key = adb_key
         self._explain_job = explain_job
@@ -85,7 +85,7 @@ class LeaseVerbs(VerbGroup):
             self._notes_of,
             [holder.lease.request.job for holder in self._leasing.active.holders() if holder.lease.request.job],
         )
-        waiting = self._leasing.requests.waiting(WAITING_LISTED)
+        waiting = await self._head.waiting(WAITING_LISTED)
         return {
             "leases": [
                 {
@@ -105,9 +105,9 @@ class LeaseVerbs(VerbGroup):
                     "job": each.request.job,
                     "waited_s": round(each.waited_s, 3),
                 }
-                for each in waiting
+                for each in waiting.foremost
             ],
-            "waiting_more": self._leasing.requests.waiting_by_key.total() - len(waiting),
+            "waiting_more": waiting.more,
         }
 
     @verb("lease.kick", Role.OPERATOR)
@@ -125,7 +125,7 @@ class LeaseVerbs(VerbGroup):
             case "device":
                 return await self._explain_device(self._fleet.view(name))
             case "key":
-                return self._explain_key(name)
+                return await self._explain_key(name)
             case "job":
                 return await self._explain_job(name)
         raise UserError(f"explain does not know {what!r}", hint="device, key or job")
@@ -133,7 +133,7 @@ class LeaseVerbs(VerbGroup):
     async def _explain_device(self, view: DeviceView) -> Mapping[str, Any]:
         self._fleet.note_view()
         facts = await device_facts(self._fleet, view.name)
-        explanation = self._leasing.requests.explain(view.name)
+        explanation = await self._head.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
@@ -142,8 +142,8 @@ class LeaseVerbs(VerbGroup):
         estimate = {"estimate_s": explanation.estimate_s}
         return {"subject": view.name, "lines": lines, **estimate, "device": as_values(facts)}
 
-    def _explain_key(self, key: str) -> Mapping[str, Any]:
-        explanation = self._leasing.requests.explain(key)
+    async def _explain_key(self, key: str) -> Mapping[str, Any]:
+        explanation = await self._head.explain(key)
         lines = _lines(explanation)
         matches = any(reason.matches for reason in explanation.devices)
         if not matches:
@@ -194,7 +194,7 @@ class LeaseVerbs(VerbGroup):
     @verb("reservation.list", Role.VIEWER)
     async def list_reservations(self) -> Mapping[str, Any]:
         """Those that are not over."""
-        return {"reservations": [_reservation_row(record) for record in self._reservations.all()]}
+        return {"reservations": [_reservation_row(record) for record in await self._head.reservations()]}
 
     @verb("reservation.add", Role.OPERATOR)
     async def add_reservation(
@@ -206,34 +206,34 @@ class LeaseVerbs(VerbGroup):
         matching = [view.name for view in self._fleet.views() if parsed.matches(view.labels, view.aliases)]
         if not matching:
             raise parsed.no_match(known)
-        record = await self._reservations.add(selector, user, starts_at, ends_at, note)
+        record = await self._head.reserve(selector, user, starts_at, ends_at, note)
         return {"reservation": _reservation_row(record), "devices": matching}
 
     @verb("reservation.remove", Role.OPERATOR)
     async def remove_reservation(self, reservation: str) -> Mapping[str, Any]:
         """Take a reservation back."""
-        return {"reservation": _reservation_row(await self._reservations.remove(reservation))}
+        return {"reservation": _reservation_row(await self._head.remove_reservation(reservation))}
 
     def problems(self) -> list[str]:
         """For `farm status`."""
-        return [f"{self._leasing.requests.drained}: farm drain --end"] if self._leasing.requests.drained else []
+        return [f"{self._head.drained}: farm drain --end"] if self._head.drained else []
 
     @verb("host.drain", Role.OPERATOR)
     async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
         """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
         by = call.caller.user
-        if on and not self._leasing.requests.drained:
+        if on and not self._head.drained:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            self._leasing.requests.drain(f"{by} drains this host since {since}: no phone is handed out")
+            await self._head.drain(f"{by} drains this host since {since}: no phone is handed out")
             self._events.publish("host.draining", "host", by=by)
-        elif not on and self._leasing.requests.drained:
-            self._leasing.requests.drain("")
+        elif not on and self._head.drained:
+            await self._head.drain("")
             self._events.publish("host.in_service", "host", by=by)
         held = [
             {"device": each.lease.device, "user": each.holder_name, "held_s": each.held_s}
             for each in self._leasing.active.holders()
         ]
-        return {"draining": bool(self._leasing.requests.drained), "leases": held}
+        return {"draining": bool(self._head.drained), "leases": held}
 
 
 def _lines(explanation: Explanation) -> list[str]:

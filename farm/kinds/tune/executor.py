@@ -82,7 +82,7 @@ class PoolHost(RecordsHost):
         """Verbs about the pool."""
         match verb:
             case "pool":
-                return self.pool.state()
+                return await self.pool.state()
             case "pool.give_back":
                 self.pool.give_back(text_field(fields, "lease"))
                 return {}

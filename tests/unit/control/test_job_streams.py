@@ -27,6 +27,10 @@ def farm(tmp_path, monkeypatch):
     farm.store.close()
 
 
+async def nothing_lives(_):
+    return False
+
+
 class Farm:
     """A store, its events of which few are in memory, and streams; `asked` are the reads of whole history."""
 
@@ -35,7 +39,7 @@ class Farm:
         self.log = EventLog(self.store.epoch)
         self.history = EventHistory(self.log, self.store.events)
         self.logs = AttemptLogs(path / "logs")
-        self.streams = JobStreams(self.store, self.history, self.logs, lambda _: False)
+        self.streams = JobStreams(self.store, self.history, self.logs, nothing_lives)
         self.asked = []
         since = self.store.events.since
         monkeypatch.setattr(self.store.events, "since", lambda *asked: self.asked.append(asked) or since(*asked))

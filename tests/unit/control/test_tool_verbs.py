@@ -19,9 +19,9 @@ from farm.control.server import ControlCall
 from farm.control.verbs import device as device_verbs
 from farm.control.verbs import handler
 from farm.control.verbs.device import ToolVerbs
-from farm.leasing.leases import Leasing
 from farm.model.requests import LeaseRequest, LeaseSource
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -82,7 +82,7 @@ async def held(tmp_path, monkeypatch):
     monkeypatch.setattr(device_verbs, "tools", Tools())
     devices = FakeDevices()
     devices.add("a", "android")
-    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
+    leasing = leasing_over(devices, EventLog(), 1, MemoryKeeper())
     await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
     view = SimpleNamespace(name="a", serial="S", adopted=True)
     artifacts = ArtifactFolder(tmp_path)
@@ -111,7 +111,7 @@ async def slow(tmp_path, monkeypatch):
     monkeypatch.setattr(device_verbs, "CHECK_EVERY_S", 0.01)
     devices, under_way = FakeDevices(), []
     devices.add("a", "android")
-    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper())
+    leasing = leasing_over(devices, EventLog(), 1, MemoryKeeper())
 
     class Slow(Tools):
         async def pull(self, client, serial, remote, local, *, max_bytes, room):

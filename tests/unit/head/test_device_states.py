@@ -7,10 +7,11 @@ from pydantic import TypeAdapter
 
 from farm.common.events import EventLog
 from farm.head.messages import DeviceChanged
-from farm.leasing.leases import FIGURES_EVERY_S, Leasing
+from farm.leasing.leases import FIGURES_EVERY_S
 from farm.model.device import Closed, DeviceState, DeviceView, Heat, Life, Service, parse_place
 from farm.model.requests import LeaseClass
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.tvm import FakeDevices
 
 WARM = {LeaseClass.BENCH: Closed("skin 41.2 °C is above 38 °C for bench", 300.0)}
@@ -51,14 +52,14 @@ def test_what_decisions_need_is_more_than_a_figure(change):
 async def test_probes_alone_are_not_sent_and_figures_once_a_minute():
     now_s, devices, sent = [1000.0], FakeDevices(), []
     devices.add("a", "android")
-    leasing = Leasing(devices, EventLog(), 1, MemoryKeeper(), clock=lambda: now_s[0])
-    receive = leasing.requests.receive
+    leasing = leasing_over(devices, EventLog(), 1, MemoryKeeper(), clock=lambda: now_s[0])
+    receive = requests_of(leasing).receive
 
     def recording(message):
         sent.append(message)
         receive(message)
 
-    leasing.requests.receive = recording
+    requests_of(leasing).receive = recording
     devices.become("a", Life.READY, temperature_c=30.0)
     assert sent == []
     for celsius in (41.2, 41.3, 41.4):

@@ -53,8 +53,8 @@ class Head:
             policy,
             time.monotonic,
             lambda: datetime.now(UTC),
-            self.sent.put_nowait,
         )
+        self.requests.connect(self.sent.put_nowait)
         self.receive = self.requests.receive
         for name in devices:
             self.receive(DeviceChanged(ready(name)))

@@ -12,7 +12,6 @@ from farm.head.allocator.model import AllocatorPolicy
 from farm.head.model import LeasePolicy
 from farm.head.reports import UsageGrouping, summed
 from farm.head.reservations import ClockWatch, ReservationRegistry
-from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource
 from farm.store.leases import LeaseTable, UsageRow
@@ -21,6 +20,7 @@ from farm.store.schema import reservation, selector
 from farm.store.store import Store
 from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of, store_problem
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -55,7 +55,7 @@ class Lab:
         self.devices = FakeDevices()
         self.devices.add("a", "android")
         self.keeper = MemoryKeeper()
-        self.leasing = Leasing(
+        self.leasing = leasing_over(
             self.devices, self.events, 1, self.keeper, LeasePolicy(),
             clock=self.clocks.monotonic, wall=self.clocks.wall,
         )  # fmt: skip
@@ -64,12 +64,16 @@ class Lab:
         self.got = []
 
     def why_first(self):
-        (waiting,) = self.leasing.requests.waiting(1)
-        return self.leasing.why([waiting.id])[waiting.id]
+        (waiting,) = requests_of(self.leasing).waiting(1)
+        return requests_of(self.leasing).why([waiting.id])[waiting.id]
 
     def new_registry(self):
         return ReservationRegistry(
-            self.store.reservations, self.events, self.leasing.requests.reserve, self.clocks.monotonic, self.clocks.wall
+            self.store.reservations,
+            self.events,
+            requests_of(self.leasing).reserve,
+            self.clocks.monotonic,
+            self.clocks.wall,
         )
 
     def jumped(self):
@@ -101,7 +105,7 @@ async def test_a_reserved_phone_is_for_its_user_until_the_window_is_over(lab):
     assert [each.id for each in lab.registry.all()] == [record.id]
     lab.clocks.pass_(3601)
     assert lab.registry.all() == ()
-    lab.leasing.store_problem(False)  # any event: the allocator sees that the window is over
+    store_problem(lab.leasing, failing=False)  # any event: the allocator sees that the window is over
     await until(lambda: len(lab.got) == 2)
     assert lab.got[1].request.user == "alice"
 
@@ -110,8 +114,8 @@ async def test_the_allocator_looks_again_by_itself_when_a_window_ends(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     devices, events = FakeDevices(), EventLog(1)
     devices.add("a", "android")
-    leasing, got = Leasing(devices, events, 1, MemoryKeeper()), []
-    registry = ReservationRegistry(store.reservations, events, leasing.requests.reserve)
+    leasing, got = leasing_over(devices, events, 1, MemoryKeeper()), []
+    registry = ReservationRegistry(store.reservations, events, requests_of(leasing).reserve)
     now = datetime.now(UTC)
     await registry.add("android", "ci", now, now + timedelta(seconds=0.3))
     leasing.ask(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, longest_s=1.0), got.append)
@@ -258,7 +262,7 @@ async def test_jobs_are_counted_once_however_many_phones_they_had(tmp_path):
     devices, events = FakeDevices(), EventLog(store.epoch)
     for name in "abc":
         devices.add(name, "android")
-    leasing = Leasing(devices, events, store.epoch, store.leases)
+    leasing = leasing_over(devices, events, store.epoch, store.leases)
     for job in ("one", "one", ""):
         await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, job=job))
     now = datetime.now(UTC)
@@ -276,7 +280,7 @@ async def test_cleaning_after_a_lease_is_kept_and_counted_over_a_restart(tmp_pat
     clocks, store, devices = Clocks(), Store.open(tmp_path / "farm.db"), FakeDevices()
     devices.add("a", "android")
     events, begun = EventLog(store.epoch), clocks.at
-    leasing = Leasing(devices, events, 1, store.leases, clock=clocks.monotonic, wall=clocks.wall)
+    leasing = leasing_over(devices, events, 1, store.leases, clock=clocks.monotonic, wall=clocks.wall)
     for held_s, cleaned_s in ((10.0, 3.0), (20.0, 0.0), (30.0, 1000.0)):
         lease = await leasing.acquire(LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB))
         clocks.pass_(held_s)

@@ -4,8 +4,10 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from farm.common.events import EventLog
+from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
 from farm.head.dispatcher import Dispatcher
+from farm.head.local import LocalHead
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
@@ -29,6 +31,17 @@ class Farm:
         self.leases = FakeLeases(self.store, self.devices, fence=self.store.epoch << 32)
         self.executor = FakeExecutor()
         self.log = []
+        self.tasks = BackgroundTasks()
+        self.dispatcher = Dispatcher(
+            store=self.store,
+            events=self.events,
+            requests=self.leases,
+            tasks=self.tasks,
+            kinds=KINDS,
+            quota_of=lambda _: quota or UserConfig(),
+            **options,
+        )
+        self.head = self.leases.head = LocalHead(self.leases, self.dispatcher, None)
         self.attempts = Attempts(
             store=self.store,
             events=self.events,
@@ -42,26 +55,18 @@ class Farm:
                 leases=self.leases,
                 devices=self.devices,
             ),
-            **options,
-        )
-        self.attempts.head = self.dispatcher = Dispatcher(
-            store=self.store,
-            events=self.events,
-            requests=self.leases,
-            runner=self.attempts,
-            tasks=self.attempts.tasks,
-            kinds=KINDS,
-            quota_of=lambda _: quota or UserConfig(),
+            head=self.head,
+            tasks=self.tasks,
             **options,
         )
 
     async def start(self):
         await self.attempts.recover()
-        await self.dispatcher.start()
+        await self.head.start(self.attempts)
         self.attempts.begin()
 
     async def stop(self):
-        self.dispatcher.close()
+        self.head.stop_jobs()
         await self.attempts.stop()
 
     async def submit(self, on="android", user="alice", *, key="", must_match=False, **fields):
@@ -72,8 +77,8 @@ class Farm:
         (job,) = (await self.submit(**fields)).ids
         return job
 
-    def waits(self, job_id):
-        return self.dispatcher.waits([job_id])[job_id]
+    async def waits(self, job_id):
+        return (await self.head.waits([job_id]))[job_id]
 
     async def started(self):
         async with asyncio.timeout(PATIENCE_S):

@@ -134,7 +134,7 @@ async def test_a_phone_that_failed_is_taken_again_when_the_other_goes(farm):
     job_id = await farm.one()
     await farm.started()
     await farm.ends(job_id, PhoneError("wrong numbers"))
-    assert farm.waits(job_id) == "every phone is busy"
+    assert (await farm.waits(job_id)) == "every phone is busy"
     farm.devices.change(phone("p2", Life.GONE))
     assert (await farm.started()).lease.device == "p1"
 
@@ -143,7 +143,7 @@ async def test_the_hosts_fault_waits_a_little(farm):
     job_id = await farm.one()
     await farm.started()
     await farm.ends(job_id, HostError("no room"))
-    assert "tried again in" in farm.waits(job_id)
+    assert "tried again in" in (await farm.waits(job_id))
     assert (await farm.started()).attempt.number == 2
 
 
@@ -324,7 +324,7 @@ async def test_one_after_another_by_the_beginning_of_its_name(farm):
     array = await farm.submit(devices="all", after=(first[:12],))
     last = await farm.one(after=(array.array,))
     await farm.started()
-    assert farm.waits(last).startswith(f"it waits for {array.array}, of which ")
+    assert (await farm.waits(last)).startswith(f"it waits for {array.array}, of which ")
     await farm.ends(first, {})
     for _ in range(2):
         await farm.ends((await farm.started()).job.id, {})

@@ -57,7 +57,7 @@ def states(answer):
 
 @pytest.fixture
 def verbs(farm):
-    return JobVerbs(farm.dispatcher, farm.store, None, None, JobSteps(farm.events), KINDS)
+    return JobVerbs(farm.head, farm.store, None, JobSteps(farm.events), KINDS)
 
 
 @pytest.mark.parametrize("after", [False, True])

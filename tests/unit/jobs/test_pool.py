@@ -141,9 +141,9 @@ async def test_only_a_search_has_use_for_more_than_one_phone(tmp_path):
         farm.devices.change(known("a", Life.CHECKING))
         pool.search(on=False)
         await until(lambda: len(farm.store.leases.open()) == 1)
-        [left] = pool.state()["phones"]
+        [left] = pool.phones()
         assert left["device"] == "b"  # one that can be measured on now
-        assert (pool.wanted, pool.state()["waits"]) == (1, "")
+        assert (pool.wanted, await pool.waits()) == (1, "")
         assert not farm.leases.waiting
         farm.devices.change(known("a"))
         pool.search(on=True)
@@ -152,11 +152,11 @@ async def test_only_a_search_has_use_for_more_than_one_phone(tmp_path):
 
 async def has(pool, *names):
     """Until the pool has just these phones."""
-    await until(lambda: sorted(each["device"] for each in pool.state()["phones"]) == sorted(names))
+    await until(lambda: sorted(each["device"] for each in pool.phones()) == sorted(names))
 
 
 def lease_on(pool, device):
-    return next(each["lease"] for each in pool.state()["phones"] if each["device"] == device)
+    return next(each["lease"] for each in pool.phones() if each["device"] == device)
 
 
 async def nothing_is_left(farm):
@@ -169,7 +169,8 @@ async def test_one_job_has_the_phones_that_are_identical(tmp_path):
         (first,) = farm.store.jobs.attempts(job)
         assert (first.pooled, first.device) == (True, "a")
         await has(pool, "a", "b")
-        assert pool.state() == {**pool.state(), "wanted": 2, "waits": ""}
+        state = await pool.state()
+        assert state == {**state, "wanted": 2, "waits": ""}
         assert "x" not in farm.leases.held
         assert farm.leases.slots == [first.lease]
         assert {lease.request.worker for lease in farm.leases.held.values()} == {True, False}
@@ -193,7 +194,7 @@ async def test_the_first_phone_may_go_and_another_job_may_have_it(tmp_path):
             pool.give_back(lease)
         await has(pool, "b")
         assert said == [f"1 of 2 phones: b; a left: {OTHERS_WAIT}"]
-        assert farm.waits(job).startswith("1 of 2 phones; every phone is busy")
+        assert (await farm.waits(job)).startswith("1 of 2 phones; every phone is busy")
         await farm.ends(other, {"ok": True})
         await has(pool, "a", "b")
         assert len(farm.store.jobs.attempts(job)) == 1
@@ -220,7 +221,7 @@ async def test_with_no_phone_left_it_waits_and_goes_on(tmp_path):
         farm.leases.take("a", PhoneError("gone"))
         await has(pool)
         await farm.until("job.progress")
-        assert farm.waits(job).startswith("0 of 1 phones")
+        assert (await farm.waits(job)).startswith("0 of 1 phones")
         assert farm.job(job).state is JobState.RUNNING
         farm.devices.change(known("a"))
         farm.leases.look()
@@ -262,10 +263,10 @@ async def test_others_requests_are_told_phone_by_phone(tmp_path):
         await has(pool, "a", "b")
         farm.leases.yielding.add(lease_on(pool, "b"))
         farm.devices.change(known("a", service=Service.DRAINING))
-        wanted = {each["device"]: each["yield_wanted"] for each in pool.state()["phones"]}
+        wanted = {each["device"]: each["yield_wanted"] for each in pool.phones()}
         assert wanted == {"a": True, "b": True}
         farm.leases.yielding.clear()
-        wanted = {each["device"]: each["yield_wanted"] for each in pool.state()["phones"]}
+        wanted = {each["device"]: each["yield_wanted"] for each in pool.phones()}
         assert wanted == {"a": True, "b": False}
 
 

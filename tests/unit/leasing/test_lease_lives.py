@@ -12,7 +12,6 @@ from farm.common.selector import Selector
 from farm.head import reports
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.leasing.model import PhoneLostError
 from farm.leasing.sessions import digest
 from farm.model.device import Life
@@ -20,6 +19,7 @@ from farm.model.requests import LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -126,7 +126,7 @@ async def test_a_phone_with_traces_is_cleaned_before_the_next_user(request_, dir
     await settle()
     assert [name for name, _ in lab.devices.broken] == ["a"]
     assert lab.got == []
-    ledger, now_s = lab.leasing.requests.allocator._state.ledger, time.monotonic()
+    ledger, now_s = requests_of(lab.leasing).allocator._state.ledger, time.monotonic()
     used_s = ledger.usage_s("alice", now_s)
     assert ledger.usage_s("alice", now_s + 10.0) == pytest.approx(used_s + 10.0, rel=0.01)  # its user still pays
     lab.devices.become("a", Life.READY)
@@ -154,7 +154,11 @@ async def test_why_many_alike_wait_is_looked_at_once(monkeypatch):
     await lab.lease()
     alike = [lab.ask(replace(ANDROID, job=f"j{number}")) for number in range(3)]
     other = lab.ask(replace(ANDROID, job="j4", avoid=frozenset({"b"})))
-    assert lab.leasing.why([*alike, other, "gone"]) == {**dict.fromkeys(alike, "1"), other: "2", "gone": ""}
+    assert requests_of(lab.leasing).why([*alike, other, "gone"]) == {
+        **dict.fromkeys(alike, "1"),
+        other: "2",
+        "gone": "",
+    }
     assert len(looked_at) == 2
 
 
@@ -165,7 +169,7 @@ async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
         for user, priority in (("bob", 99), ("ci", 99), ("bob", 2))
     ]
     await settle()
-    assert [each.request.priority for each in lab.leasing.requests.waiting()] == [7, 3, 2]
+    assert [each.request.priority for each in requests_of(lab.leasing).waiting()] == [7, 3, 2]
     assert lab.leasing.tvm.summary().keys[0].pending == 3
     for request in requests:
         request.cancel()
@@ -187,7 +191,7 @@ async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
     for late in (waiting, lab.leasing.tvm.request(key, "alice", 1, peer)):
         with pytest.raises(NoSuchMatchKeyError):
             await late
-    assert lab.leasing.requests.waiting() == ()
+    assert requests_of(lab.leasing).waiting() == ()
 
 
 async def test_many_may_wait_and_none_of_them_is_a_task():
@@ -198,7 +202,7 @@ async def test_many_may_wait_and_none_of_them_is_a_task():
     assert lab.leasing.tvm.summary().keys[0].pending == 10_000
     for request in requests:
         lab.leasing.withdraw(request)
-    assert lab.leasing.requests.waiting() == ()
+    assert requests_of(lab.leasing).waiting() == ()
     assert lab.leasing.tvm.summary().keys == ()
 
 
@@ -213,7 +217,7 @@ async def test_in_a_storm_the_store_never_has_two_holders_of_a_phone_and_every_l
     names = ["a", "b", "c"]
     for name in names:
         devices.add(name, "android")
-    leasing = Leasing(devices, events, store.epoch, store.leases, LeasePolicy(recovery_s=0.01))
+    leasing = leasing_over(devices, events, store.epoch, store.leases, LeasePolicy(recovery_s=0.01))
     got, asked, steps = [], [], 0
     while steps < 400 or sum(event.kind == "lease.granted" for event in events.since()) <= 10:  # a disk may be slow
         steps += 1
@@ -248,7 +252,7 @@ async def test_a_restart_in_the_middle_finds_what_was_open(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     devices, events = FakeDevices(), EventLog(store.epoch)
     devices.add("a", "android")
-    leasing = Leasing(devices, events, store.epoch, store.leases)
+    leasing = leasing_over(devices, events, store.epoch, store.leases)
     lease = await leasing.acquire(PERSONAL)
     await leasing.close()
     store.close()
@@ -257,7 +261,7 @@ async def test_a_restart_in_the_middle_finds_what_was_open(tmp_path):
     assert (record.id, record.fence, record.device) == (lease.id, lease.fence, "a")
     assert record.expires_at is not None
     devices.become("a", Life.OFFLINE)
-    later = Leasing(devices, EventLog(again.epoch), again.epoch, again.leases)
+    later = leasing_over(devices, EventLog(again.epoch), again.epoch, again.leases)
     later.restore(lease)
     later.release(lease.id)
     await later.close()

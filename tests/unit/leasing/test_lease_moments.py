@@ -8,12 +8,12 @@ import pytest
 from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.head import request_queue
-from farm.leasing.leases import Leasing
 from farm.model.device import Life
 from farm.model.requests import NoSuchLeaseError
 from farm.store import database
 from farm.store.store import Store
 from tests.support.leasing_lab import ANDROID, Lab, settle
+from tests.support.local_head import leasing_over, requests_of, store_problem
 from tests.support.tvm import FakeDevices
 from tests.support.waiting import until
 
@@ -91,7 +91,7 @@ async def test_a_phone_lost_while_its_lease_is_written_leaves_the_request_as_old
     await settle()
     assert lab.got == []
     assert lab.open_rows() == []
-    (waiting,) = lab.leasing.requests.waiting()
+    (waiting,) = requests_of(lab.leasing).waiting()
     assert waiting.request == ANDROID
     lab.devices.become("a", Life.READY)
     await settle()
@@ -115,7 +115,7 @@ async def test_the_daemon_stops_while_a_lease_is_written():
     assert lab.open_rows() == []
     assert {row.reason for row in lab.keeper.rows.values()} == {"the farm is stopping"}
     assert held.id in lab.keeper.rows
-    lab.leasing.store_problem(False)  # news that comes late must not grant anything
+    store_problem(lab.leasing, failing=False)  # news that comes late must not grant anything
     await settle()
     assert lab.got == []
 
@@ -124,11 +124,11 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
     lab = Lab("a", "b")
     held = await lab.lease()
     lab.keeper.full = True
-    lab.leasing.store_problem(True)
+    store_problem(lab.leasing, failing=True)
     lab.ask()
     await settle()
     assert lab.got == []
-    assert len(lab.leasing.requests.waiting()) == 1
+    assert len(requests_of(lab.leasing).waiting()) == 1
     assert [holder.lease.id for holder in lab.leasing.active.holders()] == [held.id]
     lab.leasing.release(held.id)
     assert lab.leasing.active.holders() == ()
@@ -137,7 +137,7 @@ async def test_a_full_disk_grants_nothing_and_what_runs_goes_on(quick_retry):
     assert lab.open_rows() == [(held.device, held.id)]
     assert lab.told() == ["lease.granted"]
     lab.keeper.full = False
-    lab.leasing.store_problem(False)
+    store_problem(lab.leasing, failing=False)
     await until(lambda: lab.got)
     assert lab.open_rows() == [(lab.got[0].device, lab.got[0].id)]
     assert sorted(lab.told()) == ["lease.granted", "lease.granted", "lease.released"]
@@ -148,12 +148,12 @@ async def test_a_grant_that_meets_a_full_disk_is_delivered_when_there_is_space(q
     lab.keeper.full = True
     lab.ask()
     await until(lambda: lab.keeper.tries > 2)
-    lab.leasing.store_problem(True)
+    store_problem(lab.leasing, failing=True)
     assert lab.got == []
     other = lab.events.publish("device.ready", "b")
     await until(lambda: lab.events.seq >= other.seq)  # a draft that cannot be kept holds nobody back
     lab.keeper.full = False
-    lab.leasing.store_problem(False)
+    store_problem(lab.leasing, failing=False)
     await until(lambda: lab.got)
     assert lab.told()[-1] == "lease.granted"
 
@@ -216,7 +216,7 @@ async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
     request = lab.ask()
     await settle()
     assert lab.keeper.tries == 1
-    assert lab.leasing.requests.waiting_by_key.total() == 0  # until the pause is over
+    assert requests_of(lab.leasing).waiting_by_key.total() == 0  # until the pause is over
     lab.leasing.withdraw(request)
     lab.keeper.refuses = {}
     assert (await lab.lease()).device == "a"
@@ -237,7 +237,7 @@ async def test_foreign_words_in_a_reason_do_not_keep_a_phone(tmp_path):
     store = Store.open(tmp_path / "farm.db")
     devices = FakeDevices()
     devices.add("a", "android")
-    leasing = Leasing(devices, EventLog(store.epoch), store.epoch, store.leases)
+    leasing = leasing_over(devices, EventLog(store.epoch), store.epoch, store.leases)
     first = await leasing.acquire(ANDROID)
     leasing.release(first.id, "adb said \udcff")
     second = await leasing.acquire(ANDROID)

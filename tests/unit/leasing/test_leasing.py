@@ -11,12 +11,12 @@ from farm.common.selector import Selector
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
-from farm.leasing.leases import Leasing
 from farm.model.device import Closed, Heat, Life, Service
 from farm.model.requests import LeaseClass, LeaseRequest, LeaseSource, NoSuchLeaseError
 from farm.model.sessions import NoSuchMatchKeyError, Peer, SessionEnd, SessionOutcome
 from tests.support.errors import raises_code
 from tests.support.keeping import MemoryKeeper
+from tests.support.local_head import leasing_over, requests_of
 from tests.support.tvm import FakeDevices
 
 PEER = Peer("127.0.0.1", 1, "alice")
@@ -29,7 +29,7 @@ class Lab:
             self.devices.add(phone, "android")
         self.events = EventLog()
         self.keeper = MemoryKeeper()
-        self.leasing = Leasing(self.devices, self.events, 5, self.keeper, policy)
+        self.leasing = leasing_over(self.devices, self.events, 5, self.keeper, policy)
         self.cuts = []
 
     def want(self, text="android", priority=1, device=""):
@@ -111,9 +111,9 @@ async def test_stock_keys_are_for_the_class_that_operators_say():
     lab.devices.become("a", Life.READY, closed={LeaseClass.BENCH: Closed("it is warm")})
     waiting = asyncio.ensure_future(lab.leasing.tvm.request("Android", "alice", 1, PEER))
     await settle()
-    (request,) = [each.request for each in lab.leasing.requests.waiting()]
+    (request,) = [each.request for each in requests_of(lab.leasing).waiting()]
     assert request.lease_class is LeaseClass.BENCH
-    assert lab.leasing.why([lab.leasing.requests.waiting()[0].id]).popitem()[1] == "a: it is warm"
+    assert requests_of(lab.leasing).why([requests_of(lab.leasing).waiting()[0].id]).popitem()[1] == "a: it is warm"
     lab.devices.become("a", Life.READY, closed={})
     assert await waiting
 
@@ -123,7 +123,7 @@ async def test_release_serves_the_next_and_is_harmless_when_repeated():
     lease = await lab.want()
     low, high = lab.want(priority=1), lab.want(priority=2)
     await settle()
-    assert [each.request.priority for each in lab.leasing.requests.waiting()] == [2, 1]
+    assert [each.request.priority for each in requests_of(lab.leasing).waiting()] == [2, 1]
     lab.leasing.release(lease.id)
     lab.leasing.release(lease.id)
     lab.leasing.release("lease-0-0")
@@ -131,7 +131,7 @@ async def test_release_serves_the_next_and_is_harmless_when_repeated():
     assert not low.done()
     low.cancel()
     await settle()
-    assert not lab.leasing.requests.waiting()
+    assert not requests_of(lab.leasing).waiting()
 
 
 async def test_a_cancelled_request_leaves_no_trace_before_and_after_its_grant():
@@ -140,7 +140,7 @@ async def test_a_cancelled_request_leaves_no_trace_before_and_after_its_grant():
     await settle()
     waiting.cancel()
     await settle()
-    assert not lab.leasing.requests.waiting()
+    assert not requests_of(lab.leasing).waiting()
     waiting = lab.want()
     await settle()
     lab.devices.add("a", "android")  # granted; the task has not run yet
@@ -181,7 +181,7 @@ async def test_a_device_lost_in_the_moment_of_its_grant_leaves_the_request_waiti
     lab.devices.become("a", Life.GONE)
     await settle()
     assert not waiting.done()
-    assert len(lab.leasing.requests.waiting()) == 1
+    assert len(requests_of(lab.leasing).waiting()) == 1
     lab.devices.become("a", Life.READY)
     assert (await waiting).device == "a"
 
@@ -295,17 +295,17 @@ async def test_explain_and_summary():
     lease = await lab.want()
     waiting = [lab.want(), lab.want("a"), lab.want("mali")]
     await settle()
-    explained = lab.leasing.requests.explain("android")
+    explained = requests_of(lab.leasing).explain("android")
     assert len(explained.waiting) == 2
     reasons = {each.device: each.reason for each in explained.devices}
     assert reasons["a"].startswith(f"held by {lease.request.user} for 0 s")
     assert reasons["b"] == "checking (golden kernel)"
-    about_device = lab.leasing.requests.explain("a")
+    about_device = requests_of(lab.leasing).explain("a")
     assert [each.device for each in about_device.devices] == ["a"]
     assert len(about_device.waiting) == 2
-    assert not any(each.matches for each in lab.leasing.requests.explain("mali").devices)
+    assert not any(each.matches for each in requests_of(lab.leasing).explain("mali").devices)
     with raises_code(Code.BAD_SELECTOR):
-        lab.leasing.requests.explain("=")
+        requests_of(lab.leasing).explain("=")
     rows = {row.key: (row.free, row.pending) for row in lab.leasing.tvm.summary().keys}
     assert rows == {"android": (0, 1), "a": (0, 1), "b": (0, 0), "mali": (0, 1)}
     assert {(row.key, row.device) for row in lab.leasing.tvm.summary().servers} == {
@@ -320,13 +320,13 @@ async def test_whoever_waits_over_their_quota_is_told_so_once_and_by_name():
     await lab.want()
     waiting = [lab.want(), lab.want("a")]
     await settle()
-    explained = lab.leasing.requests.explain("android")
+    explained = requests_of(lab.leasing).explain("android")
     limit = "alice holds 1 device of at most 1"
     assert explained.limits == (limit,)
     assert limit not in str(explained.devices)
     assert [each.why for each in explained.waiting] == ["", limit]  # of the one explained the phones are told
     request = explained.waiting[0].id
-    assert lab.leasing.why((request,)) == {request: limit}
+    assert requests_of(lab.leasing).why((request,)) == {request: limit}
     for task in waiting:
         task.cancel()
 
@@ -336,7 +336,7 @@ async def test_phones_that_a_job_must_avoid_match_it_all_the_same():
     request = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.JOB, avoid=frozenset({"a", "b"}))
     waiting = lab.leasing.ask(request, lambda _: None)
     why = "it failed this job, or another job of its array has it"
-    assert lab.leasing.why((waiting,)) == {waiting: f"a: {why}; b: {why}"}
+    assert requests_of(lab.leasing).why((waiting,)) == {waiting: f"a: {why}; b: {why}"}
 
 
 async def test_a_forgotten_device_is_explained_no_more():
@@ -344,7 +344,7 @@ async def test_a_forgotten_device_is_explained_no_more():
     view = lab.devices._views.pop("a")
     for listener in tuple(lab.devices._listeners):
         listener(replace(view, life=Life.GONE))
-    assert lab.leasing.requests.explain("android").devices == ()
+    assert requests_of(lab.leasing).explain("android").devices == ()
     assert not lab.leasing.tvm.serves("android")
 
 
@@ -385,9 +385,9 @@ async def test_why_a_pool_waits_leaves_out_its_own_phones():
     await lab.leasing.acquire(replace(pool, only=frozenset("a")))
     other = await lab.leasing.acquire(replace(pool, only=frozenset("b"), job="o", user="bob"))
     waits = lab.leasing.ask(pool, lambda _: None)
-    assert lab.leasing.why([waits])[waits].startswith("b: held by bob")
+    assert requests_of(lab.leasing).why([waits])[waits].startswith("b: held by bob")
     alone = lab.leasing.ask(replace(pool, only=frozenset("a")), lambda _: None)
-    assert lab.leasing.why([alone])[alone] == "no other phone is identical"
+    assert requests_of(lab.leasing).why([alone])[alone] == "no other phone is identical"
     lab.leasing.release(other.id)
     await settle()
-    assert lab.leasing.why([waits])[waits] == ""
+    assert requests_of(lab.leasing).why([waits])[waits] == ""

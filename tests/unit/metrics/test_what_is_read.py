@@ -22,6 +22,7 @@ from farm.metrics.collector import LOOP_PROBE_S, measure_loop_delay
 from farm.model.device import Closed, Life, Service, UsbPlace
 from farm.model.requests import LeaseClass
 from tests.support.leasing_lab import ANDROID, Lab, settle
+from tests.support.local_head import requests_of
 from tests.support.waiting import until
 
 BENCH = replace(ANDROID, lease_class=LeaseClass.BENCH)
@@ -31,11 +32,11 @@ async def test_the_queue_by_class_grows_and_shrinks() -> None:
     lab = Lab("a")
     ids = [lab.ask(request) for request in (ANDROID, ANDROID, BENCH)]
     await settle()
-    assert dict(lab.leasing.requests.depth) == {LeaseClass.INTERACTIVE: 1, LeaseClass.BENCH: 1}
-    assert set(lab.leasing.requests.longest_s()) == {LeaseClass.INTERACTIVE, LeaseClass.BENCH}
+    assert dict(requests_of(lab.leasing).depth) == {LeaseClass.INTERACTIVE: 1, LeaseClass.BENCH: 1}
+    assert set(requests_of(lab.leasing).longest_s()) == {LeaseClass.INTERACTIVE, LeaseClass.BENCH}
     lab.leasing.withdraw(ids[2])
-    assert dict(lab.leasing.requests.depth) == {LeaseClass.INTERACTIVE: 1}
-    assert lab.leasing.requests.decisions.cumulative()[-1][1] > 0
+    assert dict(requests_of(lab.leasing).depth) == {LeaseClass.INTERACTIVE: 1}
+    assert requests_of(lab.leasing).decisions.cumulative()[-1][1] > 0
     await lab.leasing.close()
 
 
@@ -54,14 +55,14 @@ async def test_requests_that_nothing_keeps_from_an_idle_phone(monkeypatch: pytes
     lab.ask(BENCH)
     lab.ask(replace(BENCH, selector=Selector.parse("no-such-phone")))
     await settle()
-    assert lab.leasing.requests.overlooked() == 1
-    lab.leasing.requests.drain("anna drains this host")  # nothing is granted to anybody: that is no stuck queue
-    assert lab.leasing.requests.overlooked() == 0
-    lab.leasing.requests.drain("")
-    assert lab.leasing.requests.overlooked() == 1
+    assert requests_of(lab.leasing).overlooked() == 1
+    requests_of(lab.leasing).drain("anna drains this host")  # nothing is granted to anybody: that is no stuck queue
+    assert requests_of(lab.leasing).overlooked() == 0
+    requests_of(lab.leasing).drain("")
+    assert requests_of(lab.leasing).overlooked() == 1
     for name in "ab":
         lab.devices.become(name, Life.READY, service=Service.MAINTENANCE)
-    assert lab.leasing.requests.overlooked() == 0
+    assert requests_of(lab.leasing).overlooked() == 0
     await lab.leasing.close()
 
 
@@ -76,7 +77,9 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             for name in "ab":
                 lab.devices.become(name, Life.READY, closed={BENCH.lease_class: Closed("47 °C")})
         case "quota":
-            lab.leasing.requests.decide(lab.leasing.requests.allocator.quotas_changed, UserConfig(devices=1), {})
+            requests_of(lab.leasing).decide(
+                requests_of(lab.leasing).allocator.quotas_changed, UserConfig(devices=1), {}
+            )
             lab.devices.become("b", Life.OFFLINE)
             lab.ask(BENCH)  # has "a"
             await settle()
@@ -93,11 +96,11 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             request = replace(request, device="a")
             now_s = time.monotonic()
             reserved = Reservation("r", device, frozenset({"bob"}), now_s, now_s + 3600)
-            lab.leasing.requests.reserve((reserved,))
+            requests_of(lab.leasing).reserve((reserved,))
     lab.ask(request)
     await settle()
-    assert lab.leasing.requests.waiting_by_key.total() == 1
-    assert lab.leasing.requests.overlooked() == 0
+    assert requests_of(lab.leasing).waiting_by_key.total() == 1
+    assert requests_of(lab.leasing).overlooked() == 0
     await lab.leasing.close()
 
 

@@ -36,7 +36,7 @@ class Pool:
         self.check(lease)
         self.given.append(lease)
 
-    def state(self):
+    async def state(self):
         return {"phones": [{"lease": "L1"}], "wanted": 2, "waits": "w"}
 
     def search(self, *, on):

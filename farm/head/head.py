@@ -1,0 +1,141 @@
+"""The head as its hosts and the control verbs see it, in their own process or apart.
+
+A host sends its messages with `report` and gets the head's through `connect`. The verbs give orders and ask; what they
+await may have to be asked of another process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+
+from farm.common.errors import FarmError
+from farm.head.messages import AttemptEnded, HeadMessage, HostMessage
+from farm.head.model import Explanation, JobExplanation, WaitingPage
+from farm.head.planning import Submission
+from farm.model.job import Job
+from farm.model.sessions import FleetSummary
+from farm.model.specs import JobSpec
+from farm.store.leases import ReservationRecord
+
+
+class Head(ABC):
+    """It decides which request gets which phone, and how each job goes on."""
+
+    # --- the host's side ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def connect(self, receive: Callable[[HeadMessage], None]) -> None:
+        """Send the head's messages about leases there; comes once, before any `report`."""
+
+    @abstractmethod
+    def report(self, message: HostMessage) -> None:
+        """Something happened at the host."""
+
+    @abstractmethod
+    async def decide_end(self, message: AttemptEnded) -> Job:
+        """The job's next state, to be committed with the end of its attempt; then comes `job_saved`."""
+
+    @abstractmethod
+    def job_saved(self, became: Job) -> None:
+        """The job's next state is committed with the end of its attempt."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """The host stops: its requests stay unanswered, and leases that are not armed are undone."""
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
+        """See `Dispatcher.submit`."""
+
+    @abstractmethod
+    async def check(
+        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
+    ) -> int:
+        """See `Dispatcher.check`."""
+
+    @abstractmethod
+    async def cancel(self, job_ids: Collection[str], error: FarmError) -> Sequence[str]:
+        """End jobs with this error; returns the ids of those that had not ended."""
+
+    @abstractmethod
+    async def hold(self, job_ids: Collection[str]) -> Sequence[str]:
+        """Keep jobs that do not run from running; returns the ids of those.
+
+        Raises:
+            JobRunsError: the only one runs.
+        """
+
+    @abstractmethod
+    async def resume(self, job_ids: Collection[str]) -> Sequence[str]:
+        """Let held jobs go on; returns the ids of those that had not ended."""
+
+    @abstractmethod
+    async def settle(self, job_ids: Collection[str], limit_s: float) -> None:
+        """Wait until nothing of these jobs is being written or stopped, `limit_s` at most."""
+
+    @abstractmethod
+    async def reserve(
+        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
+    ) -> ReservationRecord:
+        """See `ReservationRegistry.add`."""
+
+    @abstractmethod
+    async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
+        """See `ReservationRegistry.remove`."""
+
+    @abstractmethod
+    async def drain(self, reason: str) -> None:
+        """Hand out no phone of this host from now on, until it is called with ""; leases go on, requests wait."""
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def is_live(self, job_id: str) -> bool:
+        """Whether a job has not ended."""
+
+    @abstractmethod
+    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
+
+    @abstractmethod
+    async def why(self, request_ids: Collection[str]) -> Mapping[str, str]:
+        """See `RequestQueue.why`."""
+
+    @abstractmethod
+    async def explain(self, subject: str) -> Explanation:
+        """See `RequestQueue.explain`."""
+
+    @abstractmethod
+    async def explain_job(self, job_id: str) -> JobExplanation:
+        """Why a job does not run."""
+
+    @abstractmethod
+    async def waiting(self, limit: int) -> WaitingPage:
+        """The foremost `limit` requests without a device, in the order they would be served."""
+
+    @abstractmethod
+    async def reservations(self) -> Sequence[ReservationRecord]:
+        """Those that are not over, by start."""
+
+    # --- questions that are answered at once, by what is known here -----------------------------------------------
+
+    @property
+    @abstractmethod
+    def drained(self) -> str:
+        """Why an operator wants that nothing is handed out; "": it is."""
+
+    @abstractmethod
+    def serves(self, key: str) -> bool:
+        """Whether a device answers to this normalised key."""
+
+    @abstractmethod
+    def summary(self) -> FleetSummary:
+        """See `RequestQueue.summary`."""
+
+    @abstractmethod
+    def awaits(self, device: str) -> bool:
+        """Whether a waiting request means this device."""
