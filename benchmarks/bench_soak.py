@@ -50,7 +50,7 @@ LONG_S = 1800.0
 GOAL_DESCRIPTORS = 3  # adb connections that happen to be open when we look
 TELL_EVERY_S = 300.0
 SAMPLES, SAMPLE_S = 40, 0.05
-# A storm does in an hour what a phone goes through in months, so its days are longer than the ladder's.
+# A storm does in an hour what a phone goes through in months, so its days are longer than the budgets'.
 CONFIG = """
 [recovery]
 restarts_per_day = 100000

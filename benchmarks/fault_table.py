@@ -43,7 +43,7 @@ class Fault:
     undo: tuple[Step, ...] = ()  # what a person does, or the world; () it heals by itself, or is nothing to heal
     undone_by: str = ""  # that in words
     then: tuple[str, ...] = ()  # events in order after `undo`
-    actions: tuple[str, ...] = ()  # of the ladder, in order; one that is repeated is named once
+    actions: tuple[str, ...] = ()  # of recovery, in order; one that is repeated is named once
     check: tuple[Step, ...] = ()  # what must be so in the end; raises when it is not
     goal_s: float | None = None  # until it is ready again, since the fault, or since `undo` when there is one
     spares: bool = True  # whether the bystander's session must live through it

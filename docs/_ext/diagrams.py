@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.devices.lifecycle.recovery import LADDER  # noqa: E402
+from farm.devices.lifecycle.recovery import ACTION_RULES  # noqa: E402
 from farm.devices.lifecycle.state import LINK_DOWN, TRANSITIONS  # noqa: E402
 from farm.head.queue.model import PHASES  # noqa: E402
 from farm.head.queue.model import TRANSITIONS as JOB_TRANSITIONS  # noqa: E402
@@ -175,29 +175,30 @@ def life() -> Drawing:
         steps_of(TRANSITIONS),
         {
             "on its way to users": way, "no link": tuple(sorted(str(each) for each in LINK_DOWN)),
-            "aside": ("new", "recovering", "quarantined"),
+            "waiting": ("new", "recovering", "quarantined"),
         },
         bend={
             ("checking", "provisioning"): -70, ("provisioning", "checking"): 70, ("ready", "starting"): -110,
-            ("starting", "ready"): 110, ("ready", "provisioning"): -150, ("aside", "no link"): -640,
+            ("starting", "ready"): 110, ("ready", "provisioning"): -150, ("waiting", "no link"): -640,
             ("gone", "unauthorized"): 50, ("unauthorized", "gone"): -50, ("quarantined", "new"): 60,
         },
     )  # fmt: skip
 
 
-def ladder() -> Drawing:
-    """The recovery ladder: which action may come after which."""
+def recovery() -> Drawing:
+    """Recovery actions: which one may come after which."""
     steps = set()
-    for fault in {each for step in LADDER for each in step.helps}:
-        chain = [step.action.value for step in LADDER if fault in step.helps]
+    for fault in {each for rule in ACTION_RULES for each in rule.helps}:
+        chain = [rule.action.value for rule in ACTION_RULES if fault in rule.helps]
         steps |= set(pairwise(chain))
-    places = {step.action.value: (150.0, 45 + 72.0 * at) for at, step in enumerate(LADDER)}
+    places = {rule.action.value: (150.0, 45 + 72.0 * at) for at, rule in enumerate(ACTION_RULES)}
     down = {(a, b): places[b][1] - places[a][1] for a, b in steps}
     far = {step: 110 + 0.8 * way for step, way in down.items() if way > 72.0}
     limit = {
-        step.action.value: f"{step.radius}" + (f", {step.per_day} a day" if step.per_day else "") for step in LADDER
+        rule.action.value: f"{rule.impact}" + (f", {rule.per_day} a day" if rule.per_day else "")
+        for rule in ACTION_RULES
     }
-    return Drawing("Recovery ladder", (420, 525), places, frozenset(steps), notes=limit, bend=far)
+    return Drawing("Recovery actions", (420, 525), places, frozenset(steps), notes=limit, bend=far)
 
 
 def job() -> Drawing:
@@ -267,7 +268,7 @@ def lease() -> Drawing:
 
 
 DRAWINGS: Mapping[str, Callable[[], Drawing]] = {
-    "life": life, "ladder": ladder, "job": job, "phase": phase, "service-heat": service_and_heat, "lease": lease,
+    "life": life, "recovery": recovery, "job": job, "phase": phase, "service-heat": service_and_heat, "lease": lease,
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 `process.BuildersProcess` (in the daemon) starts `server`, a child process with dask's scheduler: dask unpickles nothing
 in the daemon. `authority` is the farm's own certificate authority and its tokens; `join` exchanges a token for a
 certificate; `worker` is what a builder runs, dask's worker around today's build server. `table_policy` decides (pure):
-which builder gets a candidate, which ones are silent or set aside, which failures are the candidate's fault, and
+which builder gets a candidate, which ones are silent or excluded, which failures are the candidate's fault, and
 whether an answer is valid.
 
 A candidate's way: farm.tuning.builder places it, farm.tuning.remote_builds sends it over a unix socket to `server`,

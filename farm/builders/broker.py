@@ -98,7 +98,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         """Dask's scheduler has one worker less; its tasks have failed already if it was killed."""
         builder = self.table.builders.pop(worker)
         self._left.pop(builder).set_result(None)
-        self._publish("builder.left", builder.name, {"built": builder.built, "reason": builder.aside})
+        self._publish("builder.left", builder.name, {"built": builder.built, "reason": builder.excluded})
         self.grant_slots()
 
     def note_heartbeats(self) -> None:
@@ -116,7 +116,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
     async def remove(self, certificate: str) -> None:
         """End the connections of all builders with the certificate of that name."""
         for each in [each for each in self.table.builders.values() if each.certificate == certificate]:
-            each.aside = "removed"
+            each.excluded = "removed"
             await self._scheduler.remove_worker(each.address, stimulus_id="farm", expected=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -207,7 +207,7 @@ class Broker(SchedulerPlugin):  # type: ignore[misc]
         if library:
             builder.succeeded()
         elif fault and builder in self._left and builder.failed(fault):
-            self._publish("builder.aside", builder.name, {"reason": builder.aside})
+            self._publish("builder.excluded", builder.name, {"reason": builder.excluded})
             self.grant_slots()
         return library
 

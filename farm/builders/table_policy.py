@@ -33,7 +33,7 @@ class Builder:
     reserved: bool = False  # for a candidate that must be alone
     built: int = 0
     faults: int = 0  # one after the other
-    aside: str = ""  # why it gets nothing more; "": it does
+    excluded: str = ""  # why it gets nothing more; "": it does
 
     @property
     def certificate(self) -> str:
@@ -46,17 +46,17 @@ class Builder:
         self.faults = 0
 
     def failed(self, why: str) -> bool:
-        """It could not, by its own fault; whether that sets it aside."""
+        """It could not, by its own fault; whether that excludes it."""
         self.faults += 1
-        if self.faults >= MAX_FAULTS and not self.aside:
-            self.aside = f"{self.faults} faults in a row, the last: {why}"
+        if self.faults >= MAX_FAULTS and not self.excluded:
+            self.excluded = f"{self.faults} faults in a row, the last: {why}"
             return True
         return False
 
     def state(self, now_s: float, wanted: frozenset[str]) -> str:
         """In words for people; `wanted`: the identities that tunings have asked for."""
-        if self.aside:
-            return f"set aside: {self.aside}"
+        if self.excluded:
+            return f"excluded: {self.excluded}"
         if now_s - self.seen_s >= SILENT_S:
             return f"silent for {now_s - self.seen_s:.0f} s"
         if wanted and not wanted & self.identities:
@@ -96,7 +96,7 @@ class BuilderTable:
             each
             for each in self.builders.values()
             if identity in each.identities
-            and not each.aside
+            and not each.excluded
             and not each.reserved
             and each.slots > 0
             and now_s - each.seen_s < SILENT_S

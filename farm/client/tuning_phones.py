@@ -143,7 +143,7 @@ class FarmPhones:
         """Those that killed twice, in this script or anywhere on the farm."""
         known = self._poison.intersection(artifacts)
         try:
-            answer = self._ask("poison.look", artifacts=list(artifacts))
+            answer = self._ask("poison.check", artifacts=list(artifacts))
         except FarmError as error:
             if not self._closed:
                 self._on_notice(f"the farm does not answer which candidates are poison: {error.message}")

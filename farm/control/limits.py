@@ -64,7 +64,7 @@ class CallQuota:
     streams: int = MAX_CALLS * 3 // 16  # of those: a user with many streams can still make other calls
     all_streams: int = MAX_CALLS // 2  # of all users: however many follow something, others can make calls
     stream_kinds: frozenset[str] = frozenset()
-    # Uids, and accounts of keys, without a share.
+    # Uids, and accounts of keys, without a quota.
     operators: Container[int | str] = field(default_factory=lambda: frozenset({0, os.geteuid()}))
     for_operators: int = MAX_CALLS // 16  # calls that only operators get, however many users there are
 
@@ -217,7 +217,7 @@ def raise_descriptor_limit(most: int = 65536) -> None:
 
 
 class ConnectionLimiter:
-    """Counts connections by owner, and ends those beyond an owner's share and the limit of all."""
+    """Counts connections by owner, and ends those beyond the limit of one owner or of all."""
 
     def __init__(self, name: str, owner: Callable[[socket.socket], Hashable | None]) -> None:
         """`owner` returns the owner of a connection; None: it belongs to another socket (its number was used again)."""

@@ -60,7 +60,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = config.store.url or config.state_dir / "farm.db"
-    store = Store.open(where, state=config.state_dir)
+    store = Store.open(where, state_dir=config.state_dir)
     stack.callback(store.close)
     events = EventLog(store.epoch)
     events.subscribe(_log_event)

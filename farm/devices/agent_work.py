@@ -57,7 +57,7 @@ class AgentContext:
     views: DeviceViews
     recovery: RecoveryController
     quiet: Container[str] = frozenset()  # serials of phones that this daemon quiesced and will restore
-    power: PowerSwitch | None = None  # None: the ladder skips power cycles and says so
+    power: PowerSwitch | None = None  # None: recovery skips power cycles and says so
     pushes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PUSHES_AT_ONCE))
     monotonic: Callable[[], float] = time.monotonic
 

@@ -21,7 +21,7 @@ from farm.devices.agent import Agent
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.recovery import (
     DAY_S,
-    STEPS,
+    RULE_OF,
     ActionOutcome,
     ActionUnderWay,
     EndedAction,
@@ -80,7 +80,7 @@ class RecoveryLog:
             if (
                 row.fault == DeviceFault.ORDER
                 or row.action not in set(RecoveryAction)
-                or STEPS[RecoveryAction(row.action)].per_day is None
+                or RULE_OF[RecoveryAction(row.action)].per_day is None
             ):
                 continue
             # A clock that stood in the future when it was taken must neither refill a budget nor use it up until then.
@@ -168,7 +168,7 @@ class RecoveryLog:
             self._write(partial(self._table.set_proven, serial, after.proven))
 
     def _began(self, serial: str, name: str, taken: ActionUnderWay, *, quarantine: bool = False) -> None:
-        at, step = self._clock(), STEPS[taken.action]
+        at, rule = self._clock(), RULE_OF[taken.action]
         row = f"{serial} {at.timestamp():.6f} {taken.action}"
         self._open[serial, quarantine] = (row, at)
         self._events.publish(
@@ -177,8 +177,8 @@ class RecoveryLog:
             action=taken.action.value,
             fault=taken.fault.value,
             cause=taken.cause,
-            radius=step.radius.value,
-            what=step.what,
+            impact=rule.impact.value,
+            what=rule.what,
         )
         record = RecoveryRecord(row, serial, name, taken.action.value, taken.fault.value, taken.cause, at)
         self._write(partial(self._table.begin, record))

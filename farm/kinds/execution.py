@@ -63,7 +63,7 @@ class LeaseHost:
     async def serve(self, verb: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer the worker's questions about poisoned artifacts, and note new ones."""
         match verb:
-            case "poison.look":
+            case "poison.check":
                 artifacts = _artifacts(fields)
                 if len(self.kills_seen) + len(artifacts) <= MAX_LOOKED:
                     for artifact in artifacts:

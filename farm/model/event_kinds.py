@@ -63,7 +63,7 @@ _OTHERS = (
         "recovery.action",
         "a recovery action begins",
         "device",
-        ("action", "fault", "cause", "radius", "what"),
+        ("action", "fault", "cause", "impact", "what"),
     ),
     EventKind(
         "recovery.ended", "a recovery action is over", "device", ("action", "cause", "outcome", "detail", "took_s")
@@ -80,7 +80,7 @@ _OTHERS = (
     EventKind("builder.certified", "a token was exchanged for a certificate", "builder", ()),
     EventKind("builder.joined", "a builder's process is connected", "builder", ("slots", "tvm", "ffi", "farm")),
     EventKind("builder.left", "its connection has ended", "builder", ("built", "reason")),
-    EventKind("builder.aside", "it gets nothing more, for its faults", "builder", ("reason",)),
+    EventKind("builder.excluded", "it gets nothing more, for its faults", "builder", ("reason",)),
     EventKind("builder.killed", "a candidate killed builders, and has failed", "candidate", ("builders",)),
     EventKind("builder.removed", "its certificate was taken back", "builder", ()),
     EventKind("adb.lost", "the adb server is gone, and is replaced", "adb", ("message",)),

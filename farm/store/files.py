@@ -31,17 +31,20 @@ STATE_FILES = (
 )  # fmt: skip
 
 
-def check_paths(state: Path, runtime: Path) -> None:
+def check_paths(state_dir: Path, runtime: Path) -> None:
     """Look at every path that a start opens, before the first is.
 
     Raises:
         HostError: one is of another type than it must be, or this process may not use it.
     """
-    folders = [state / name for name in STATE_FOLDERS]
-    files = [path for name in STATE_FILES for path in (state.glob(name) if "*" in name else [state / name])]
+    folders = [state_dir / name for name in STATE_FOLDERS]
+    files = [path for name in STATE_FILES for path in (state_dir.glob(name) if "*" in name else [state_dir / name])]
     for path in (*folders, runtime):
         if _type(path) not in (None, stat.S_IFDIR):
-            option = {state: " or choose another with --state-dir", runtime: " or choose another with --runtime-dir"}
+            option = {
+                state_dir: " or choose another with --state-dir",
+                runtime: " or choose another with --runtime-dir",
+            }
             hint = _move_away(path) + option.get(path, "")
             raise HostError(f"{path} must be a folder, and is a file", hint=hint)
     for path in (*files, *(runtime / name for name in ("adb.sock", "control.sock", "worker.sock"))):
@@ -49,7 +52,7 @@ def check_paths(state: Path, runtime: Path) -> None:
             wanted = "socket" if path.parent == runtime else "file"
             raise HostError(f"{path} must be a {wanted}, and is a folder", hint=_move_away(path))
     for path in (*folders, *files):
-        if state / "work" in path.parents or (found := _type(path)) is None:
+        if state_dir / "work" in path.parents or (found := _type(path)) is None:
             continue  # the workers' user may own what is in it
         if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if found == stat.S_IFDIR else 0)):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY

@@ -55,19 +55,19 @@ class Store:
         self._close = opened.close
 
     @classmethod
-    def open(cls, where: Path | str, host: str = "", *, state: Path | None = None) -> Store:
+    def open(cls, where: Path | str, host: str = "", *, state_dir: Path | None = None) -> Store:
         """Open or create the database and begin a new epoch, durably.
 
         Args:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql://...).
             host: whose phones it is about; "" is the only host of a database.
-            state: the daemon's state folder, which remembers the starts with a server's database.
+            state_dir: the daemon's state folder, which remembers the starts with a server's database.
 
         Raises:
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            opened = open_server(where, state)
+            opened = open_server(where, state_dir)
             return cls(opened, Writer(opened.writing, epoch=opened.epoch), None, host)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)

@@ -277,7 +277,7 @@ class Listener:
         self._sniffers: set[_Sniffer] = set()
         self._limiter = user_limiter(limits.connections)  # connections that have not ended
         self._on_problem = on_problem
-        self._greedy: dict[str, None] = {}  # users who asked for more than their share
+        self._over_limit: dict[str, None] = {}  # users who asked for more connections than the limit of one
         self._log_refused = refusal_log()
 
     @property
@@ -293,9 +293,11 @@ class Listener:
     @property
     def problem(self) -> str:
         """The users whose connections are closed because they have too many; "" while there are none."""
-        if not self._greedy:
+        if not self._over_limit:
             return ""
-        users = ", ".join([*self._greedy][:MOST_NAMED]) + (" and others" if len(self._greedy) > MOST_NAMED else "")
+        users = ", ".join([*self._over_limit][:MOST_NAMED]) + (
+            " and others" if len(self._over_limit) > MOST_NAMED else ""
+        )
         return (
             f"{users}: more than {self._limiter.per_key} connections at once to the TVM port; further ones are closed"
         )
@@ -363,8 +365,8 @@ class Listener:
         if not self._limiter.key_fits(peer.user):
             sock.close()
             self._log_refused(peer.user, f"more than {self._limiter.per_key} connections at once to the TVM port")
-            if peer.user not in self._greedy:
-                self._greedy[peer.user] = None
+            if peer.user not in self._over_limit:
+                self._over_limit[peer.user] = None
                 self._on_problem(self.problem)
             return
         self._limiter.take(peer.user)
@@ -391,8 +393,8 @@ class Listener:
 
     def _closed(self, user: str) -> None:
         self._limiter.give_back(user)
-        if user in self._greedy and self._limiter.key_fits(user):
-            del self._greedy[user]
+        if user in self._over_limit and self._limiter.key_fits(user):
+            del self._over_limit[user]
             self._on_problem(self.problem)
         if self._limiter.total_fits(user):
             self._acceptor.release()

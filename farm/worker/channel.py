@@ -103,7 +103,7 @@ class DaemonChannel:
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
         """Those of these libraries (SHA-256) that must not be run: they killed their process twice."""
-        return frozenset(self.call("poison.look", artifacts=list(artifacts))["poisoned"])
+        return frozenset(self.call("poison.check", artifacts=list(artifacts))["poisoned"])
 
     def report_poison(self, artifact: str, device: str, what: str) -> None:
         """A library killed its process on `device` twice, the second time alone; `what` happened, one line."""

@@ -99,7 +99,7 @@ def as_values(facts: DeviceFacts) -> dict[str, Any]:
 
 def as_lines(facts: DeviceFacts) -> list[str]:
     """For people."""
-    parts = (_quarantine(facts), facts.bundles, _ladder(facts), _probe(facts), _place(facts))
+    parts = (_quarantine(facts), facts.bundles, _recovery(facts), _probe(facts), _place(facts))
     return [*_state(facts), *_classes(facts.view), *(line for part in parts for line in part)]
 
 
@@ -178,7 +178,7 @@ def in_brief(text: str, chars: int = BRIEF_CHARS) -> str:
     return head if len(head) <= chars else f"{head[: chars - 3].rstrip()}..."
 
 
-def _ladder(facts: DeviceFacts) -> Iterator[str]:
+def _recovery(facts: DeviceFacts) -> Iterator[str]:
     progress = facts.state.progress
     if progress.under_way is not None:
         took = format_duration(max(0.0, facts.now_s - progress.under_way.began_s))

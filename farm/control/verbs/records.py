@@ -185,7 +185,7 @@ class PoisonVerbs(VerbGroup):
         """Artifacts that killed, the latest first."""
         return await self._ledger.in_thread(self._ledger.rows)
 
-    @verb("poison.look", Role.VIEWER)
+    @verb("poison.check", Role.VIEWER)
     async def refused(
         self, call: ControlCall, artifacts: Annotated[tuple[Sha256, ...], Field(max_length=MAX_ARTIFACTS)]
     ) -> Mapping[str, Any]:

@@ -171,7 +171,7 @@ class ActionFailed(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class FaultFound:
-    """A probe found something that recovery should repair; the ladder decides. Ignored while recovery is under way.
+    """A probe found something that recovery should repair; `recovery` decides. Ignored while recovery is under way.
 
     `used`: the phone was leased since its last check, and the holder may have caused it: a repetition proves nothing.
     """

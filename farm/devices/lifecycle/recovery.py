@@ -1,4 +1,4 @@
-"""The recovery ladder as data: which action helps against which fault, its blast radius, its budget, the progress.
+"""Recovery actions as data: which one helps against which fault, its impact, its budget, the progress.
 
 Pure: times are monotonic seconds and passed in. `recovery_steps` decides, the agent performs. An action is taken only
 for a fault that it can help against: nothing here can spend a reboot on a network outage or an unplugged phone.
@@ -25,7 +25,7 @@ ANY_NUMBER = 10**9  # in a row: what users do to a phone says nothing about the 
 
 
 class RecoveryAction(StrEnum):
-    """One step of the ladder, the mildest first."""
+    """What recovery can do, the mildest first."""
 
     REAP = "reap"
     RESTART = "restart-server"
@@ -36,7 +36,7 @@ class RecoveryAction(StrEnum):
     QUARANTINE = "quarantine"
 
 
-class BlastRadius(StrEnum):
+class Impact(StrEnum):
     """The others that an action affects, besides the faulty phone's own work."""
 
     SESSION = "session"  # what runs in the phone's RPC sessions
@@ -77,65 +77,65 @@ class ActionOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LadderStep:
-    """One action of the ladder."""
+class ActionRule:
+    """One recovery action: what it affects, how often it may be taken, what it repairs."""
 
     action: RecoveryAction
     what: str  # what is done, for a person
-    radius: BlastRadius
+    impact: Impact
     per_day: int | None  # for one phone in any 24 h; None: as often as needed
     helps: Mapping[
         DeviceFault, int
     ]  # fault that it can repair -> how often it is tried in a row before the next action
 
 
-LADDER: tuple[LadderStep, ...] = (
-    LadderStep(
+ACTION_RULES: tuple[ActionRule, ...] = (
+    ActionRule(
         RecoveryAction.REAP,
         "kill what sessions left (SIGKILL by process group, verified)",
-        BlastRadius.SESSION,
+        Impact.SESSION,
         None,  # users' kernels hang as often as they like: a tuning has thousands of bad candidates
         {DeviceFault.SESSION: ANY_NUMBER},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.RESTART,
         "start a fresh RPC server",
-        BlastRadius.SESSION,
+        Impact.SESSION,
         300,  # one in 5 minutes all day: more is no accident of a user's any more
         {DeviceFault.SERVER: 3, DeviceFault.CHECK: 1, DeviceFault.WRONG: 1, DeviceFault.GPU: 1},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.REPUSH,
         "compare the runtime with the bundle by hash and push what differs",
-        BlastRadius.SESSION,
+        Impact.SESSION,
         50,  # hashing reads 100 MB of flash: cheap, but no cure that is needed every half hour
         {DeviceFault.SERVER: 1, DeviceFault.START: 3, DeviceFault.CHECK: 2, DeviceFault.WRONG: 1},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.RECONNECT,
         "have adb drop and make its transport anew",
-        BlastRadius.DEVICE,
+        Impact.DEVICE,
         50,  # a bad cable asks for it all day; what it costs is a second
         {DeviceFault.MUTE: 2, DeviceFault.OFFLINE: 2, DeviceFault.UNAUTHORIZED: 1},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.REBOOT,
         "reboot",
-        BlastRadius.DEVICE,
+        Impact.DEVICE,
         3,  # each costs a minute or two and a little flash; a phone that needs more needs a person
         {DeviceFault.STUCK: 1, DeviceFault.GPU: 1, DeviceFault.SERVER: 1, DeviceFault.START: 1, DeviceFault.CHECK: 1},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.POWER_CYCLE,
         "cut the power of its USB port for a moment",
-        BlastRadius.HUB,
+        Impact.HUB,
         3,
         {DeviceFault.MUTE: 1, DeviceFault.OFFLINE: 1},
     ),
-    LadderStep(
+    ActionRule(
         RecoveryAction.QUARANTINE,
         "keep it away from users until a person has looked",
-        BlastRadius.DEVICE,
+        Impact.DEVICE,
         None,
         dict.fromkeys(
             (
@@ -147,7 +147,7 @@ LADDER: tuple[LadderStep, ...] = (
         ),
     ),
 )  # fmt: skip
-STEPS: Mapping[RecoveryAction, LadderStep] = MappingProxyType({step.action: step for step in LADDER})
+RULE_OF: Mapping[RecoveryAction, ActionRule] = MappingProxyType({rule.action: rule for rule in ACTION_RULES})
 # Actions after which the phone leaves adb's list or comes back on it: its return is waited for this long.
 RETURN_S: Mapping[RecoveryAction, float] = MappingProxyType(
     {
@@ -171,13 +171,13 @@ AwayLimit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class RecoveryConfig:
     """`[recovery]`: how often one phone may have each action in any 24 hours; 0: never."""
 
-    restarts_per_day: PerDay = STEPS[RecoveryAction.RESTART].per_day or 0  # of its RPC server
+    restarts_per_day: PerDay = RULE_OF[RecoveryAction.RESTART].per_day or 0  # of its RPC server
     # its runtime compared by hash, and pushed where it differs
-    pushes_per_day: PerDay = STEPS[RecoveryAction.REPUSH].per_day or 0
+    pushes_per_day: PerDay = RULE_OF[RecoveryAction.REPUSH].per_day or 0
     # a second each; a bad cable asks for it all day
-    reconnects_per_day: PerDay = STEPS[RecoveryAction.RECONNECT].per_day or 0
-    reboots_per_day: PerDay = STEPS[RecoveryAction.REBOOT].per_day or 0  # a minute or two each
-    power_cycles_per_day: PerDay = STEPS[RecoveryAction.POWER_CYCLE].per_day or 0  # of its USB port
+    reconnects_per_day: PerDay = RULE_OF[RecoveryAction.RECONNECT].per_day or 0
+    reboots_per_day: PerDay = RULE_OF[RecoveryAction.REBOOT].per_day or 0  # a minute or two each
+    power_cycles_per_day: PerDay = RULE_OF[RecoveryAction.POWER_CYCLE].per_day or 0  # of its USB port
     away_s: AwayLimit = 900.0  # how long a phone may be away before the alert FarmDeviceAway
     pool_away_s: Mapping[str, AwayLimit] = field(default_factory=dict)  # pool -> the same for its phones
 
@@ -202,13 +202,13 @@ class RecoveryContext:
     neighbours: str = ""  # leases on phones that would lose their power with it, for a sentence
     wired: bool = False  # it hangs on a known USB port
     external_cause: str = ""  # the failure of its hub or the host that explains the fault; "": none is known
-    per_day: Mapping[RecoveryAction, int] = field(default_factory=dict)  # budgets that operators set; else the ladder's
+    per_day: Mapping[RecoveryAction, int] = field(default_factory=dict)  # budgets that operators set; else the rules'
     fallback: str = ""  # hash of its last proven bundle, where it has or gets another one; "" none
     on_trial: bool = False  # that other one is a candidate, not proven before it is current
 
     def budget(self, action: RecoveryAction) -> int | None:
         """How often a phone may have this action in 24 h; None: as often as needed."""
-        return self.per_day.get(action, STEPS[action].per_day)
+        return self.per_day.get(action, RULE_OF[action].per_day)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class EndedAction:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """Where one phone stands on the ladder."""
+    """The recovery actions of one phone so far."""
 
     since_s: float | None = None  # monotonic second at which recovery began; None: nothing is wrong
     tried: tuple[tuple[RecoveryAction, DeviceFault], ...] = ()  # since then
@@ -252,7 +252,7 @@ class RecoveryProgress:
 
     def times(self, action: RecoveryAction, fault: DeviceFault) -> int:
         """How often an action was tried since recovery began: mild ones for this fault, others for whatever it was."""
-        if STEPS[action].radius is BlastRadius.SESSION:
+        if RULE_OF[action].impact is Impact.SESSION:
             return self.tried.count((action, fault))
         return sum(tried is action for tried, _ in self.tried)
 
@@ -275,12 +275,12 @@ class RecoveryProgress:
     ) -> RecoveryProgress:
         """Take an action; `free`: it is not counted (a person ordered it)."""
         recent = tuple((spent, at) for spent, at in self.spent if at > now_s - DAY_S)
-        counted = not free and STEPS[action].per_day is not None
+        counted = not free and RULE_OF[action].per_day is not None
         wrong = tuple(at for at in self.wrong if at > now_s - DAY_S)
         return replace(
             self,
             since_s=now_s if self.since_s is None else self.since_s,
-            tried=(*self.tried, (action, fault)) if STEPS[action].helps.get(fault, 0) < ANY_NUMBER else self.tried,
+            tried=(*self.tried, (action, fault)) if RULE_OF[action].helps.get(fault, 0) < ANY_NUMBER else self.tried,
             spent=(*recent, (action, now_s)) if counted else recent,
             wrong=(*wrong, now_s) if fault is DeviceFault.WRONG else wrong,
             under_way=ActionUnderWay(action, fault, cause, now_s),
@@ -347,21 +347,21 @@ def next_action(
     if fault is DeviceFault.WRONG and progress.was_wrong(now_s):  # now and then is worse than always: it goes unnoticed
         return NextAction(RecoveryAction.QUARANTINE, ("for the second time in 24 h",))
     skipped: list[str] = []
-    for step in LADDER:
-        most = step.helps.get(fault, 0)
-        if progress.times(step.action, fault) >= most:
+    for rule in ACTION_RULES:
+        most = rule.helps.get(fault, 0)
+        if progress.times(rule.action, fault) >= most:
             continue
-        if refused := _refusal(step, progress, fault, now_s, context, proven):
-            skipped.append(f"{step.action}: {refused}")
+        if refused := _refusal(rule, progress, fault, now_s, context, proven):
+            skipped.append(f"{rule.action}: {refused}")
             continue
-        if waits := _waits(step, fault, context):
-            return NextAction(None, tuple(skipped), f"{step.action} waits: {waits}")
-        return NextAction(step.action, tuple(skipped))
+        if waits := _waits(rule, fault, context):
+            return NextAction(None, tuple(skipped), f"{rule.action} waits: {waits}")
+        return NextAction(rule.action, tuple(skipped))
     return NextAction(None, tuple(skipped))
 
 
 def _refusal(
-    step: LadderStep,
+    rule: ActionRule,
     progress: RecoveryProgress,
     fault: DeviceFault,
     now_s: float,
@@ -369,25 +369,25 @@ def _refusal(
     proven: bool,
 ) -> str:
     """Why an action is not taken now; "" when it may be."""
-    budget = context.budget(step.action)
-    if budget is not None and progress.spent_on(step.action, now_s) >= budget:
+    budget = context.budget(rule.action)
+    if budget is not None and progress.spent_on(rule.action, now_s) >= budget:
         return f"its {budget} in 24 h are used up"
-    if step.action is RecoveryAction.REBOOT and not proven and fault in _FAULTS_OF_A_BUNDLE:
+    if rule.action is RecoveryAction.REBOOT and not proven and fault in _FAULTS_OF_A_BUNDLE:
         return "its bundle has never worked on it, so the bundle is suspected first"
-    if step.action is RecoveryAction.POWER_CYCLE and context.no_power:
+    if rule.action is RecoveryAction.POWER_CYCLE and context.no_power:
         return context.no_power
     return ""
 
 
-def _waits(step: LadderStep, fault: DeviceFault, context: RecoveryContext) -> str:
+def _waits(rule: ActionRule, fault: DeviceFault, context: RecoveryContext) -> str:
     """The reason why an action waits; "": it does not."""
     if (
-        step.action in (RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE)
+        rule.action in (RecoveryAction.REBOOT, RecoveryAction.POWER_CYCLE)
         and context.in_hands
         and fault in _STILL_OF_USE
     ):
         return f"{context.holder} has the phone"
-    if step.radius is BlastRadius.HUB and context.neighbours:
+    if rule.impact is Impact.HUB and context.neighbours:
         return f"it would hurt {context.neighbours}"
     return ""
 
@@ -395,8 +395,8 @@ def _waits(step: LadderStep, fault: DeviceFault, context: RecoveryContext) -> st
 def budgets_left(progress: RecoveryProgress, now_s: float, context: RecoveryContext) -> dict[RecoveryAction, int]:
     """The unused part of each action's budget."""
     left: dict[RecoveryAction, int] = {}
-    for step in LADDER:
-        budget = context.budget(step.action)
+    for rule in ACTION_RULES:
+        budget = context.budget(rule.action)
         if budget is not None:
-            left[step.action] = max(0, budget - progress.spent_on(step.action, now_s))
+            left[rule.action] = max(0, budget - progress.spent_on(rule.action, now_s))
     return left

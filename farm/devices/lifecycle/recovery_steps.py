@@ -219,7 +219,7 @@ def _waited(state: LifecycleState, now: float, context: RecoveryContext) -> Deci
         return rest(state, Life.GONE, full_cause, "look at the phone: is it on, and its cable in?"), ()
     if not state.adopted or state.quarantine is not None:  # since the wait began
         return rest(state, state.life, full_cause, state.hint or _BY_HAND), ()
-    # With an external cause its transport is made anew with those of its neighbours: that is no action of its ladder.
+    # With an external cause its transport is made anew with those of its neighbours: no recovery action of its own.
     if context.external_cause:
         resting = rest(state, state.life, full_cause, state.hint)
         return resting, (TakeAction(resting.generation, RecoveryAction.RECONNECT),)

@@ -2,7 +2,7 @@
 
 A place comes from adb's list, from sysfs by the phone's serial, or from the configuration. sysfs is read as files
 (Documentation/ABI/stable/sysfs-bus-usb). Losses are attributed by `power_rules`, with one event for each. A phone
-that its hub or host lost is not recovered: `RecoveryContext.external_cause` says so to its ladder.
+that its hub or host lost is not recovered: `RecoveryContext.external_cause` says so to its recovery.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ async def test_candidates_are_built_by_builders_of_their_identity_only(farm: Bui
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "nothing", "another", "full", "raises"])
-async def test_what_a_builder_gets_wrong_is_never_taken_and_sets_it_aside(farm: BuilderFarm, behaviour: str) -> None:
+async def test_what_a_builder_gets_wrong_is_never_taken_and_excludes_it(farm: BuilderFarm, behaviour: str) -> None:
     await farm.start("wrong", behaviour)
     with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
@@ -58,8 +58,8 @@ async def test_what_a_builder_gets_wrong_is_never_taken_and_sets_it_aside(farm: 
             run.order(number, b"module")
             assert await asyncio.to_thread(run.answer, number) == (b"", "")
         await asyncio.to_thread(run.until_slots, 0)
-    await until(lambda: farm.row("wrong")["state"].startswith("set aside: 3 faults"), PATIENCE_S)
-    assert len(farm.events.of("builder.aside")) == 1
+    await until(lambda: farm.row("wrong")["state"].startswith("excluded: 3 faults"), PATIENCE_S)
+    assert len(farm.events.of("builder.excluded")) == 1
 
 
 async def test_a_candidate_that_kills_three_builders_is_to_blame_and_others_are_not(farm: BuilderFarm) -> None:

@@ -1,4 +1,4 @@
-"""The recovery ladder on virtual phones behind a real adb server: what is done, in which order, with what outcome."""
+"""Recovery actions on virtual phones behind a real adb server: what is done, in which order, with what outcome."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_the_builder_with_the_least_to_do_for_its_slots_is_next() -> None:
     assert table(small, large).choose(OURS, 0.0, alone=False) is large
 
 
-def test_a_silent_builder_and_one_that_is_set_aside_get_nothing() -> None:
+def test_a_silent_builder_and_one_that_is_excluded_get_nothing() -> None:
     silent, faulty = builder("silent"), builder("faulty")
     faulty.seen_s = SILENT_S
     for _ in range(MAX_FAULTS - 1):
@@ -58,7 +58,7 @@ def test_a_silent_builder_and_one_that_is_set_aside_get_nothing() -> None:
     assert [faulty.failed("garbage") for _ in range(MAX_FAULTS)] == [False, False, True]
     assert table(silent, faulty).grant(OURS, [OURS], SILENT_S) == 0
     assert silent.state(SILENT_S, frozenset()) == "silent for 10 s"
-    assert faulty.state(SILENT_S, frozenset()) == "set aside: 3 faults in a row, the last: garbage"
+    assert faulty.state(SILENT_S, frozenset()) == "excluded: 3 faults in a row, the last: garbage"
 
 
 def test_a_builder_without_a_wanted_identity_says_so() -> None:

@@ -70,7 +70,7 @@ def test_a_phone_out_of_service_says_by_whose_order() -> None:
     assert "an operator's order (draining, bob at 12:00) keeps it out" in said
 
 
-def test_the_ladder_tells_what_was_tried_and_what_is_left() -> None:
+def test_recovery_tells_what_was_tried_and_what_is_left() -> None:
     progress = RecoveryProgress().begin(RecoveryAction.REBOOT, DeviceFault.STUCK, "pid 7 survives SIGKILL", 90.0)
     progress = replace(progress, skipped=("power-cycle: no power switch is configured",))
     facts = replace(READY, state=replace(READY.state, progress=progress), actions=(REBOOT,) * 12)

@@ -44,7 +44,7 @@ async def test_a_users_word_decides_for_that_user_only(
         await handler(verbs.report)(told)
 
     async def poisoned(who: str) -> object:
-        answer: Any = await handler(verbs.refused)(call("poison.look", who, Role.VIEWER, artifacts=[A]))
+        answer: Any = await handler(verbs.refused)(call("poison.check", who, Role.VIEWER, artifacts=[A]))
         return answer["poisoned"]
 
     assert await poisoned(user) == [A]

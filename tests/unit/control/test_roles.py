@@ -13,8 +13,8 @@ VIEWERS_MAY = {
     "alias.list", "artifact.get", "builder.list", "bundle.list", "bundle.show", "bundle.verify", "device.battery",
     "device.readings", "device.show", "doctor", "events", "events.newest", "explain",
     "fleet.trends", "forward.list", "history.list", "history.models",
-    "job.list", "job.log_tail", "job.logs", "job.show", "job.watch", "lease.list", "ping", "poison.list", "poison.look",
-    "records.list", "records.show", "reservation.list", "status", "toolchain.list", "usage",
+    "job.list", "job.log_tail", "job.logs", "job.show", "job.watch", "lease.list", "ping", "poison.check",
+    "poison.list", "records.list", "records.show", "reservation.list", "status", "toolchain.list", "usage",
 }  # fmt: skip
 ORIGINS = {
     "the job door": ("uid 1000 pid 42", LocalPeer(1000, 1000, 42)),

@@ -16,7 +16,7 @@ from farm.devices.health.health_rules import (
     findings,
     has_evidence,
 )
-from farm.devices.lifecycle.recovery import LADDER
+from farm.devices.lifecycle.recovery import ACTION_RULES
 from farm.model.health import (
     Battery,
     ClusterReading,
@@ -287,7 +287,7 @@ def test_our_own_session_is_no_foreign_load():
 
 
 def test_recovery_can_do_something_about_every_fault_that_is_found():
-    repaired = {fault for step in LADDER for fault in step.helps}
+    repaired = {fault for rule in ACTION_RULES for fault in rule.helps}
     assert {
         DeviceFault.STORAGE,
         DeviceFault.STUCK,

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import STABLE_S, Lifecycle
-from farm.devices.lifecycle.recovery import DAY_S, RETURN_S, STEPS, RecoveryAction, RecoveryContext, ReleaseRule
+from farm.devices.lifecycle.recovery import DAY_S, RETURN_S, RULE_OF, RecoveryAction, RecoveryContext, ReleaseRule
 from farm.devices.lifecycle.state import LINK_DOWN, SERVED, WORKING
 from farm.model.device import Life, Service
 from farm.model.health import DeviceFault
@@ -43,7 +43,7 @@ class RandomLife(RuleBasedStateMachine):
         begun = after.progress.under_way
         if begun is not None and begun is not before.progress.under_way:
             assert begun.action is not RecoveryAction.QUARANTINE
-            if begun.fault is not DeviceFault.ORDER and STEPS[begun.action].per_day is not None:
+            if begun.fault is not DeviceFault.ORDER and RULE_OF[begun.action].per_day is not None:
                 self.taken.append((begun.action, self.now))
         if before.progress.under_way is not None and begun is not before.progress.under_way:
             assert after.progress.last is not None

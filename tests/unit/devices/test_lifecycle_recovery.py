@@ -1,4 +1,4 @@
-"""The life cycle on the recovery ladder: reboots, dead links, quarantine that stays, orders."""
+"""The life cycle under recovery: reboots, dead links, quarantine that stays, orders."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_second_reboot_in_a_row_is_a_persons_business() -> None:
     assert "WorkFailed" in kept.evidence
 
 
-def test_after_a_stable_time_the_ladder_begins_at_its_foot() -> None:
+def test_after_a_stable_time_the_mildest_action_comes_first() -> None:
     story = Story().until_ready()
     stuck(story)
     story.on_event(m.PlainEvent.UNLISTED)
@@ -149,7 +149,7 @@ def _checked(story: Story) -> None:
     assert story.state.life is Life.READY
 
 
-def test_what_probes_find_again_and_again_climbs_the_ladder() -> None:
+def test_what_probes_find_again_and_again_gets_stronger_actions() -> None:
     story = Story().until_ready()
     assert _gpu_fault(story) == (m.StartServer(story.number),)
     _checked(story)

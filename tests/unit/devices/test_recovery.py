@@ -1,4 +1,4 @@
-"""The recovery ladder: which action comes next, what it costs, what it waits for."""
+"""Recovery actions: which action comes next, what it costs, what it waits for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from farm.devices.lifecycle.recovery import (
+    ACTION_RULES,
     ANY_NUMBER,
     DAY_S,
-    LADDER,
-    STEPS,
+    RULE_OF,
     ActionOutcome,
-    BlastRadius,
+    Impact,
     RecoveryAction,
     RecoveryContext,
     RecoveryProgress,
@@ -72,7 +72,7 @@ def test_what_is_tried_when_nothing_helps(fault: DeviceFault, actions: list[Reco
 
 def test_a_link_that_is_down_never_costs_a_reboot() -> None:
     for fault in (DeviceFault.MUTE, DeviceFault.OFFLINE, DeviceFault.UNAUTHORIZED):
-        assert fault not in STEPS[RecoveryAction.REBOOT].helps
+        assert fault not in RULE_OF[RecoveryAction.REBOOT].helps
 
 
 @pytest.mark.parametrize("fault", [DeviceFault.SERVER, DeviceFault.START, DeviceFault.CHECK])
@@ -114,7 +114,7 @@ def test_budgets_are_operators_to_set() -> None:
 
 def test_what_a_person_ordered_costs_no_budget() -> None:
     progress = RecoveryProgress().begin(RecoveryAction.REBOOT, DeviceFault.ORDER, "ann wants it", 0.0, free=True)
-    assert budgets_left(progress, 0.0, POWER)[RecoveryAction.REBOOT] == STEPS[RecoveryAction.REBOOT].per_day
+    assert budgets_left(progress, 0.0, POWER)[RecoveryAction.REBOOT] == RULE_OF[RecoveryAction.REBOOT].per_day
 
 
 def test_a_reboot_waits_for_the_holder_while_the_phone_is_of_use() -> None:
@@ -169,18 +169,18 @@ def test_an_action_tells_how_long_it_took_and_what_came_of_it() -> None:
 
 
 def test_every_fault_has_an_answer_and_every_action_says_whom_it_hurts() -> None:
-    repaired = {fault for step in LADDER for fault in step.helps}
+    repaired = {fault for rule in ACTION_RULES for fault in rule.helps}
     assert repaired | {DeviceFault.ORDER} == set(DeviceFault)
-    assert [step.action for step in LADDER] == list(RecoveryAction)
-    hurts = [list(BlastRadius).index(step.radius) for step in LADDER if step.action is not RecoveryAction.QUARANTINE]
+    assert [rule.action for rule in ACTION_RULES] == list(RecoveryAction)
+    hurts = [list(Impact).index(rule.impact) for rule in ACTION_RULES if rule.action is not RecoveryAction.QUARANTINE]
     assert hurts == sorted(hurts)
 
 
-def test_the_document_has_the_ladder() -> None:
+def test_the_document_has_every_rule() -> None:
     text = (Path(__file__).parents[3] / "docs" / "recovery.md").read_text()
-    for step in LADDER:
+    for rule in ACTION_RULES:
         repairs = ", ".join(
-            f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in step.helps.items()
+            f"{each} {most}" if 1 < most < ANY_NUMBER else str(each) for each, most in rule.helps.items()
         )
-        per_day = "as needed" if step.per_day is None else step.per_day
-        assert f"| `{step.action}` | {step.what} | {step.radius} | {per_day} | {repairs} |" in text
+        per_day = "as needed" if rule.per_day is None else rule.per_day
+        assert f"| `{rule.action}` | {rule.what} | {rule.impact} | {per_day} | {repairs} |" in text

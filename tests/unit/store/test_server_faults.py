@@ -210,18 +210,18 @@ def until_free(store, count):
 def test_a_database_restored_from_a_backup_gets_a_term_above_all_seen(new_database, tmp_path, caplog):
     url = new_database()
     for number in (1, 2, 3):
-        store = Store.open(url, state=tmp_path)
+        store = Store.open(url, state_dir=tmp_path)
         assert store.epoch == number
         store.close()
     run(url, "UPDATE meta SET value = 1 WHERE name = 'epoch'")  # as yesterday's
     with caplog.at_level(logging.WARNING):
-        store = Store.open(url, state=tmp_path)
+        store = Store.open(url, state_dir=tmp_path)
     assert store.epoch == 4
     assert "its latest start is number 1, this host has seen 3; farm goes on as number 4" in caplog.text
     assert any("gone back in time" in each for each in store.server.problems())
     assert any("gone back in time" in each.detail for each in store.server.findings())
     store.close()
-    store = Store.open(url, state=tmp_path)
+    store = Store.open(url, state_dir=tmp_path)
     assert (store.epoch, store.server.problems()) == (5, [])
     store.close()
 

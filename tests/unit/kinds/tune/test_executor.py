@@ -165,7 +165,7 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 
     with pytest.raises(ProtocolError, match="asked about"):
         await tell(A)
-    await host.serve("poison.look", {"artifacts": [A, B]})
+    await host.serve("poison.check", {"artifacts": [A, B]})
     with pytest.raises(ProtocolError, match="no phone of this attempt"):
         await tell(A, device="somebody's")
     for wrong in (3, True, 100):
@@ -181,7 +181,7 @@ async def test_a_worker_tells_of_what_it_asked_about_only_and_of_two_kills_at_mo
 @pytest.mark.parametrize("guilty", [True, False])
 async def test_what_died_is_blamed_when_the_phone_stayed(host, guilty):
     host.parts.leasing.broken = ("L0",) * guilty
-    await host.serve("poison.look", {"artifacts": [A]})
+    await host.serve("poison.check", {"artifacts": [A]})
     assert await host.serve("poison.suspect", {"artifact": A, "what": "it died"}) == {"killed": guilty}
     assert host.parts.poison.told == [(A, "pixel", 1)] * guilty
 
@@ -291,8 +291,8 @@ async def test_what_a_job_measured_whose_next_attempt_cannot_begin_is_kept(tunin
         ("pool.give_back", {}),
         ("pool.search", {}),
         ("pool.search", {"on": 2}),
-        ("poison.look", {"artifacts": "abc"}),
-        ("poison.look", {"artifacts": [1]}),
+        ("poison.check", {"artifacts": "abc"}),
+        ("poison.check", {"artifacts": [1]}),
         ("poison.report", {"artifact": "a", "device": "d", "what": "w", "kills": 0}),
         ("poison.report", {"artifact": "a", "device": "d"}),
     ],
