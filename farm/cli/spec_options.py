@@ -11,13 +11,12 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
-from annotated_types import Ge, Le
 
 from farm.cli import complete, work
 from farm.common.durations import format_duration
 from farm.common.errors import UserError
 from farm.compiler.shape_option import parse_dtypes, parse_shapes
-from farm.model.specs import JobSpec, SpecField, fields_of
+from farm.model.specs import Bounds, JobSpec, SpecField, fields_of
 
 # How people write the values of some fields: the option's type, what stands behind it in the help, and its reader.
 FORMS: Mapping[str, tuple[Any, str | None, Callable[[Any], Any]]] = {
@@ -138,9 +137,9 @@ def _bounds(declared: Any) -> tuple[Any, Any]:
         inner, *marks = get_args(declared)
         least, most = _bounds(inner)
         for mark in marks:
-            for each in getattr(mark, "metadata", ()):
-                least = each.ge if isinstance(each, Ge) else least
-                most = each.le if isinstance(each, Le) else most
+            if isinstance(mark, Bounds):
+                least = least if mark.ge is None else mark.ge
+                most = most if mark.le is None else mark.le
     elif get_origin(declared) in (Union, UnionType):
         return next((found for each in get_args(declared) if (found := _bounds(each)) != (None, None)), (None, None))
     return least, most

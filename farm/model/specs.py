@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from inspect import get_annotations
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_type_hints
-
-from pydantic import Field, Strict, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_type_hints
 
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
@@ -30,19 +28,46 @@ from farm.common.limits import (
 from farm.common.selector import nearest
 from farm.model.requests import LeaseClass
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 DEFAULT_TIMEOUT_S = 600.0  # one phone, all steps: compiling a large network takes minutes on a small host
 ALL: Literal["all"] = "all"
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The values that a field takes, as `pydantic.Field` has them; None: no bound.
+
+    pydantic takes it for a group of marks, which it asks for when values are checked: a spec's options do without it.
+    """
+
+    __is_annotated_types_grouped_metadata__: ClassVar[bool] = True  # the mark of a group, of annotated_types
+
+    strict: bool | None = None  # whether a value of another type is refused, such as text for a number
+    ge: float | None = None
+    le: float | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The marks of pydantic."""
+        from pydantic import Field
+
+        return iter(Field(**asdict(self)).metadata)
+
+
 # Text is no number here: what a typo makes of "20" or "yes" must not run.
-Whole = Annotated[int, Strict()]
-Seconds = Annotated[float, Strict()]
-Flag = Annotated[bool, Strict()]
-Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
-Name = Annotated[str, Field(min_length=1, max_length=255)]
+Whole = Annotated[int, Bounds(strict=True)]
+Seconds = Annotated[float, Bounds(strict=True)]
+Flag = Annotated[bool, Bounds(strict=True)]
+Sha256 = Annotated[str, Bounds(pattern=SHA256_FORM)]
+Name = Annotated[str, Bounds(min_length=1, max_length=255)]
 PrecisionName = Literal["float32", "float16", "float16_acc32"]
-Dimension = Annotated[int, Strict(), Field(ge=1, le=1 << 24)]
-Attempts = Annotated[Whole, Field(ge=1, le=MAX_ATTEMPTS)]
-TargetText = Annotated[str, Field(min_length=1, max_length=4096)]  # farm.devices.identity.targets reads it
+Dimension = Annotated[int, Bounds(strict=True, ge=1, le=1 << 24)]
+Attempts = Annotated[Whole, Bounds(ge=1, le=MAX_ATTEMPTS)]
+TargetText = Annotated[str, Bounds(min_length=1, max_length=4096)]  # farm.devices.identity.targets reads it
 SpecT = TypeVar("SpecT", bound="ModelSpec")
 TaskT = TypeVar("TaskT")
 
@@ -95,27 +120,27 @@ class JobSpec:
 
     on: Annotated[
         str,
-        Field(min_length=1, max_length=1024),
+        Bounds(min_length=1, max_length=1024),
         Help("Which phones: label=value[,label=value...] or an alias.", form="selector", complete="selectors"),
     ]
     devices: Annotated[
-        Annotated[Whole, Field(ge=1, le=MAX_JOBS_AT_ONCE)] | Literal["all"],
+        Annotated[Whole, Bounds(ge=1, le=MAX_JOBS_AT_ONCE)] | Literal["all"],
         Help("How many phones, each a job of its own; all: every matching one.", form="devices"),
     ] = 1
     timeout_s: Annotated[
-        Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)],
+        Annotated[Seconds, Bounds(ge=MIN_TIME_S, le=MAX_TIMEOUT_S)],
         Help("Time limit of one attempt with all its steps: 90s, 10m, 2h; a number is seconds.", form="timeout"),
     ] = DEFAULT_TIMEOUT_S
     priority: Annotated[
-        Annotated[Whole, Field(ge=0, le=MAX_PRIORITY)], Help("Jobs with a higher priority go first.")
+        Annotated[Whole, Bounds(ge=0, le=MAX_PRIORITY)], Help("Jobs with a higher priority go first.")
     ] = DEFAULT_PRIORITY
     deadline_s: Annotated[
-        Annotated[Seconds, Field(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None,  # from submission to its end
+        Annotated[Seconds, Bounds(ge=MIN_TIME_S, le=MAX_DEADLINE_S)] | None,  # from submission to its end
         Help("Cancel the job if it has not ended by then: 2h, 30m, 18:00.", form="deadline"),
     ] = None
     max_attempts: Annotated[Attempts, Help("How many attempts at most.")] = DEFAULT_MAX_ATTEMPTS
     after: Annotated[
-        Annotated[tuple[Name, ...], Field(max_length=MAX_AFTER)],
+        Annotated[tuple[Name, ...], Bounds(max_length=MAX_AFTER)],
         Help("A job or array that must be done first. Repeatable.", form="job", complete="jobs"),
     ] = ()
     hold: Annotated[Flag, Help("Wait for `farm job resume`; implies --detach.")] = False
@@ -136,6 +161,8 @@ class JobSpec:
         Raises:
             UserError: a field is missing, unknown or out of range; the message names it.
         """
+        from pydantic import ValidationError
+
         known = {each.name for each in fields(cls)}
         unknown = sorted(given.keys() - known - {"kind"})
         if unknown:
@@ -198,6 +225,8 @@ _adapters: dict[type[Any], TypeAdapter[Any]] = {}
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
     """Building one takes milliseconds, using it microseconds."""
+    from pydantic import TypeAdapter
+
     if cls not in _adapters:
         _adapters[cls] = TypeAdapter(cls)
     return _adapters[cls]
@@ -274,4 +303,6 @@ class BundleUse:
 
 def task_from_wire(form: type[TaskT], payload: Mapping[str, Any]) -> TaskT:
     """The task in a spawn message's payload, checked where it enters the worker."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(form).validate_python(dict(payload))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import Field, Strict
-
 from farm.common.limits import MAX_NUMBER, MAX_REPEAT
 from farm.model.requests import LeaseClass
-from farm.model.specs import ArtifactOf, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
+from farm.model.specs import ArtifactOf, Bounds, Flag, Help, ModelSpec, Quiesce, Seconds, Sha256, Whole
 
-HalfWidth = Annotated[float, Strict(), Field(ge=0.0005, le=0.5)]
+HalfWidth = Annotated[float, Bounds(strict=True, ge=0.0005, le=0.5)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +22,18 @@ class BenchSpec(ModelSpec):
     half_width: Annotated[
         HalfWidth, Help("Sample until the 95 % interval of the median is at most +- this part of it.")
     ] = 0.01
-    measure_s: Annotated[Seconds, Field(ge=0.1, le=3600), Help("But no longer, seconds.", flag="--measure")] = 30.0
-    remeasure: Annotated[Whole, Field(ge=0, le=5), Help("Again so often while the result is not trusted.")] = 1
+    measure_s: Annotated[Seconds, Bounds(ge=0.1, le=3600), Help("But no longer, seconds.", flag="--measure")] = 30.0
+    remeasure: Annotated[Whole, Bounds(ge=0, le=5), Help("Again so often while the result is not trusted.")] = 1
     repeat: Annotated[
-        Annotated[Whole, Field(ge=1, le=MAX_REPEAT)] | None,
+        Annotated[Whole, Bounds(ge=1, le=MAX_REPEAT)] | None,
         Help("Exactly so many timed samples instead, warm-up among them."),
     ] = None
     number: Annotated[
-        Annotated[Whole, Field(ge=1, le=MAX_NUMBER)] | None,
+        Annotated[Whole, Bounds(ge=1, le=MAX_NUMBER)] | None,
         Help("Runs averaged into one sample; else as many as last 10 ms."),
     ] = None
     min_repeat_ms: Annotated[
-        Whole, Field(ge=0, le=60_000), Help("A sample lasts at least this long.", option=False)
+        Whole, Bounds(ge=0, le=60_000), Help("A sample lasts at least this long.", option=False)
     ] = 10
     profile: Annotated[Flag, Help("Also time each operator by itself, where TVM allows.")] = False
     quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
-
 from farm.common.errors import Code, UserError
 from farm.model.requests import LeaseClass
 from farm.model.specs import (
     ArtifactOf,
+    Bounds,
     BundleUse,
     Flag,
     Help,
@@ -33,9 +32,9 @@ class CompareSpec(ModelSpec):
     kind: ClassVar[str] = "compare"
     lease_class: ClassVar[LeaseClass] = LeaseClass.BENCH
 
-    min_effect: Annotated[Seconds, Field(ge=0, le=0.5), Help("A smaller relative difference counts as none.")] = 0.01
+    min_effect: Annotated[Seconds, Bounds(ge=0, le=0.5), Help("A smaller relative difference counts as none.")] = 0.01
     measure_s: Annotated[
-        Seconds, Field(ge=0.1, le=3600), Help("Measure for at most so many seconds.", flag="--measure")
+        Seconds, Bounds(ge=0.1, le=3600), Help("Measure for at most so many seconds.", flag="--measure")
     ] = 60.0
     quiet_hub: Annotated[Flag, Help("Give no other user a phone on the same hub meanwhile.")] = False
     quiesce: Quiesce = None

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import Field
-
 from farm.common.limits import MAX_LEASE_S
 from farm.model.requests import LeaseClass
-from farm.model.specs import Attempts, Flag, Help, JobSpec, Seconds
+from farm.model.specs import Attempts, Bounds, Flag, Help, JobSpec, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +21,9 @@ class LeaseSpec(JobSpec):
     lease_field: ClassVar[str] = "seconds"
 
     seconds: Annotated[
-        Seconds, Field(ge=1, le=MAX_LEASE_S), Help("How long: 30m, 2h, 1h30m.", flag="--for", form="duration")
+        Seconds, Bounds(ge=1, le=MAX_LEASE_S), Help("How long: 30m, 2h, 1h30m.", flag="--for", form="duration")
     ] = 1800.0
-    note: Annotated[str, Field(max_length=200), Help("What for; others see it.")] = ""
+    note: Annotated[str, Bounds(max_length=200), Help("What for; others see it.")] = ""
     tuning: Annotated[Flag, Help("Others may ask for the phone back: `yield_wanted` of `farm lease show --json`.")] = (
         False
     )

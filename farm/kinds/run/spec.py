@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from farm.common.errors import Code, UserError
 from farm.common.limits import MAX_TOP_K
-from farm.model.specs import ArtifactOf, Help, ModelSpec, Sha256, Whole
+from farm.model.specs import ArtifactOf, Bounds, Help, ModelSpec, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +22,7 @@ class RunSpec(ModelSpec):
     fill: Annotated[
         Literal["random", "zeros", "ones"], Help("Of inputs that --input does not give; random is seeded.")
     ] = "random"
-    top_k: Annotated[Whole, Field(ge=0, le=MAX_TOP_K), Help("Print each output's largest elements.")] = 0
+    top_k: Annotated[Whole, Bounds(ge=0, le=MAX_TOP_K), Help("Print each output's largest elements.")] = 0
     labels: Annotated[Sha256 | None, ArtifactOf("labels"), Help("Class names for --top-k, one per line.")] = None
 
     def __post_init__(self) -> None:

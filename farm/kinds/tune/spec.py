@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
 from farm.model.requests import LeaseClass
-from farm.model.specs import ArtifactOf, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
+from farm.model.specs import ArtifactOf, Bounds, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +20,18 @@ class TuneSpec(ModelSpec):
     packages: ClassVar[bool] = False
 
     # Candidates measured in all, those of earlier attempts too.
-    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS), Help("Candidates to measure.")] = DEFAULT_TRIALS
+    trials: Annotated[Whole, Bounds(ge=1, le=MAX_TRIALS), Help("Candidates to measure.")] = DEFAULT_TRIALS
     devices: Annotated[
-        Annotated[Whole, Field(ge=1, le=1000)] | Literal["all"],
+        Annotated[Whole, Bounds(ge=1, le=1000)] | Literal["all"],
         Help("How many identical phones at once; all: as many as there are.", form="devices"),
     ] = 1
     early_stop: Annotated[
-        Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None,
+        Annotated[Whole, Bounds(ge=1, le=MAX_TRIALS)] | None,
         Help("End after so many trials without a better estimate."),
     ] = None
     timeout_s: Annotated[
         Seconds,
-        Field(ge=MIN_TIME_S, le=MAX_TIMEOUT_S),
+        Bounds(ge=MIN_TIME_S, le=MAX_TIMEOUT_S),
         Help("For all of it, the end included: 30m, 8h; with --on host for the search alone.", form="timeout"),
     ] = MAX_TIMEOUT_S
     prior: Annotated[
@@ -42,8 +40,10 @@ class TuneSpec(ModelSpec):
         Help("Records to begin with: a set's number, a model's name, a folder or .tar.", form="text"),
     ] = None
     cost_model: Annotated[Literal["xgb", "random"], Help("What chooses candidates.")] = "xgb"
-    seed: Annotated[Whole, Field(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
-    candidate_timeout_s: Annotated[Seconds, Field(ge=0.5, le=600), Help("Seconds for one candidate on a phone.")] = 10.0
+    seed: Annotated[Whole, Bounds(ge=0, le=2**31 - 1), Help("Of the search.")] = 0
+    candidate_timeout_s: Annotated[Seconds, Bounds(ge=0.5, le=600), Help("Seconds for one candidate on a phone.")] = (
+        10.0
+    )
     quiesce: Quiesce = None
 
 

@@ -29,8 +29,8 @@ except SystemExit as end:
 """
 
 
-def farm(*arguments, tmp_path, code=""):
-    environment = {**os.environ, "FARM_SOCKET": str(tmp_path / "absent.sock")}
+def farm(*arguments, tmp_path, code="", **environ):
+    environment = {**os.environ, "FARM_SOCKET": str(tmp_path / "absent.sock"), **environ}
     command = [sys.executable, "-c", code, *arguments] if code else [sys.executable, "-m", "farm", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
@@ -42,6 +42,20 @@ def test_looking_imports_nothing_heavy(tmp_path, command):
     done = farm(*command, tmp_path=tmp_path, code=PROBE)
     code, *modules = done.stdout.split()
     assert code == "4"
+    assert not (HEAVY | OTHERS) & set(modules)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("farm bench net.onnx --half", "--half-width"), ("farm run a --on ", "")]
+)
+def test_tab_imports_nothing_heavy(tmp_path, words, offered):
+    given = words.split(" ")
+    typed = {"_FARM_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(given), "COMP_CWORD": str(len(given) - 1)}
+    done = farm(tmp_path=tmp_path, code=PROBE, **typed)
+    answer, _, probed = done.stdout.rpartition("\n0 ")
+    assert answer == offered
+    modules = probed.split()
+    assert "farm.model.specs" in modules
     assert not (HEAVY | OTHERS) & set(modules)
 
 
