@@ -6,8 +6,7 @@ pays for none of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing's, known to type checkers by this name; its import would take longer than all else here
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",

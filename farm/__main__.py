@@ -1,5 +1,25 @@
-"""`python -m farm` is the `farm` command."""
+"""The `farm` command, also as `python -m farm`: Ctrl-C ends it silently while its modules are being imported, too."""
 
-from farm.cli.main import main
+import os
 
-main()
+INTERRUPTED = 130  # farm.common.errors.ExitCode, which is still to be imported
+
+
+def main() -> None:
+    """Run the command. An interrupt at any moment is an exit code, never a traceback."""
+    try:
+        import signal
+
+        from farm.cli.main import main as run
+
+        try:
+            run()
+        finally:  # an interrupt while the interpreter ends would print a traceback
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not when it is ignored
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

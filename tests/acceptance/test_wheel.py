@@ -78,7 +78,7 @@ def test_every_file_is_in_the_wheel(installed):
         path.relative_to(metadata / "licenses").name for path in (metadata / "licenses").rglob("*") if path.is_file()
     }
     assert licences == {"LICENSE", "htmx.LICENSE", "uPlot.LICENSE"}
-    assert "farm = farm.cli.main:main" in (metadata / "entry_points.txt").read_text()
+    assert "farm = farm.__main__:main" in (metadata / "entry_points.txt").read_text()
 
 
 def test_a_farm_from_the_wheel_needs_nothing_of_the_checkout(installed, tmp_path):

@@ -1,8 +1,11 @@
 """The CLI's promises: cheap to start, one line per mistake, documented exit codes."""
 
 import os
+import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +30,22 @@ try:
 except SystemExit as end:
     print(end.code, *sorted({*sys.modules, *(name.partition(".")[0] for name in sys.modules)}))
 """
+
+# An interrupt as a module is about to be imported, or as the interpreter ends.
+INTERRUPT = """
+import atexit, os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{moment}":
+            os.kill(os.getpid(), 2)
+
+sys.modules.pop("{moment}", None)
+sys.meta_path.insert(0, Finder())
+if "{moment}" == "exit":
+    atexit.register(os.kill, os.getpid(), 2)
+"""
+PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
 
 def farm(*arguments, tmp_path, code="", **environ):
@@ -113,6 +132,29 @@ def test_a_mistake_is_one_clear_message_and_its_exit_code(tmp_path, arguments, c
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("start", [("-m", "farm"), ("-c", "from {} import {}; {}()")], ids=["module", "script"])
+@pytest.mark.parametrize(
+    "moment", ["signal", "farm.cli.main", "typer", "farm.cli.output", "farm.cli.status", "zmq", "exit"]
+)
+def test_an_interrupt_at_any_moment_is_silent(tmp_path, moment, start):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT.format(moment=moment))
+    module, _, function = PYPROJECT["project"]["scripts"]["farm"].partition(":")
+    command = [
+        sys.executable,
+        *(each.format(module, function, function) for each in start),
+        "--socket",
+        "none",
+        "status",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if moment == "exit":
+        assert done.returncode == -signal.SIGINT  # as shells have it, 130
+        assert "Traceback" not in done.stderr
+    else:
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_every_command_says_what_it_does(tmp_path):
