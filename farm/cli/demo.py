@@ -19,6 +19,7 @@ from farm.cli import complete, work
 from farm.cli.connection import connect
 from farm.cli.output import device_step, print_line, print_note, print_table
 from farm.cli.status import status_lines
+from farm.common.durations import BackOff
 from farm.common.errors import HostError, UserError
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ TRIALS = 16
 # Runs in a sample of the bench, 0.1 ms each: the host takes 4 ms (a scheduler's slice) from some samples. In samples of
 # 100 ms that is too little to show as a second level, for which a result is rejected.
 RUNS = 1000
+STARTS = 5  # of a daemon that has ended, in a row, before the demo gives up
+BACK_OFF = BackOff(0.5, 5.0)  # between them
 
 app = typer.Typer(
     help="""Run the farm's main job on virtual phones; `fault` breaks one of them.
@@ -179,7 +182,27 @@ def _stay(farm: VirtualFarm) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             print_note(f"the daemon has ended ({farm.daemon.wait()}); starting it again on the same ports ...")
+            _start_again(farm)
+
+
+def _start_again(farm: VirtualFarm) -> None:
+    """Start the daemon, which may be killed again meanwhile.
+
+    Raises:
+        HostError: it did not come up, STARTS times in a row.
+    """
+    for failures in range(1, STARTS + 1):
+        try:
             farm.daemon.start().close()
+            return
+        except HostError as error:
+            if failures == STARTS:
+                raise HostError(
+                    f"the daemon did not come up {STARTS} times in a row: the demo ends", evidence=error.evidence
+                ) from error
+            how = f"the daemon has ended while it was starting ({farm.daemon.wait()})"
+            print_note(f"{how}; try {failures + 1} of {STARTS} ...")
+            time.sleep(BACK_OFF.delay_s(failures))
 
 
 def _show(command: str, done: subprocess.CompletedProcess[str]) -> None:

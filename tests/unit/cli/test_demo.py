@@ -1,9 +1,13 @@
 """What `farm demo` times, on a host that takes the processor from a phone now and then, and what it prints."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from farm.cli import demo
+from farm.common.durations import BackOff
+from farm.common.errors import HostError
 from farm.measure.assess import assess
 from farm.measure.conditions import Verdict
 from farm.measure.series import series
@@ -29,3 +33,48 @@ def test_a_step_of_a_phone_is_printed_once(capsys):
     assert capsys.readouterr().err.splitlines() == [
         "  p1: pushing 0%", "  p2: pushing 0%", "  p1: pushing 60%", "  p1: pushing 100%",
     ]  # fmt: skip
+
+
+class Daemon:
+    """Dies while it starts, so many times; people end the demo once it is up again."""
+
+    def __init__(self, deaths):
+        self.starts, self.deaths, self.ended = 0, deaths, False
+
+    def wait(self):
+        if not self.ended and self.starts:
+            raise KeyboardInterrupt
+        return "signal 9"
+
+    def start(self):
+        self.starts += 1
+        self.ended = self.starts <= self.deaths
+        if self.ended:
+            raise HostError("the daemon did not come up", evidence="its last line")
+        return SimpleNamespace(close=lambda: None)
+
+    def keep_ports(self, port, *, web_port):
+        pass
+
+
+def staying(deaths):
+    status = {"adb": {"socket": "tcp:1"}, "web": "http://127.0.0.1:2/", "devices": [{"name": "phone"}]}
+    return SimpleNamespace(daemon=Daemon(deaths), socket="s", status=lambda: status, tracker=lambda: ("127.0.0.1", 3))
+
+
+def test_a_daemon_that_dies_while_it_starts_again_is_started_again(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "BACK_OFF", BackOff(0, 0))
+    farm = staying(deaths=2)
+    demo._stay(farm)
+    assert farm.daemon.starts == 3
+    notes = capsys.readouterr().err
+    assert "starting it again on the same ports" in notes
+    assert "while it was starting (signal 9); try 3 of 5" in notes
+
+
+def test_a_daemon_that_never_comes_up_again_ends_the_demo(monkeypatch):
+    monkeypatch.setattr(demo, "BACK_OFF", BackOff(0, 0))
+    farm = staying(deaths=99)
+    with pytest.raises(HostError, match="5 times in a row: the demo ends") as caught:
+        demo._stay(farm)
+    assert (farm.daemon.starts, caught.value.evidence) == (5, "its last line")
