@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 from distributed.security import Security
@@ -23,6 +25,9 @@ SETTINGS = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.worker.profile.enabled": False,
 }
+LIMIT_S = 5.0  # for the answer of a farm to a certificate
+# OpenSSL's names of the alerts (RFC 8446, 6.2) by which a farm refuses a certificate for good
+REFUSALS = {"CERTIFICATE_REVOKED": "was taken back", "CERTIFICATE_EXPIRED": "has expired"}
 NO_DASHBOARD = "127.0.0.1:0"  # an HTTP server without a page, which dask does not start without
 
 
@@ -36,6 +41,29 @@ def use_settings() -> None:
 def builder_security(authority: Path, certificate: Path, key: Path) -> Security:
     """Of a builder."""
     return Security(**_files("worker", authority, certificate, key))
+
+
+def refusal(scheduler: str, authority: Path, certificate: Path, key: Path) -> str:
+    """The farm's reason to refuse this certificate for good; "" while it takes it, or is away. Blocks up to LIMIT_S.
+
+    dask's errors do not name it. In TLS 1.3 the alert comes after the client's handshake, with the first read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version, context.check_hostname = ssl.TLSVersion.TLSv1_3, False
+    context.load_verify_locations(authority)
+    context.load_cert_chain(certificate, key)
+    place = urlsplit(scheduler)
+    try:
+        with (
+            socket.create_connection((place.hostname or "", place.port or 0), LIMIT_S) as plain,
+            context.wrap_socket(plain) as link,
+        ):
+            link.recv(1)  # dask speaks first
+    except ssl.SSLError as error:
+        return next((why for alert, why in REFUSALS.items() if (error.reason or "").endswith(alert)), "")
+    except OSError:
+        pass
+    return ""
 
 
 class HostSecurity(Security):  # type: ignore[misc]

@@ -19,9 +19,9 @@ from distributed import Worker
 
 from farm import __version__
 from farm.builders.join import AUTHORITY, CERTIFICATE, KEY, Membership, membership
-from farm.builders.tls import NO_DASHBOARD, builder_security, use_settings
+from farm.builders.tls import NO_DASHBOARD, builder_security, refusal, use_settings
 from farm.common.durations import BackOff
-from farm.common.errors import HostError
+from farm.common.errors import HostError, NotAllowedError
 from farm.compiler.files import drop_unused, locked
 from farm.tuning.build_identity import build_identities
 from farm.tuning.build_process import LocalBuilds, started_server
@@ -103,7 +103,7 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
 
     Raises:
         HostError: this machine cannot build.
-        UserError: it has no certificate.
+        UserError: it has no certificate, or one that the farm refuses for good.
     """
     about = membership(folder)
     use_settings()
@@ -113,7 +113,7 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
     with scratch_folder() as place:
         _builds[:] = [CandidateBuilds(place)]
         connected = asyncio.create_task(
-            _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, say)
+            _keep_connected(lambda: _worker(about, folder, identities, slots, port, place), about, folder, say)
         )
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, connected.cancel)
@@ -124,9 +124,16 @@ async def run(folder: Path, slots: int, port: int, say: Callable[[str], None]) -
             await asyncio.to_thread(_builds.pop().close)
 
 
-async def _keep_connected(new: Callable[[], Worker], about: Membership, say: Callable[[str], None]) -> None:
-    """Connect again and again; the first failure is said, repeats are not."""
+async def _keep_connected(
+    new: Callable[[], Worker], about: Membership, folder: Path, say: Callable[[str], None]
+) -> None:
+    """Connect again and again; the first failure is said, repeats are not.
+
+    Raises:
+        NotAllowedError: the farm refuses the certificate for good.
+    """
     failures, said = 0, ""
+    await _check_certificate(about, folder)
     while True:
         failures += 1
         try:
@@ -143,10 +150,20 @@ async def _keep_connected(new: Callable[[], Worker], about: Membership, say: Cal
             problem = f"cannot connect to {about.scheduler}: {_root(error)}"
         if isinstance(over := _builds[0].over, HostError):
             raise over
+        await _check_certificate(about, folder)
         if problem != said:
             said = problem
             say(f"{problem}; it tries again until it is stopped")
         await asyncio.sleep(BACK_OFF.delay_s(failures))
+
+
+async def _check_certificate(about: Membership, folder: Path) -> None:
+    files = (folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
+    if why := await asyncio.to_thread(refusal, about.scheduler, *files):
+        raise NotAllowedError(
+            f"the farm at {about.scheduler} refuses the builder {about.name}: its certificate {why}",
+            hint="with a token of its operator (farm builder token): farm builder join TOKEN",
+        )
 
 
 def _worker(

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Self
 from farm.builders.join import join
 from farm.builders.process import BuildersProcess
 from farm.builders.token_policy import BuilderToken
+from farm.common.errors import FarmError
 from farm.common.frames import FrameReader, frame
 from farm.config import BuildersConfig
 from tests.support.waiting import until
@@ -24,6 +26,7 @@ from tests.support.waiting import until
 IDENTITY = "f" * 64
 ABI = "arm64-v8a"
 PATIENCE_S = 180.0  # of a loaded host, which imports dask in each process
+ENDED = "ended"  # in its folder
 KILLER = b"kills its builder"  # a module
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["farm.builders.worker", __name__])  # dask is imported once, not by each builder
@@ -75,14 +78,18 @@ class FakeBuilds:
 
 
 def main(folder: Path, slots: int, behaviour: str) -> None:
-    """A builder with the certificate in `folder`, until it is killed."""
+    """A builder with the certificate in `folder`, until it is killed or ends by itself; ENDED has its error then."""
     from farm.builders import worker
 
     FakeBuilds.behaviour = behaviour
     worker.CandidateBuilds = FakeBuilds  # type: ignore[misc,assignment]
     identity = "0" * 64 if behaviour == "other" else IDENTITY
     worker.build_identities = lambda: {identity: {"tvm": "0.27.0", "ffi": "0.1"}}  # type: ignore[assignment]
-    asyncio.run(worker.run(folder, slots, 0, lambda line: print(line, flush=True)))
+    try:
+        asyncio.run(worker.run(folder, slots, 0, lambda line: print(line, flush=True)))
+    except FarmError as error:
+        (folder / ENDED).write_text(error.message)
+        sys.exit(error.exit_code)
 
 
 class FakeEvents:
@@ -137,11 +144,16 @@ class BuilderFarm:
 
     async def start(self, name: str, behaviour: str = "good", slots: int = 2) -> ForkServerProcess:
         """A builder, which is connected."""
-        folder = await self.joined(name)
-        builder = _PROCESSES.Process(target=main, args=(folder, slots, behaviour))
+        await self.joined(name)
+        builder = await self.start_again(name, behaviour, slots)
+        await until(lambda: self.row(name)["slots"], PATIENCE_S)
+        return builder
+
+    async def start_again(self, name: str, behaviour: str = "good", slots: int = 2) -> ForkServerProcess:
+        """A builder with the certificate that it has."""
+        builder = _PROCESSES.Process(target=main, args=(self.place / name, slots, behaviour))
         self.builders.append(builder)
         await asyncio.to_thread(builder.start)
-        await until(lambda: self.row(name)["slots"], PATIENCE_S)
         return builder
 
     def row(self, name: str) -> dict[str, Any]:

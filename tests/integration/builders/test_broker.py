@@ -14,8 +14,8 @@ from farm.builders import process
 from farm.builders.join import join
 from farm.builders.table_policy import MAX_FAULTS, MAX_KILLED
 from farm.builders.token_policy import BuilderToken
-from farm.common.errors import HostError, UserError
-from tests.support.fake_builders import IDENTITY, KILLER, PATIENCE_S, BuilderFarm, FakeRun, library_of
+from farm.common.errors import ExitCode, HostError, UserError
+from tests.support.fake_builders import ENDED, IDENTITY, KILLER, PATIENCE_S, BuilderFarm, FakeRun, library_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -103,16 +103,24 @@ async def test_a_stopped_builder_gets_nothing_more(farm: BuilderFarm) -> None:
 
 
 async def test_a_removed_builder_is_cut_off_and_not_let_in_again(farm: BuilderFarm) -> None:
-    await farm.start("gone")
-    await farm.start("stays")
+    gone, stays = await farm.start("gone"), await farm.start("stays")
     assert await farm.process.ask("remove", name="gone") == {"name": "gone"}
     await until(lambda: farm.row("gone")["state"] == "removed", PATIENCE_S)
+    for ended in (gone, await farm.start_again("gone")):
+        await asyncio.to_thread(ended.join, PATIENCE_S)
+        assert ended.exitcode == ExitCode.NOT_ALLOWED
+        assert (
+            (farm.place / "gone" / ENDED)
+            .read_text()
+            .endswith("refuses the builder gone: its certificate was taken back")
+        )
     left = len(farm.events.of("builder.joined"))
-    with FakeRun(farm) as run:  # time for it to try again, in candidates of the other one
+    with FakeRun(farm) as run:
         await asyncio.to_thread(run.until_slots, 3)
         for number in range(30):
             run.order(number, b"module %d" % number)
             assert (await asyncio.to_thread(run.answer, number))[0]
+    assert stays.is_alive()
     assert len(farm.events.of("builder.joined")) == left
     assert farm.row("gone")["state"] == "removed"
     with pytest.raises(UserError, match="there is no builder 'gone'"):
