@@ -26,6 +26,7 @@ from farm.control.messages import MAX_FRAME_BYTES, Reply, Request, decode_reply,
 SILENT_AFTER_S = 2.0  # the daemon says "still at work" after 0.5 s; four times that means it does not answer
 REMOTE_SILENT_AFTER_S = 8.0  # of a remote client: with connecting, the handshake, and a slow line
 SILENCE_S = 15.0  # it says so again every 2 s; a busy two-core host may be late
+MANY_ENDS = 5  # ends of a connection within SILENT_AFTER_S: a daemon cannot be restarted so often
 START_POLL_S = 0.05  # how often a starting daemon is asked
 
 FAILED_HANDSHAKE = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -65,8 +66,13 @@ class Exchange:
         self.ended = not reply.more
         return reply if self.ended or reply.fields else None
 
-    def silent(self, where: Where) -> DaemonUnreachableError:
-        """The error for a `deadline_s` that passed."""
+    def silent(self, where: Where, ends: int = 0) -> DaemonUnreachableError:
+        """The error for a `deadline_s` that passed. `ends`: how often the connection ended meanwhile."""
+        if ends >= MANY_ENDS:
+            return DaemonUnreachableError(
+                f"the farm daemon ended this connection {ends} times in {self._silence_s:.0f} s",
+                hint="your user has too many connections to it: end some of your farm programs and scripts",
+            )
         return DaemonUnreachableError(
             f"the farm daemon did not answer for {self._silence_s:.0f} s",
             hint=stuck_hint(where),
@@ -175,6 +181,7 @@ class ControlClient:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None  # reports the connection's end
+        self._ends = 0  # of connections since the latest question, before the daemon has taken it
 
     @property
     def path(self) -> Path:
@@ -287,6 +294,7 @@ class ControlClient:
         silent_after_s = (
             self._silent_after_s if isinstance(self.where, Path) else max(self._silent_after_s, REMOTE_SILENT_AFTER_S)
         )
+        self._ends = 0
         exchange = Exchange(request.id, time.monotonic(), silent_after_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
@@ -296,7 +304,7 @@ class ControlClient:
                 self.close()
                 if latest < exchange.deadline_s:
                     raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
-                raise exchange.silent(self.where)
+                raise exchange.silent(self.where, self._ends)
             reply = exchange.received(connection.recv_multipart(), time.monotonic())
             if reply is not None:
                 yield reply
@@ -326,7 +334,7 @@ class ControlClient:
         if not (taken or isinstance(self.where, Remote)):
             came = bool(connection.poll(wait_ms))
             while self._monitor.poll(0):  # of earlier connections
-                self._monitor.recv_multipart()
+                self._ends += _event(self._monitor) == zmq.EVENT_DISCONNECTED
             return came
         poller = zmq.Poller()
         poller.register(connection, zmq.POLLIN)
@@ -334,9 +342,15 @@ class ControlClient:
         ready = dict(poller.poll(wait_ms))
         if connection in ready or not ready:  # what came before the connection's end counts
             return bool(ready)
-        (event,) = struct.unpack_from("=H", self._monitor.recv_multipart()[0])  # zmq.utils.monitor imports asyncio
+        event = _event(self._monitor)
         self.close()
         raise ended(self.where, event)
+
+
+def _event(monitor: zmq.Socket[bytes]) -> int:
+    """The next event of a monitor, as zmq_socket_monitor(3) has it; zmq.utils.monitor would import asyncio."""
+    (event,) = struct.unpack_from("=H", monitor.recv_multipart()[0])
+    return int(event)
 
 
 def ended(where: Where, event: int) -> FarmError:

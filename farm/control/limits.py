@@ -2,8 +2,9 @@
 
 libzmq takes all connections and aborts the process when it runs out of descriptors. It reports each connection it takes
 to a monitor (zmq_socket_monitor(3)), by its descriptor. A thread of its own reads that, so that a busy event loop
-changes nothing, and ends connections beyond the limits. libzmq itself waits for the thread once a thousand are unread,
-so no client is faster than it where the process may have 4,096 descriptors or more.
+changes nothing. Of the connections beyond the limits the latest few stay, so that their requests are answered with the
+limit that was reached; it ends the others. libzmq itself waits for the thread once a thousand are unread, so no client
+is faster than it where the process may have 4,096 descriptors or more.
 
 libzmq owns the descriptors and cannot drop one peer of a ROUTER. So a connection is ended by its number: the receiving
 half only, as both would be EPOLLHUP, on which libzmq may abort in a handshake. A number is forgotten when its
@@ -44,8 +45,10 @@ LOOK_THROUGH_EVERY = 256  # answers: by then what was read on connections that s
 MAX_CONNECTIONS = 1024  # connections of one control socket
 DESCRIPTOR_PART = 4  # a control socket has at most such a part of the process's descriptors
 OWNER_PART = 4  # one owner has at most such a part of the connections
+MAX_REFUSED = 64  # connections beyond the limits that stay for a refusal, of all owners
+MAX_REFUSED_PER_OWNER = 16
 UNREAD_EVENTS = 64
-REPORTED_S = 60.0  # how long the limit is reported as a problem after the latest cut connection
+REPORTED_S = 60.0  # how long the limit is reported as a problem after the latest refused connection
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 logger = logging.getLogger(__name__)
 
@@ -143,10 +146,10 @@ class CallLimiter:
         if bounded and not self._held_bytes.key_fits(quota_key, size_bytes):
             raise BusyError("your calls have too much in them together", hint="fewer at once, or smaller ones")
         if streams and not self._streams.total_fits(quota_key):
-            raise BusyError(f"{self._streams.total} streams are followed at once", hint="try again in a moment")
-        if not self._calls.total_fits(quota_key) or (
-            bounded and not self._held_bytes.total_fits(quota_key, size_bytes)
-        ):
+            raise BusyError(f"{_usage(self._streams)} streams are followed at once", hint="try again in a moment")
+        if not self._calls.total_fits(quota_key):
+            raise BusyError(f"the farm has {_usage(self._calls)} calls at once", hint="try again in a moment")
+        if bounded and not self._held_bytes.total_fits(quota_key, size_bytes):
             raise BusyError(hint="try again in a moment")
         self._connections.take(route)
         self._calls.take(quota_key)
@@ -164,6 +167,12 @@ class CallLimiter:
                 self._held_bytes.give_back(quota_key, size_bytes)
 
         return end
+
+
+def _usage(limiter: Limiter[int | str]) -> str:
+    """The amount that is taken, and by whom most: `512 (192 by uid 1001)`."""
+    largest = limiter.largest
+    return f"{limiter.taken} ({limiter.of(largest)} by {largest if isinstance(largest, str) else f'uid {largest}'})"
 
 
 class UnreadLimiter:
@@ -217,7 +226,7 @@ def raise_descriptor_limit(most: int = 65536) -> None:
 
 
 class ConnectionLimiter:
-    """Counts connections by owner, and ends those beyond the limit of one owner or of all."""
+    """Counts connections by owner, and refuses those beyond the limit of one owner or of all."""
 
     def __init__(self, name: str, owner: Callable[[socket.socket], Hashable | None]) -> None:
         """`owner` returns the owner of a connection; None: it belongs to another socket (its number was used again)."""
@@ -227,11 +236,12 @@ class ConnectionLimiter:
         self._name = name
         self._owner = owner
         self._owners: dict[int, Hashable] = {}  # descriptor -> owner
+        self._refused: dict[int, Hashable] = {}  # descriptor -> owner, of those beyond the limits, the oldest first
         self._speakers: dict[int, Hashable] = {}  # descriptor -> who sent messages over it
         self._thread: threading.Thread | None = None
-        self._cut_at = 0.0
-        self._cut_of = ""
-        self.cut = 0  # ever
+        self._refused_at = 0.0
+        self._refused_owner = ""
+        self.refusals = 0  # ever
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -239,9 +249,10 @@ class ConnectionLimiter:
     @property
     def problem(self) -> str:
         """The owner that has too many; "" when none had in the last minute."""
-        if not self.cut or time.monotonic() - self._cut_at > REPORTED_S:
+        if not self.refusals or time.monotonic() - self._refused_at > REPORTED_S:
             return ""
-        return f"{self._cut_of} opens too many connections to control socket {self._name}: {self.cut} were cut so far"
+        problem = f"{self._refused_owner} opens too many connections to control socket {self._name}"
+        return f"{problem}: {self.refusals} were refused so far"
 
     def watch(self, context: zmq.Context[zmq.Socket[bytes]], watched: zmq.Socket[bytes]) -> None:
         """Begin, before the socket is bound; ends when `context` does."""
@@ -255,6 +266,25 @@ class ConnectionLimiter:
         )
         self._thread.start()
 
+    def check(self, descriptor: int) -> None:
+        """Check that requests over this connection may be answered.
+
+        Raises:
+            BusyError: it is beyond the limits.
+        """
+        owner = self._refused.get(descriptor)
+        if owner is None or self._limiter.fits(owner, 0):
+            return
+        hint = "end some of its farm programs, such as farm watch, farm top and scripts"
+        if not self._limiter.key_fits(owner, 0):
+            most = f"at most {self._limiter.per_key:g} are allowed"
+            raise BusyError(f"{owner} has {self._limiter.of(owner)} connections to the farm, {most}", hint=hint)
+        largest = self._limiter.largest
+        raise BusyError(
+            f"the farm has all its {self._limiter.total:g} connections, {self._limiter.of(largest)} with {largest}",
+            hint=hint,
+        )
+
     def note_sender(self, descriptor: int, sender: Hashable) -> None:
         """Note who sends over a connection."""
         self._speakers[descriptor] = sender
@@ -267,14 +297,7 @@ class ConnectionLimiter:
 
     def cut_connections(self, sender: Hashable) -> int:
         """End the connections over which `sender` sent; returns how many."""
-        ended = 0
-        for descriptor, speaker in tuple(self._speakers.items()):
-            if speaker == sender:
-                with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
-                    if self._owner(connection) is not None:
-                        _end(connection)
-                        ended += 1
-        return ended
+        return sum(self._cut(each) for each, speaker in tuple(self._speakers.items()) if speaker == sender)
 
     def ended(self) -> None:
         """Wait for the thread's end; the context has ended."""
@@ -292,6 +315,7 @@ class ConnectionLimiter:
 
     def _on_event(self, event: int, descriptor: int) -> None:
         self._speakers.pop(descriptor, None)
+        self._refused.pop(descriptor, None)
         left = self._owners.pop(descriptor, None)
         if left is not None:
             self._limiter.give_back(left)
@@ -304,14 +328,29 @@ class ConnectionLimiter:
             self._owners[descriptor] = owner
             self._limiter.take(owner)
             if not self._limiter.fits(owner, 0):
-                self._report(owner)
-                _end(connection)
+                self._refuse(descriptor, owner)
 
-    def _report(self, owner: Hashable) -> None:
-        self.cut += 1
-        self._cut_at, self._cut_of = time.monotonic(), str(owner)
-        if self.cut == 10 ** (len(str(self.cut)) - 1):
+    def _refuse(self, descriptor: int, owner: Hashable) -> None:
+        """Keep the connection for a refusal; where there are too many of those, in the place of the oldest one."""
+        self.refusals += 1
+        self._refused_at, self._refused_owner = time.monotonic(), str(owner)
+        if self.refusals == 10 ** (len(str(self.refusals)) - 1):
             logger.warning("%s", self.problem)
+        own = [each for each, its_owner in self._refused.items() if its_owner == owner]
+        many = len(own) >= MAX_REFUSED_PER_OWNER
+        if many or len(self._refused) >= MAX_REFUSED:
+            oldest = own[0] if many else next(iter(self._refused))
+            del self._refused[oldest]
+            self._cut(oldest)
+        self._refused[descriptor] = owner
+
+    def _cut(self, descriptor: int) -> bool:
+        """End a connection, unless its number is another socket's by now; whether it was ended."""
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+            if self._owner(connection) is not None:
+                connection.shutdown(socket.SHUT_RD)
+                return True
+        return False
 
 
 @contextlib.contextmanager
@@ -322,7 +361,3 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         yield connection
     finally:
         connection.detach()  # libzmq closes it
-
-
-def _end(connection: socket.socket) -> None:
-    connection.shutdown(socket.SHUT_RD)

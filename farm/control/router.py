@@ -200,8 +200,9 @@ class Router:
         if peer is None or not body:
             self._log_garbage("an unknown sender" if peer is None else peer.origin, "no sender, or no body")
             return
+        descriptor = int(frames[0].get(zmq.SRCFD))
         if self._connections is not None:
-            self._connections.note_sender(int(frames[0].get(zmq.SRCFD)), peer.quota_key)
+            self._connections.note_sender(descriptor, peer.quota_key)
         try:
             request = decode_request(body)
         except ProtocolError as error:
@@ -212,6 +213,8 @@ class Router:
                     await self._send(route, peer, Reply(identifier, error=error), patience_s=0.0)
             return
         try:
+            if self._connections is not None:
+                self._connections.check(descriptor)
             if not self._unread.fits(route, peer.quota_key, MAX_FRAME_BYTES):
                 raise BusyError("your programs do not read their answers", hint="end those that hang")
             self._begin(route, request, peer, in_memory_bytes(body))

@@ -6,14 +6,15 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from farm.common.errors import FarmError
+from farm.common.errors import DaemonUnreachableError, FarmError
 from farm.control.client import ControlClient
-from farm.control.limits import raise_descriptor_limit
+from farm.control.limits import DESCRIPTOR_PART, OWNER_PART, raise_descriptor_limit
 from tests.integration.control.crowded import DESCRIPTORS
 from tests.support.tvm import ROOT
 from tests.support.whole_farm import until
@@ -31,6 +32,13 @@ def silent(family, where):
     return opened
 
 
+def answers(path):
+    """The user that a daemon knows us as; None: it does not answer."""
+    with contextlib.suppress(FarmError), ControlClient(path) as client:
+        return client.call("ping")["user"]
+    return None
+
+
 @pytest.mark.parametrize("door", ["unix", "tcp"])
 def test_silent_connections_block_no_interface(tmp_path, door):
     command = [sys.executable, "-m", "tests.integration.control.crowded", str(tmp_path)]
@@ -44,14 +52,9 @@ def test_silent_connections_block_no_interface(tmp_path, door):
             if at % 50 == 0 and child.poll() is None:
                 used.append(process.num_fds())
 
-        def answers(path=path):
-            with contextlib.suppress(FarmError), ControlClient(path) as client:
-                return client.call("ping")["user"]
-            return None
-
         assert max(used) < DESCRIPTORS
         if door == "tcp":
-            assert answers()  # the crowd is still there, and has no share of this door
+            assert answers(path)  # the crowd is still there, and has no share of this door
         elif os.geteuid() == 0:  # who has a share of their own
             path.chmod(0o666)
             tmp_path.chmod(0o711)
@@ -64,11 +67,56 @@ def test_silent_connections_block_no_interface(tmp_path, door):
                 os.chdir(ROOT)
         for each in crowd:
             each.close()
-        until(lambda: answers() or child.poll() is not None)
+        until(lambda: answers(path) or child.poll() is not None)
         assert child.poll() is None
         said, _ = child.communicate("")
     assert child.returncode == 0
     assert "too many connections to control socket" in said
+
+
+def test_who_has_too_many_connections_is_told_the_limit(tmp_path):
+    command = [sys.executable, "-m", "tests.integration.control.crowded", str(tmp_path)]
+    share = DESCRIPTORS // DESCRIPTOR_PART // OWNER_PART
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child,
+        contextlib.ExitStack() as readers,
+    ):
+        child.stdout.readline()
+        for _ in range(share):
+            readers.enter_context(ControlClient(tmp_path / "control.sock", silent_after_s=60)).call("ping")
+        one_more = readers.enter_context(ControlClient(tmp_path / "control.sock", silent_after_s=60))
+        with pytest.raises(FarmError, match=f"uid {os.geteuid()} has .* at most {share} are allowed") as caught:
+            one_more.call("ping")
+        assert (caught.value.code, "farm programs" in caught.value.hint) == ("busy", True)
+        readers.close()
+        until(lambda: answers(tmp_path / "control.sock"))
+        child.communicate("")
+
+
+def test_who_is_always_cut_off_is_told_so(tmp_path):
+    """As where more clients than are answered with the limit connect again and again."""
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+
+        def cut():
+            with contextlib.suppress(OSError):  # it is shut down
+                while True:
+                    door.accept()[0].close()
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        try:
+            with (
+                ControlClient(path, silent_after_s=4) as client,
+                pytest.raises(DaemonUnreachableError, match=r"ended this connection \d+ times in 4 s") as caught,
+            ):
+                client.call("ping")
+            assert "too many connections" in caught.value.hint
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            cutting.join()
 
 
 def test_the_daemon_takes_the_descriptors_it_may_have(monkeypatch):

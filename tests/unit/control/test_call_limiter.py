@@ -62,6 +62,7 @@ def test_many_users_leave_calls_for_operators():
     assert began == MAX_CALLS - RULES.for_operators
     ends, error = begin_all(count, OPERATOR)
     assert len(ends) == RULES.for_operators
+    assert error.message == f"the farm has {MAX_CALLS} ({MAX_CALLS // 4} by uid 1001) calls at once"
     assert "try again" in error.hint
 
 
@@ -69,7 +70,7 @@ def test_streams_of_all_users_leave_capacity_for_calls():
     count = CallLimiter(RULES)
     began = sum(len(begin_all(count, uid, "events")[0]) for uid in range(1001, 1010))
     assert began == RULES.all_streams < MAX_CALLS
-    with pytest.raises(BusyError, match="streams are followed"):
+    with pytest.raises(BusyError, match=r"512 \(192 by uid 1001\) streams are followed"):
         count.begin(b"eve", 1020, "events")
     count.begin(b"eve", 1020, "status")
     count.begin(b"operator", OPERATOR, "events")

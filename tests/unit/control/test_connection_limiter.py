@@ -9,7 +9,8 @@ import pytest
 import zmq
 
 from farm.common.limiter import Limiter
-from farm.control.limits import OWNER_PART, ConnectionLimiter
+from farm.control import limits
+from farm.control.limits import OWNER_PART, BusyError, ConnectionLimiter
 
 OPENED, ENDED = zmq.EVENT_ACCEPTED, zmq.EVENT_DISCONNECTED
 
@@ -43,7 +44,9 @@ class Connections:
 
 
 @pytest.fixture
-def door() -> Iterator[Connections]:
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
+    monkeypatch.setattr(limits, "MAX_REFUSED", 1)
+    monkeypatch.setattr(limits, "MAX_REFUSED_PER_OWNER", 1)
     door = Connections()
     yield door
     for pair in door.pairs:
@@ -51,21 +54,31 @@ def door() -> Iterator[Connections]:
             end.close()
 
 
-def test_what_is_beyond_an_owners_share_is_cut_and_others_come_in(door: Connections) -> None:
-    many = [door.open("ann") for _ in range(2 + 1)]
-    assert [door.reads(each) for each in many] == [True, True, False]
-    assert door.reads(door.open("bob"))
-    assert (door.limiter.cut, len(door.limiter)) == (1, 4)
+def test_of_those_beyond_an_owners_share_the_latest_stays_for_a_refusal_and_others_come_in(door: Connections) -> None:
+    many = [door.open("ann") for _ in range(2 + 2)]
+    assert [door.reads(each) for each in many] == [True, True, False, True]
+    bob = door.open("bob")
+    assert door.reads(bob)
+    for admitted in (*many[:2], bob):
+        door.limiter.check(admitted)
+    with pytest.raises(BusyError, match="ann has 4 connections to the farm, at most 2 are allowed") as caught:
+        door.limiter.check(many[-1])
+    assert "end some of its farm programs" in caught.value.hint
+    assert (door.limiter.refusals, len(door.limiter)) == (2, 5)
     assert "ann opens too many connections to control socket test" in door.limiter.problem
-    for each in many:
+    for each in many[:-1]:
         door.limiter._on_event(ENDED, each)
-    assert door.reads(door.open("ann"))
+    door.limiter.check(many[-1])  # it is within the limits now
+    door.limiter.check(door.open("ann"))
 
 
-def test_a_full_listener_admits_nobody(door: Connections) -> None:
+def test_a_full_listener_admits_nobody_and_names_the_owner_of_most(door: Connections) -> None:
     owners = [str(number // 2) for number in range(8)]
     assert all(door.reads(door.open(owner)) for owner in owners)
-    assert not door.reads(door.open("late"))
+    late, later = door.open("late"), door.open("later")
+    assert (door.reads(late), door.reads(later)) == (False, True)
+    with pytest.raises(BusyError, match="the farm has all its 8 connections, 2 with 0"):
+        door.limiter.check(later)
 
 
 def test_the_connections_of_one_are_ended_and_no_others(door: Connections) -> None:
