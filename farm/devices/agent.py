@@ -24,13 +24,13 @@ from farm.devices.health.probe.thermal import one_temperature
 from farm.devices.identity.identity import identify, read_identity
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import Lifecycle
-from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction
+from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.lifecycle.state import LINK_DOWN, SERVED, LifecycleState
 from farm.devices.power.power import cycle
 from farm.devices.server.provision import drop_bundles, provision, remove_residue, repair_scripts
 from farm.devices.server.rpc_server import RpcServer, RunningServer, StuckProcessError
 from farm.model.device import Life, UsbPlace
-from farm.model.health import DeviceFault, Finding, Health
+from farm.model.health import DeviceFault, Finding, Health, Quarantine
 from farm.model.identity import DeviceIdentity
 
 BACK_OFF = BackOff(0.5, 60.0)

@@ -25,19 +25,17 @@ from farm.devices.lifecycle.recovery import (
     ActionOutcome,
     ActionUnderWay,
     EndedAction,
-    Quarantine,
     RecoveryAction,
     RecoveryConfig,
     RecoveryContext,
     RecoveryProgress,
-    ReleaseRule,
 )
 from farm.devices.lifecycle.state import LifecycleState
 from farm.devices.power.switchboard import Switchboard
 from farm.model.device import DeviceView
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, Quarantine, ReleaseRule
 from farm.store.database import BackgroundWrites
-from farm.store.devices import QuarantineRecord, RecoveryRecord
+from farm.store.devices import RecoveryRecord
 
 if TYPE_CHECKING:
     from farm.devices.fleet import Fleet
@@ -71,8 +69,6 @@ class RecoveryLog:
         self.close = self._writes.close
         self._spent: dict[str, list[tuple[RecoveryAction, float]]] = {}
         self._wrong: dict[str, list[float]] = {}
-        self._quarantines: dict[str, QuarantineRecord] = {}
-        self._released: list[str] = []  # serials whose quarantine ended with the daemon before
         self._ended_unseen: list[tuple[str, float]] = []  # rows of quarantines that ended unseen, and their duration
         self._proven: Mapping[str, str] = table.proven()
         now, now_s = clock(), monotonic()
@@ -89,9 +85,11 @@ class RecoveryLog:
             if row.fault == DeviceFault.WRONG:
                 self._wrong.setdefault(row.serial, []).append(at_s)
         # This daemon may have other bundles: a phone that waits for one tries again.
-        quarantined = table.quarantined()
-        self._quarantines = {row.serial: row for row in quarantined if row.rule != ReleaseRule.BUNDLES}
-        self._released = [row.serial for row in quarantined if row.serial not in self._quarantines]
+        self._quarantines = table.quarantined()
+        # Those that ended with the daemon before.
+        self._released = [serial for serial, kept in self._quarantines.items() if kept.rule is ReleaseRule.BUNDLES]
+        for serial in self._released:
+            del self._quarantines[serial]
         for row in table.open_quarantines():
             kept = self._quarantines.get(row.serial)
             if kept is not None and kept.at == row.began_at:
@@ -114,27 +112,23 @@ class RecoveryLog:
         Raises:
             StoreWriteError: it would be gone after a restart.
         """
-        rule, fault = ReleaseRule.PERSON.value, DeviceFault.ORDER.value
-        await self._table.add_quarantine(QuarantineRecord(serial, reason, "", fault, rule, "", self._clock()))
+        await self._table.add_quarantine(serial, Quarantine(reason, at=self._clock()))
 
     def restore_quarantine(self, serial: str) -> None:
         """A stored quarantine did not come: store again what holds."""
         row = self._quarantines.get(serial)
         remove = partial(self._table.remove_quarantine, serial)
-        self._write(remove if row is None else partial(self._table.add_quarantine, row))
+        self._write(remove if row is None else partial(self._table.add_quarantine, serial, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
         """A device's first state with what is remembered of it."""
-        row = self._quarantines.get(serial)
-        kept = None
-        if row is not None and state.adopted:
-            kept = Quarantine(row.reason, row.hint, DeviceFault(row.fault), ReleaseRule(row.rule), row.evidence)
+        kept = self._quarantines.get(serial) if state.adopted else None
         progress = RecoveryProgress(spent=tuple(self._spent.get(serial, ())), wrong=tuple(self._wrong.get(serial, ())))
         proven = self._proven.get(serial, "")
         return replace(state, progress=progress, quarantine=kept, proven=proven, bundle=proven)
 
     @property
-    def quarantined(self) -> Mapping[str, QuarantineRecord]:
+    def quarantined(self) -> Mapping[str, Quarantine]:
         """Every quarantine, by serial."""
         return self._quarantines
 
@@ -200,8 +194,9 @@ class RecoveryLog:
     def _quarantine_changed(self, serial: str, name: str, kept: Quarantine | None) -> None:
         former = self._quarantines.pop(serial, None)
         if former is not None:
-            took_s = max(0.0, (self._clock() - former.at).total_seconds())
-            over = ActionUnderWay(RecoveryAction.QUARANTINE, DeviceFault(former.fault), former.reason, 0.0)
+            now = self._clock()
+            took_s = max(0.0, (now - (former.at or now)).total_seconds())
+            over = ActionUnderWay(RecoveryAction.QUARANTINE, former.fault, former.reason, 0.0)
             outcome, detail = (
                 (ActionOutcome.REPAIRED, "released") if kept is None else (ActionOutcome.CUT, "another reason")
             )
@@ -211,12 +206,9 @@ class RecoveryLog:
                 serial, name, ActionUnderWay(RecoveryAction.QUARANTINE, kept.fault, kept.reason, 0.0), quarantine=True
             )
             _, at = self._open[serial, True]
-            record = QuarantineRecord(
-                serial, kept.reason, kept.hint, kept.fault.value, kept.rule.value, kept.evidence, at
-            )
-            self._quarantines[serial] = record
+            self._quarantines[serial] = replace(kept, at=at)
         remove = partial(self._table.remove_quarantine, serial)
-        self._write(remove if kept is None else partial(self._table.add_quarantine, self._quarantines[serial]))
+        self._write(remove if kept is None else partial(self._table.add_quarantine, serial, self._quarantines[serial]))
 
     def _write(self, write: Callable[[], Awaitable[None]]) -> None:
         self._writes.add("steps of recovery", write)

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from farm.common.files import short_hash
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.state import LINK_DOWN
 from farm.model.device import Life
-from farm.store.devices import RolloutRecord, RolloutTable
+from farm.store.devices import RolloutTable
 from farm.store.writer import StoreWriteError
 
 if TYPE_CHECKING:
@@ -79,12 +78,11 @@ class Rollouts:
         self._waiting: dict[str, str] = {}  # busy phones that get no other lease: bundle (its hash) by serial
         self._changed = asyncio.Event()
         self._deciding = asyncio.Lock()  # a step, or an operator's order, until it is stored
-        for row in table.all():
-            values = {name: value for name, value in asdict(row).items() if name not in ("abi", "platform")}
+        for group, fields in table.all().items():
             try:
-                self._groups[row.abi, row.platform] = _ROLLOUT.validate_python(values)
+                self._groups[group] = _ROLLOUT.validate_python(fields)
             except (ValidationError, RecursionError) as error:
-                log.warning("the rollout for %s (%s) begins anew, its row is damaged: %s", row.abi, row.platform, error)
+                log.warning("the rollout for %s (%s) begins anew, its row is damaged: %s", *group, error)
 
     def follow(self, fleet: Fleet) -> None:
         """Its phones are those that get the bundles."""
@@ -344,7 +342,7 @@ class Rollouts:
                 log.debug("where the rollout for %s (%s) stands is kept in memory only: %s", *group, error)
 
     async def _store(self, group: RolloutGroup, rollout: Rollout) -> None:
-        await self._table.save(RolloutRecord(*group, **_ROLLOUT.dump_python(rollout, mode="json")))
+        await self._table.save(*group, _ROLLOUT.dump_python(rollout, mode="json"))
 
     def _agents(self) -> tuple[Agent, ...]:
         return tuple(self._fleet.agents.values())

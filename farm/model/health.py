@@ -7,6 +7,7 @@ a figure that may be wrong is worse than none. What was read and not believed is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum, StrEnum
 
 
@@ -180,6 +181,37 @@ class DeviceFault(StrEnum):
     BUNDLE = "bundle"  # there is no sound bundle for it, or its bundle never worked on it
     ORDER = "order"  # a person asked for it
     BUG = "bug"  # farm itself failed
+
+
+class ReleaseRule(StrEnum):
+    """When a quarantine ends without a person."""
+
+    PERSON = "person"  # never
+    BUNDLES = "bundles"  # when the bundle library changes
+    WELL = "well"  # when a probe no longer finds the fault
+
+    def ends(self, device: str) -> str:
+        """The condition that ends the quarantine of a device, for people."""
+        order = f"farm device release {device}"
+        match self:
+            case ReleaseRule.PERSON:
+                return f"until an operator releases it: {order}"
+            case ReleaseRule.BUNDLES:
+                return f"until the bundle library changes (farm bundle add), or {order}"
+            case ReleaseRule.WELL:
+                return f"until a probe finds it well, or {order}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Why a phone is kept away from users; survives its unplugging and the daemon's end."""
+
+    reason: str
+    hint: str = ""
+    fault: DeviceFault = DeviceFault.ORDER
+    rule: ReleaseRule = ReleaseRule.PERSON
+    evidence: str = ""  # the last steps of its life before
+    at: datetime | None = None  # since when, once it is stored
 
 
 class FindingKind(StrEnum):

@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Table, Update, and_, delete, insert, select, update
 
 from farm.common.events import Event
-from farm.model.health import KEPT_DAYS, BatteryDay, Health
+from farm.model.health import KEPT_DAYS, BatteryDay, DeviceFault, Health, Quarantine, ReleaseRule
 from farm.model.identity import DeviceIdentity
+from farm.store.columns import StoredValueError
 from farm.store.database import Database, TableAccess, put, values_of
 from farm.store.schema import alias, battery_day, device, proven, quarantine, recovery, rollout
 
@@ -54,33 +55,6 @@ class RecoveryRecord:
     took_s: float | None = None  # None: under way
     outcome: str | None = None
     detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineRecord:
-    """Why a phone is withheld from users."""
-
-    serial: str
-    reason: str
-    hint: str
-    fault: str
-    rule: str
-    evidence: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRecord:
-    """The rolling upgrade of one ABI and platform; fields as in farm.bundle.rollout_rules.Rollout."""
-
-    abi: str
-    platform: str
-    current: str
-    previous: str
-    candidate: str
-    wanted: str
-    refused: Mapping[str, str]
-    trials: Mapping[str, Mapping[str, Any]]
 
 
 class HostTable(TableAccess):
@@ -181,13 +155,19 @@ class RecoveryTable(HostTable):
         """Date actions that a wrong clock placed after `now` to `now`."""
         await self._database.execute(self._but_quarantines().where(recovery.c.began_at > now).values(began_at=now))
 
-    def quarantined(self) -> tuple[QuarantineRecord, ...]:
-        """Every phone that is withheld from users."""
-        return tuple(QuarantineRecord(**row) for row in self._database.rows(self._select(quarantine)))
+    def quarantined(self) -> dict[str, Quarantine]:
+        """Every phone that is withheld from users, by serial.
 
-    async def add_quarantine(self, record: QuarantineRecord) -> None:
+        Raises:
+            HostError: as `Database.reading`.
+        """
+        with self._database.reading() as connection:
+            rows = [dict(row) for row in connection.execute(self._select(quarantine)).mappings()]
+            return {row.pop("serial"): _quarantine_of(row) for row in rows}
+
+    async def add_quarantine(self, serial: str, kept: Quarantine) -> None:
         """Store why a phone is in quarantine."""
-        await self._database.put(quarantine, self._values(record))
+        await self._database.put(quarantine, {"host": self._host, "serial": serial, **values_of(kept)})
 
     async def remove_quarantine(self, serial: str) -> None:
         """Remove a phone's quarantine."""
@@ -220,16 +200,25 @@ class RecoveryTable(HostTable):
         return update(recovery).where(recovery.c.host == self._host, recovery.c.action != "quarantine")
 
 
+def _quarantine_of(row: Mapping[str, Any]) -> Quarantine:
+    try:
+        fault = DeviceFault(row["fault"])
+    except ValueError as error:
+        raise StoredValueError("is no fault", row["fault"], quarantine.c.fault) from error
+    return Quarantine(**{**row, "fault": fault, "rule": ReleaseRule(row["rule"])})  # the schema checks the rule
+
+
 class RolloutTable(HostTable):
     """Rolling upgrades of runtime bundles."""
 
-    def all(self) -> tuple[RolloutRecord, ...]:
-        """Every ABI and platform with bundles."""
-        return tuple(RolloutRecord(**row) for row in self._database.rows(self._select(rollout)))
+    def all(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """By ABI and platform: the fields of farm.bundle.rollout_rules.Rollout, as JSON."""
+        rows = (dict(row) for row in self._database.rows(self._select(rollout)))
+        return {(row.pop("abi"), row.pop("platform")): row for row in rows}
 
-    async def save(self, record: RolloutRecord) -> None:
+    async def save(self, abi: str, platform: str, fields: Mapping[str, Any]) -> None:
         """Insert or replace one."""
-        await self._database.put(rollout, self._values(record))
+        await self._database.put(rollout, {"host": self._host, "abi": abi, "platform": platform, **fields})
 
 
 class BatteryTable(HostTable):

@@ -34,10 +34,11 @@ from farm.devices.fleet import Fleet
 from farm.devices.health.probe.parse import parse_probe
 from farm.devices.health.probe_round import raw_probe
 from farm.devices.health.series import COARSE_S, FINE_S, UNITS, FleetReadings
-from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, ReleaseRule
+from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.thermal.thermal_gates import others_on_hub
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life, Service
+from farm.model.health import Quarantine, ReleaseRule
 
 MOST_REASON = 500  # characters of a reason that a person types
 CHECK_EVERY_S = 0.5  # how often the holder is checked: a job that got the phone begins with compiling

@@ -18,9 +18,8 @@ from farm.devices.health.health_rules import (
     kinds_of,
 )
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.recovery import ReleaseRule
 from farm.model.device import Life
-from farm.model.health import DeviceFault, Finding, Health
+from farm.model.health import DeviceFault, Finding, Health, ReleaseRule
 
 More = Callable[[Agent, Health], Iterable[Finding]]
 

@@ -51,7 +51,7 @@ from farm.devices.lifecycle.messages import (
     WorkEnded,
     WorkFailed,
 )
-from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext, ReleaseRule
+from farm.devices.lifecycle.recovery import ActionOutcome, RecoveryAction, RecoveryContext
 from farm.devices.lifecycle.recovery_steps import (
     IMMEDIATE_RESTARTS,
     MUTE_TRIES,
@@ -79,7 +79,7 @@ from farm.devices.lifecycle.state import (
     work,
 )
 from farm.model.device import Life
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, ReleaseRule
 
 STABLE_S = 10.0  # a device that stayed ready this long starts with a clean record when something breaks
 KEPT_STEPS = 50  # transitions that the error of an illegal one shows

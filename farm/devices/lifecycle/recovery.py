@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, ReleaseRule
 
 DAY_S = 24 * 3600.0
 # What a probe found is over when it was not found for so long: probes come every 10 s, and a driver that faults once in
@@ -42,25 +42,6 @@ class Impact(StrEnum):
     SESSION = "session"  # what runs in the phone's RPC sessions
     DEVICE = "device"  # everything on the phone, its holder's shell too
     HUB = "hub"  # possibly every phone on the same USB hub
-
-
-class ReleaseRule(StrEnum):
-    """When a quarantine ends without a person."""
-
-    PERSON = "person"  # never
-    BUNDLES = "bundles"  # when the bundle library changes
-    WELL = "well"  # when a probe no longer finds the fault
-
-    def ends(self, device: str) -> str:
-        """The condition that ends the quarantine of a device, for people."""
-        order = f"farm device release {device}"
-        match self:
-            case ReleaseRule.PERSON:
-                return f"until an operator releases it: {order}"
-            case ReleaseRule.BUNDLES:
-                return f"until the bundle library changes (farm bundle add), or {order}"
-            case ReleaseRule.WELL:
-                return f"until a probe finds it well, or {order}"
 
 
 RELEASED_WHEN: Mapping[DeviceFault, ReleaseRule] = MappingProxyType(
@@ -317,17 +298,6 @@ class NextAction:
     action: RecoveryAction | None
     skipped: tuple[str, ...] = ()
     waits: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantine:
-    """Why a phone is kept away from users; survives its unplugging and the daemon's end."""
-
-    reason: str
-    hint: str = ""
-    fault: DeviceFault = DeviceFault.ORDER
-    rule: ReleaseRule = ReleaseRule.PERSON
-    evidence: str = ""  # the last steps of its life before
 
 
 def next_action(

@@ -29,16 +29,14 @@ from farm.devices.lifecycle.recovery import (
     RELEASED_WHEN,
     RETURN_S,
     ActionOutcome,
-    Quarantine,
     RecoveryAction,
     RecoveryContext,
-    ReleaseRule,
     next_action,
     return_s,
 )
 from farm.devices.lifecycle.state import LINK_DOWN, Decision, LifecycleState, back_off, reap, rest, work
 from farm.model.device import Life
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, Quarantine, ReleaseRule
 
 IMMEDIATE_RESTARTS = 1  # consecutive failures answered at once; later ones back off
 WAITING_ATTEMPT = 3  # whose pause (2 s) is that between two looks whether a holder is gone

@@ -17,8 +17,9 @@ from farm.devices.lifecycle.messages import (
     StartServer,
     Work,
 )
-from farm.devices.lifecycle.recovery import Quarantine, RecoveryProgress
+from farm.devices.lifecycle.recovery import RecoveryProgress
 from farm.model.device import MEANING, Life, Service
+from farm.model.health import Quarantine
 
 LINK_DOWN = frozenset({Life.GONE, Life.OFFLINE, Life.UNAUTHORIZED})
 

@@ -1,8 +1,9 @@
 """Power switches of USB ports and losses of phones: the configuration and the rules. Pure.
 
 `[power]` says what switches which port, `[usb]` where a phone is if it cannot be found. When several phones are lost at
-once, `attribute` finds whose fault it is: each phone's, their hub's, or the host's. A place is named as sysfs names it:
-`1-4.2` is port 2 of hub `1-4`, which is in port 4 of bus 1's root hub `usb1`.
+once, `attribute` finds whose fault it is: each phone's, their hub's, or the host's; `UsbLosses` remembers it from list
+to list. A place is named as sysfs names it: `1-4.2` is port 2 of hub `1-4`, which is in port 4 of bus 1's root hub
+`usb1`.
 """
 
 from __future__ import annotations
@@ -137,3 +138,73 @@ def _common_hub(serials: Collection[str], places: Mapping[str, UsbPlace]) -> str
             one = len({places[serial].hub for serial in serials}) == 1
             return hub if one or not hub.startswith("usb") else ""
     return ""
+
+
+WINDOW_S = 3.0  # the kernel tears a hub's devices down one by one, 0.1-0.3 s each; adb lists each as it notices
+
+
+@dataclass(frozen=True, slots=True)
+class UsbFault:
+    """A hub, or the host, that lost its phones and has none of them back."""
+
+    cause: LossCause
+    names: tuple[str, ...]  # of its phones
+    announced: bool  # as an event and a problem; the watcher announces the adb server's end
+
+    @property
+    def subject(self) -> str:
+        """Of its events."""
+        return self.cause.hub or "usb"
+
+    def event(self, what: str) -> str:
+        """The kind of its event; `what` is lost or back."""
+        return f"hub.{what}" if self.cause.hub else f"host.usb_{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class UsbLosses:
+    """The phones that adb listed last, and those that it lost."""
+
+    listed: frozenset[str] = frozenset()  # serials, without dead ones
+    lost_at: Mapping[str, float] = field(default_factory=dict)  # monotonic seconds, by serial
+    faults: tuple[UsbFault, ...] = ()
+
+    def update(
+        self,
+        listed: frozenset[str],
+        names: Mapping[str, str],
+        places: Mapping[str, UsbPlace],
+        now_s: float,
+        *,
+        dead: Collection[str] = (),
+        sent_away: Collection[str] = (),
+        server_lost: bool = False,
+    ) -> tuple[UsbLosses, tuple[UsbFault, ...]]:
+        """The losses after adb's next list, and the faults that are over: one phone back proves its hub.
+
+        Args:
+            listed: the serials on the list whose transport is alive.
+            names: of every known device, by serial; forgotten ones are not missed.
+            places: where devices are plugged in.
+            now_s: monotonic seconds.
+            dead: serials that are listed and whose transport is dead: a hub that hangs keeps its phones listed.
+            sent_away: serials that recovery disconnected: no loss.
+            server_lost: whether the list is empty because the adb server is gone.
+        """
+        gone = self.listed - listed
+        lost_at = {**self.lost_at, **dict.fromkeys((gone & names.keys()) - set(sent_away), now_s)}
+        lost_at = {serial: at for serial, at in lost_at.items() if serial not in listed and serial in names}
+        over = tuple(
+            each
+            for each in self.faults
+            if not listed.isdisjoint(each.cause.devices) or names.keys().isdisjoint(each.cause.devices)
+        )
+        faults = [each for each in self.faults if each not in over]
+        recent = [serial for serial, at in lost_at.items() if now_s - at <= WINDOW_S] if gone else []
+        for cause in attribute(recent, places, listed, dead=dead, server_lost=server_lost):
+            devices = set(cause.devices)
+            if not cause.reason or any(devices.issubset(each.cause.devices) for each in faults):
+                continue  # a phone that went alone, or part of a loss that is announced already
+            faults = [each for each in faults if not devices.issuperset(each.cause.devices)]
+            faults.append(UsbFault(cause, tuple(sorted(names[each] for each in cause.devices)), not server_lost))
+        return UsbLosses(listed, lost_at, tuple(faults)), over

@@ -1,7 +1,7 @@
 """Where phones are plugged in, and which of them were lost together.
 
 A place comes from adb's list, from sysfs by the phone's serial, or from the configuration. sysfs is read as files
-(Documentation/ABI/stable/sysfs-bus-usb). Losses are attributed by `power_rules`, with one event for each. A phone
+(Documentation/ABI/stable/sysfs-bus-usb). `power_rules` decides what was lost, `UsbFaults` publishes it. A phone
 that its hub or host lost is not recovered: `RecoveryContext.external_cause` says so to its recovery.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
-from farm.devices.power.power_rules import LossCause, UsbConfig, attribute
+from farm.devices.power.power_rules import UsbConfig, UsbLosses
 from farm.model.device import UsbPlace, is_network, parse_place
 
 DEVICES = "bus/usb/devices"
@@ -63,92 +62,49 @@ def _read(path: Path) -> str:
         return ""
 
 
-WINDOW_S = 3.0  # the kernel tears a hub's devices down one by one, 0.1-0.3 s each; adb tells each as it notices
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    cause: LossCause
-    names: tuple[str, ...]
-    announced: bool  # as an event and a problem; the watcher announces the adb server's end
-
-    @property
-    def subject(self) -> str:
-        return self.cause.hub or "usb"
-
-    def event(self, what: str) -> str:
-        """The kind of its event; `what` is lost or back."""
-        return f"hub.{what}" if self.cause.hub else f"host.usb_{what}"
-
-
 class UsbFaults:
-    """Recent losses of phones. Used from the event loop's thread."""
+    """Recent losses of phones, explained to their agents. Used from the event loop's thread."""
 
     def __init__(self, events: EventLog, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._events = events
         self._now_s = monotonic
-        self._listed: frozenset[str] = frozenset()
-        self._lost_at: dict[str, float] = {}  # monotonic seconds, by serial
-        self._faults: list[_Fault] = []
+        self._losses = UsbLosses()
 
     def problems(self) -> list[str]:
         """One line for each hub, or the host, that lost its phones and has none of them back."""
         return [
             f"{fault.cause.reason.removeprefix('its ')}: {', '.join(fault.names)} (look at its cable and its power)"
-            for fault in self._faults
+            for fault in self._losses.faults
             if fault.announced
         ]
 
     def update(
         self, agents: Mapping[str, Agent], listed: Collection[str], dead: Collection[str] = (), *, server_lost: bool
     ) -> tuple[Agent, ...]:
-        """Take adb's list as it is now; returns the agents whose `external_cause` changed.
+        """Take adb's list as it is now: publish what is lost or back; the agents whose `external_cause` changed.
 
-        Args:
-            agents: every device, by serial.
-            listed: the serials on adb's list.
-            dead: those of them whose transport is dead (`offline`): a hub that hangs keeps its phones listed.
-            server_lost: whether the list is empty because the adb server is gone.
+        `agents`: every device, by serial. `listed`, `dead`, `server_lost`: as of `UsbLosses.update`, dead ones listed.
         """
-        now, before = self._now_s(), self._listed
-        self._listed = frozenset(listed) - frozenset(dead)
-        for serial in before - self._listed:
-            if serial in agents and not agents[serial].state.progress.sent_away:
-                self._lost_at[serial] = now
-        self._lost_at = {
-            serial: at for serial, at in self._lost_at.items() if serial not in self._listed and serial in agents
-        }
-        self._end_those_back(agents)
-        if before - self._listed:
-            fresh = [serial for serial, at in self._lost_at.items() if now - at <= WINDOW_S]
-            places = {serial: agent.place for serial, agent in agents.items() if agent.place is not None}
-            for cause in attribute(fresh, places, self._listed, dead=dead, server_lost=server_lost):
-                if cause.reason:
-                    self._begin(cause, agents, announced=not server_lost)
-        return self._explain(agents)
-
-    def _begin(self, cause: LossCause, agents: Mapping[str, Agent], *, announced: bool) -> None:
-        if any(set(cause.devices) <= set(fault.cause.devices) for fault in self._faults):
-            return  # part of a loss that is announced already
-        self._faults = [fault for fault in self._faults if not set(fault.cause.devices) <= set(cause.devices)]
-        fault = _Fault(cause, tuple(sorted(agents[serial].name for serial in cause.devices)), announced)
-        self._faults.append(fault)
-        if announced:
-            self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=cause.reason)
-
-    def _end_those_back(self, agents: Mapping[str, Agent]) -> None:
-        """One phone back proves its hub; forgotten phones are not missed."""
-        for fault in tuple(self._faults):
-            back = [serial for serial in fault.cause.devices if serial in self._listed]
-            if back or not any(serial in agents for serial in fault.cause.devices):
-                self._faults.remove(fault)
-                if fault.announced:
-                    names = [agents[serial].name for serial in back if serial in agents]
-                    self._events.publish(fault.event("back"), fault.subject, devices=names)
-
-    def _explain(self, agents: Mapping[str, Agent]) -> tuple[Agent, ...]:
-        reasons = {serial: fault.cause.reason for fault in self._faults for serial in fault.cause.devices}
-        changed = [agent for serial, agent in agents.items() if agent.external_cause != reasons.get(serial, "")]
+        before = self._losses
+        names = {serial: agent.name for serial, agent in agents.items()}
+        self._losses, over = before.update(
+            frozenset(listed) - frozenset(dead),
+            names,
+            {serial: agent.place for serial, agent in agents.items() if agent.place is not None},
+            self._now_s(),
+            dead=dead,
+            sent_away=[serial for serial, agent in agents.items() if agent.state.progress.sent_away],
+            server_lost=server_lost,
+        )
+        for fault in over:
+            if fault.announced:
+                back = [serial for serial in fault.cause.devices if serial in self._losses.listed and serial in names]
+                self._events.publish(fault.event("back"), fault.subject, devices=[names[each] for each in back])
+        for fault in self._losses.faults:
+            if fault.announced and fault not in before.faults:
+                self._events.publish(fault.event("lost"), fault.subject, devices=fault.names, reason=fault.cause.reason)
+        causes = {serial: fault.cause.reason for fault in self._losses.faults for serial in fault.cause.devices}
+        changed = [agent for serial, agent in agents.items() if agent.external_cause != causes.get(serial, "")]
         for agent in changed:
-            agent.external_cause = reasons.get(agent.serial, "")
+            agent.external_cause = causes.get(agent.serial, "")
         return tuple(changed)

@@ -10,9 +10,9 @@ import pytest
 from farm.cli.device import service_lines
 from farm.common.errors import UserError
 from farm.control.verbs.device import DeviceOrderVerbs
-from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, RecoveryProgress, ReleaseRule
+from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryProgress
 from farm.model.device import DeviceView, Life
-from farm.model.health import DeviceFault, Finding, FindingKind
+from farm.model.health import DeviceFault, Finding, FindingKind, Quarantine, ReleaseRule
 
 FULL = Finding(FindingKind.DATA_FULL, "/data has 50 MB left, 200 MB are needed", "remove files", DeviceFault.STORAGE)
 NOWHERE = RecoveryProgress()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from farm.common.durations import format_duration
 from farm.control.verbs.explain_device import DeviceFacts, as_lines, as_values
-from farm.devices.lifecycle.recovery import Quarantine, RecoveryAction, RecoveryContext, RecoveryProgress, ReleaseRule
+from farm.devices.lifecycle.recovery import RecoveryAction, RecoveryContext, RecoveryProgress
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Closed, DeviceView, Life, Service, UsbPlace
 from farm.model.health import (
@@ -17,6 +17,8 @@ from farm.model.health import (
     Finding,
     FindingKind,
     Health,
+    Quarantine,
+    ReleaseRule,
     SensorGroup,
     Temperature,
     ThrottleStatus,

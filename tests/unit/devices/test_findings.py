@@ -12,10 +12,9 @@ from farm.common.events import EventLog
 from farm.devices.health.findings import Findings
 from farm.devices.health.health_rules import MISSES, HealthConfig, ModelHealth
 from farm.devices.lifecycle import messages as m
-from farm.devices.lifecycle.recovery import Quarantine, ReleaseRule
 from farm.devices.lifecycle.state import LifecycleState
 from farm.model.device import Life
-from farm.model.health import Battery, DeviceFault, FindingKind, Health
+from farm.model.health import Battery, DeviceFault, FindingKind, Health, Quarantine, ReleaseRule
 
 WELL = Health(
     boot_id="b", data_free_bytes=50 * 10**9, missing=("processes",), battery=Battery(percent=50, health="good")

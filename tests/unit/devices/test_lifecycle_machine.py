@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import STABLE_S, Lifecycle
-from farm.devices.lifecycle.recovery import DAY_S, RETURN_S, RULE_OF, RecoveryAction, RecoveryContext, ReleaseRule
+from farm.devices.lifecycle.recovery import DAY_S, RETURN_S, RULE_OF, RecoveryAction, RecoveryContext
 from farm.devices.lifecycle.state import LINK_DOWN, SERVED, WORKING
 from farm.model.device import Life, Service
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, ReleaseRule
 
 numbers = st.integers(min_value=-3, max_value=0)  # how old the number is that an answer carries
 reasons = st.sampled_from(["signal 11", "timeout"])

@@ -6,16 +6,9 @@ import pytest
 
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.lifecycle import STABLE_S
-from farm.devices.lifecycle.recovery import (
-    DAY_S,
-    FOUND_STABLE_S,
-    ActionOutcome,
-    RecoveryAction,
-    RecoveryContext,
-    ReleaseRule,
-)
+from farm.devices.lifecycle.recovery import DAY_S, FOUND_STABLE_S, ActionOutcome, RecoveryAction, RecoveryContext
 from farm.model.device import Life
-from farm.model.health import DeviceFault
+from farm.model.health import DeviceFault, ReleaseRule
 from tests.support.lifecycle_story import USABLE, Story
 
 OFFLINE = m.Listed(m.LinkState.OFFLINE, "its adb transport does not answer", "replug it", reconnectable=True)

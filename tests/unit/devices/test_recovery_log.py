@@ -125,7 +125,8 @@ async def test_what_a_full_disk_did_not_take_is_written_when_it_is_back(
     free()
     await first.log.close()
     remembered = desk().log.remembered("S1", LifecycleState(adopted=True))
-    assert remembered.quarantine == first.life.state.quarantine
+    assert first.life.state.quarantine is not None
+    assert remembered.quarantine == replace(first.life.state.quarantine, at=first.log.quarantined_at("S1"))
     assert budgets_left(remembered.progress, 0.0, RecoveryContext())[RecoveryAction.REBOOT] == 2
 
 
@@ -204,7 +205,8 @@ async def test_a_quarantine_outlives_the_daemon_until_it_is_released(desk: Calla
     await first.log.close()
     second = desk()
     kept = second.log.remembered("S1", LifecycleState(adopted=True))
-    assert kept.quarantine == first.life.state.quarantine
+    assert first.life.state.quarantine is not None
+    assert kept.quarantine == replace(first.life.state.quarantine, at=START)
     assert second.log.quarantined_at("S1") == START
     second.life = Lifecycle(kept)
     second.at = START + timedelta(hours=2)
@@ -223,10 +225,10 @@ async def test_who_waits_for_a_bundle_tries_again_after_a_restart(desk: Callable
     assert first.life.state.life is Life.QUARANTINED
     second = desk()
     assert second.log.remembered("S1", LifecycleState(adopted=True)).quarantine is None
-    assert first.store.recoveries.quarantined() != ()
+    assert first.store.recoveries.quarantined() != {}
     second.log.begin()
     await second.log.close()
-    assert first.store.recoveries.quarantined() == ()
+    assert first.store.recoveries.quarantined() == {}
     assert [each.outcome for each in second.log.actions("S1")] == [ActionOutcome.CUT]
 
 

@@ -26,7 +26,6 @@ from farm.devices.rollouts import Rollouts
 from farm.jobs.config import ToolchainConfig
 from farm.jobs.toolchains import Toolchains
 from farm.model.device import MEANING, Life
-from farm.store.devices import RolloutRecord
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.unit.bundle.elves import ANDROID_BUNDLE, write_folder
@@ -76,7 +75,8 @@ async def test_a_candidate_that_became_unreadable_is_refused_with_the_reason(
 
 
 async def test_a_damaged_row_begins_the_rollout_anew(store: Store) -> None:
-    await store.rollouts.save(RolloutRecord("x86_64", "linux", "a" * 64, "", "", "", {}, {}))
+    empty = {"previous": "", "candidate": "", "wanted": "", "refused": {}, "trials": {}}
+    await store.rollouts.save("x86_64", "linux", {"current": "a" * 64, **empty})
     await store.database.execute(text("""update rollout set trials = '{"a": {"b": 1}}'"""))
     rollouts = Rollouts(lambda *_: None, tuple, store.rollouts, EventLog(), RolloutConfig())
     await rollouts.refresh()
@@ -168,7 +168,7 @@ async def test_an_order_that_cannot_be_stored_changes_nothing(
     new = library.add(newer, name="new", compile_golden=golden)
     await rollouts.refresh(new.hash)
 
-    async def full(record: RolloutRecord) -> None:
+    async def full(*_: object) -> None:
         raise StoreWriteError("the disk is full")
 
     monkeypatch.setattr(store.rollouts, "save", full)

@@ -12,7 +12,8 @@ from farm.common.events import EventLog
 from farm.devices.agent import Agent
 from farm.devices.lifecycle.recovery import RecoveryAction
 from farm.devices.lifecycle.state import LifecycleState
-from farm.devices.power.usb import WINDOW_S, UsbFaults
+from farm.devices.power.power_rules import WINDOW_S, UsbLosses
+from farm.devices.power.usb import UsbFaults
 from farm.model.device import parse_place
 from farm.model.health import DeviceFault
 
@@ -144,3 +145,47 @@ def test_a_hub_whose_phones_are_forgotten_is_no_problem(lab: Lab) -> None:
     del lab.agents["a"], lab.agents["b"]
     lab.listed("c", "net:5555")
     assert lab.faults.problems() == []
+
+
+NAMES = {serial: f"phone-{serial}" for serial in PLACES}
+USB = {serial: place for serial, path in PLACES.items() if (place := parse_place(path)) is not None}
+
+
+def after(*lists: tuple[float, str], **names: str) -> UsbLosses:
+    """The losses after these lists of adb, each at its time."""
+    losses = UsbLosses()
+    for now_s, serials in lists:
+        losses, _ = losses.update(frozenset(serials.split()), names or NAMES, USB, now_s)
+    return losses
+
+
+def test_the_decision_takes_plain_values_and_leaves_the_losses_before_as_they_were() -> None:
+    before = after((1.0, "a b c"))
+    lost, over = before.update(frozenset({"c"}), NAMES, USB, 2.0)
+    assert (before.faults, over) == ((), ())
+    assert [(each.cause.hub, each.names, each.announced) for each in lost.faults] == [
+        ("1-4", ("phone-a", "phone-b"), True)
+    ]
+    back, over = lost.update(frozenset({"a", "c"}), NAMES, USB, 3.0)
+    assert (back.faults, over, back.lost_at) == ((), lost.faults, {"b": 2.0})
+
+
+def test_a_larger_loss_replaces_its_part_which_is_not_over() -> None:
+    hub = after((1.0, "a b c"), (2.0, "c"))
+    host, over = hub.update(frozenset(), NAMES, USB, 3.0)
+    assert over == ()
+    assert [each.subject for each in host.faults] == ["usb"]
+
+
+@pytest.mark.parametrize(
+    ("options", "subjects", "lost"),
+    [
+        ({"sent_away": ("a",)}, [], ["b"]),
+        ({"server_lost": True}, [False], ["a", "b"]),
+        ({"dead": ("a", "b")}, [True], ["a", "b"]),
+    ],
+)
+def test_what_the_decision_knows_beside_the_list(options: Any, subjects: list[bool], lost: list[str]) -> None:
+    losses, _ = after((1.0, "a b c")).update(frozenset({"c"}), NAMES, USB, 2.0, **options)
+    assert [each.announced for each in losses.faults] == subjects
+    assert sorted(losses.lost_at) == lost

@@ -16,8 +16,8 @@ from alembic.operations import Operations
 from sqlalchemy import CheckConstraint, inspect
 
 from farm.common.errors import Code, HostError
-from farm.model.health import BatteryDay
-from farm.store.devices import DeviceRecord, QuarantineRecord, RecoveryRecord, RolloutRecord
+from farm.model.health import BatteryDay, Quarantine
+from farm.store.devices import DeviceRecord, RecoveryRecord
 from farm.store.engine import server_engine, sqlite_engine
 from farm.store.migrations import v9_tables, v10_hosts
 from farm.store.opening import create_tables
@@ -113,13 +113,13 @@ async def test_rows_about_phones_get_their_host(where):
     store = await asyncio.to_thread(Store.open, where)
     phone = DeviceRecord("emulator-5554", "one", adopted=True, service="draining", ordered_at=values.NOW)
     action = RecoveryRecord("r1", "emulator-5554", "one", "reboot", "stuck", "", values.NOW)
-    kept = QuarantineRecord("emulator-5554", "cracked", "", "order", "person", "", values.NOW)
-    rollout = RolloutRecord("arm64-v8a", "android", "b1", "", "", "", {}, {})
+    kept = Quarantine("cracked", at=values.NOW)
+    rollout = {"current": "b1", "previous": "", "candidate": "", "wanted": "", "refused": {}, "trials": {}}
     await store.devices.save(phone)
     await store.recoveries.begin(action)
-    await store.recoveries.add_quarantine(kept)
+    await store.recoveries.add_quarantine("emulator-5554", kept)
     await store.recoveries.set_proven("emulator-5554", "b1")
-    await store.rollouts.save(rollout)
+    await store.rollouts.save("arm64-v8a", "android", rollout)
     await store.batteries.save("emulator-5554", BatteryDay("2026-11-20"))
     await store.leases.grant(values.lease())
     store.close()
@@ -128,8 +128,11 @@ async def test_rows_about_phones_get_their_host(where):
     try:
         assert store.devices.all() == (phone,)
         assert store.recoveries.since(values.NOW - timedelta(hours=1)) == (action,)
-        assert (store.recoveries.quarantined(), store.recoveries.proven()) == ((kept,), {"emulator-5554": "b1"})
-        assert store.rollouts.all() == (rollout,)
+        assert (store.recoveries.quarantined(), store.recoveries.proven()) == (
+            {"emulator-5554": kept},
+            {"emulator-5554": "b1"},
+        )
+        assert store.rollouts.all() == {("arm64-v8a", "android"): rollout}
         assert store.batteries.days("emulator-5554") == (BatteryDay("2026-11-20"),)
         (lease,) = store.leases.open()
         assert (lease.host, lease.armed_at, lease.slot) == ("", lease.granted_at, False)
