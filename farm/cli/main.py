@@ -144,7 +144,7 @@ SECTIONS = {
         "bundle": ("farm.cli.runtimes:bundle", "TVM runtimes that are pushed to phones"),
         "builder": ("farm.cli.builder:app", "CPU machines that build tuning candidates"),
         "toolchain": ("farm.cli.runtimes:toolchain", "Host interpreters with a TVM, and their bundles"),
-        "lab": ("farm.cli.lab:app", "Move the database to a PostgreSQL server"),
+        "lab": ("farm.cli.store:lab", "Move the database to a PostgreSQL server"),
         "store": ("farm.cli.store:app", "The database: check, copy, prune it"),
         "poison": ("farm.cli.runtimes:poison", "Libraries that killed the process that ran them"),
         "demo": ("farm.cli.demo:app", "Run the farm on virtual phones: nothing to plug in"),

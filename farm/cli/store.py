@@ -1,4 +1,4 @@
-"""`farm store ...`: the database behind the daemon. With no daemon they work on the database itself."""
+"""`farm store ...`, `farm lab ...`: the database behind the daemon. With no daemon they work on the database itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from farm.cli.connection import JsonFlag, call
-from farm.cli.output import emit
-from farm.common.errors import Code, DaemonUnreachableError, ExitCode, UserError
+from farm.cli.output import emit, print_note
+from farm.common.errors import Code, DaemonUnreachableError, ExitCode, HostError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from farm.config import FarmConfig
 
 app = typer.Typer(help="The database: check, copy, prune it (operators).")
+lab = typer.Typer(help="The lab's store on a PostgreSQL server (operators).")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file, while no daemon runs.")]
 StateOption = Annotated[
@@ -141,3 +142,61 @@ def _alone(
         yield loaded, loaded.store.url or loaded.state_dir / "farm.db"
     finally:
         lock.close()
+
+
+@lab.callback()
+def group() -> None:
+    """Keep `init` a command of its group."""
+
+
+@lab.command()
+def init(
+    url: Annotated[
+        str, typer.Option(help="postgresql://USER@HOST/DATABASE, an empty database; default: [store] url.")
+    ] = "",
+    config: Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")] = None,
+    state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Move the SQLite store of a stopped daemon to a PostgreSQL server: all of it, or nothing.
+
+    It copies the database aside first and changes neither it nor the configuration. After a kill, repeat it.
+    """
+    from farm.config import load
+    from farm.store.files import StateFolderLock
+    from farm.store.maintenance import there
+    from farm.store.moving import move_to_server
+
+    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
+    url = url or loaded.store.url
+    if not url:
+        raise UserError(
+            "where to? neither --url nor [store] url names a database", hint="--url postgresql://USER@HOST/DATABASE"
+        )
+    path = there(loaded.state_dir / "farm.db")
+    try:
+        lock = StateFolderLock(loaded.state_dir)
+    except HostError as error:
+        if error.code != Code.STATE_FOLDER_IN_USE:
+            raise
+        raise UserError(
+            f"a daemon serves from {loaded.state_dir}; nothing was moved",
+            Code.STATE_FOLDER_IN_USE,
+            hint="stop it first: systemctl stop farm",
+        ) from error
+    try:
+        moved = move_to_server(path, url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None)
+    finally:
+        lock.close()
+    answer = {"url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
+    emit(
+        answer,
+        (
+            f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
+            f"the copy of before is {moved.backup}",
+            f"now write this into {config or '/etc/farm/farm.toml'}, then start the daemon:",
+            "[store]",
+            f'url = "{moved.url}"' + ("    # *** is the password" if "***" in moved.url else ""),
+        ),
+        json=json,
+    )
