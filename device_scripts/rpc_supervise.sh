@@ -51,7 +51,7 @@ serve() {
 # Descriptor 3 is the one `start` waits on.
 keep_log() {
     lines=0 bound=''
-    : >"$LOG"
+    true >"$LOG"    # not `:`: a shell ends when a special built-in cannot redirect
     while [ -z "$bound" ] && [ "$lines" -lt "$START_LINES" ] && IFS= read -r line; do
         echo "$line" >>"$LOG"
         lines=$((lines + 1))

@@ -191,6 +191,21 @@ def test_a_server_whose_files_are_removed_while_it_starts_is_refused_and_ended(p
 
 
 @pytest.mark.parametrize(
+    ("order", "code", "said"),
+    [("idle", 0, "started port=5000"), ("remove-own-files", 1, "failed its files were removed while it started")],
+)
+def test_a_log_that_cannot_be_made_ends_no_supervisor(phone: PhoneFolder, order: str, code: int, said: str) -> None:
+    """As where its files are removed before the log is made: dash and mksh end where `:` cannot redirect."""
+    mkdir = Path(phone.path, "mkdir")
+    mkdir.unlink()
+    mkdir.write_text(f'#!{phone.shell[0]}\nexec {shutil.which("mkdir")} "$@" {phone.root}/run/log\n')
+    mkdir.chmod(0o755)
+    phone.play(order)
+    ended, words = phone.run("start", "b1", sha("one"), "5000", "5010", secret="one")
+    assert (ended, words.splitlines()[0].startswith(said)) == (code, True), words
+
+
+@pytest.mark.parametrize(
     ("order", "reason"),
     [
         ("die-early", "failed the server ended before it was bound, status=7"),
