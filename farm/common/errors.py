@@ -85,6 +85,7 @@ class Code(StrEnum):
     DEADLINE_MISSED = "deadline_missed", Fault.USER, "The job did not end before its deadline.", ExitCode.FAILED
     DEVICE_HELD = "device_held", Fault.USER, "Another user holds the device, or one that the order would disturb."
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
+    HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
     HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
     HOST_RUN_FAILED = "host_run_failed", Fault.USER, "The model failed on this host."

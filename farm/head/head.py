@@ -7,17 +7,18 @@ await may have to be asked of another process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from farm.common.errors import FarmError
-from farm.head.messages import AttemptEnded, HeadMessage, HostMessage
+from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
 from farm.head.model import Explanation, JobExplanation, WaitingPage
 from farm.head.planning import Submission
 from farm.model.job import Job
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import ReservationRecord
+from farm.store.mailbox import Letter
 
 
 class Head(ABC):
@@ -32,6 +33,14 @@ class Head(ABC):
     @abstractmethod
     def report(self, message: HostMessage) -> None:
         """Something happened at the host."""
+
+    @abstractmethod
+    def letter(self, message: ToHead) -> Letter | None:
+        """What is stored with the change that `message` reports, for a head apart; None: `report` is all it needs."""
+
+    @abstractmethod
+    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
+        """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
 
     @abstractmethod
     async def decide_end(self, message: AttemptEnded) -> Job:
@@ -58,11 +67,11 @@ class Head(ABC):
         """See `Dispatcher.check`."""
 
     @abstractmethod
-    async def cancel(self, job_ids: Collection[str], error: FarmError) -> Sequence[str]:
+    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
         """End jobs with this error; returns the ids of those that had not ended."""
 
     @abstractmethod
-    async def hold(self, job_ids: Collection[str]) -> Sequence[str]:
+    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
         """Keep jobs that do not run from running; returns the ids of those.
 
         Raises:
@@ -70,12 +79,12 @@ class Head(ABC):
         """
 
     @abstractmethod
-    async def resume(self, job_ids: Collection[str]) -> Sequence[str]:
+    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
         """Let held jobs go on; returns the ids of those that had not ended."""
 
     @abstractmethod
-    async def settle(self, job_ids: Collection[str], limit_s: float) -> None:
-        """Wait until nothing of these jobs is being written or stopped, `limit_s` at most."""
+    async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
+        """Wait until nothing of these jobs is being written or stopped, `limit_s` at most; whether that is so."""
 
     @abstractmethod
     async def reserve(
@@ -98,11 +107,11 @@ class Head(ABC):
         """Whether a job has not ended."""
 
     @abstractmethod
-    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
+    async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Why each of these jobs does not run, or runs with too few phones, one sentence; empty when neither."""
 
     @abstractmethod
-    async def why(self, request_ids: Collection[str]) -> Mapping[str, str]:
+    async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
         """See `RequestQueue.why`."""
 
     @abstractmethod

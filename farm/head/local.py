@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner, Dispatcher
 from farm.head.head import Head
-from farm.head.messages import AttemptEnded, HeadMessage, HostMessage
+from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.head.queue.model import JobRunsError, NoSuchJobError
@@ -24,6 +24,7 @@ from farm.model.job import Job
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec, Kinds
 from farm.store.leases import ReservationRecord
+from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 
@@ -88,6 +89,14 @@ class LocalHead(Head):
         """See `Head.report`."""
         self.requests.receive(message)
 
+    def letter(self, message: ToHead) -> Letter | None:  # noqa: ARG002
+        """None: it gets each message by a call."""
+        return None
+
+    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:  # noqa: ARG002
+        """At once: it learns that by `LeaseArmed`."""
+        armed()
+
     async def decide_end(self, message: AttemptEnded) -> Job:
         """See `Head.decide_end`."""
         return self.dispatcher.attempt_ended(message)
@@ -112,25 +121,26 @@ class LocalHead(Head):
         """See `Dispatcher.check`."""
         return await self.dispatcher.check(spec, user, key=key, must_match=must_match, besides=besides)
 
-    async def cancel(self, job_ids: Collection[str], error: FarmError) -> Sequence[str]:
+    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
         """See `Head.cancel`."""
         return _ordered(job_ids, lambda job_id: self.dispatcher.cancel(job_id, error))
 
-    async def hold(self, job_ids: Collection[str]) -> Sequence[str]:
+    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
         """See `Head.hold`."""
         return _ordered(job_ids, self.dispatcher.hold)
 
-    async def resume(self, job_ids: Collection[str]) -> Sequence[str]:
+    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
         """See `Head.resume`."""
         return _ordered(job_ids, self.dispatcher.resume)
 
-    async def settle(self, job_ids: Collection[str], limit_s: float) -> None:
+    async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
         """See `Head.settle`."""
         waits = [asyncio.ensure_future(self.dispatcher.settled(job_id)) for job_id in job_ids]
         if not waits:
-            return
+            return True
         try:
-            await asyncio.wait(waits, timeout=limit_s)
+            _, late = await asyncio.wait(waits, timeout=limit_s)
+            return not late
         finally:
             for wait in waits:
                 wait.cancel()
@@ -156,11 +166,11 @@ class LocalHead(Head):
         """See `Head.is_live`."""
         return self.dispatcher.is_live(job_id)
 
-    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
+    async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """See `Head.waits`."""
         return await self.dispatcher.waits(job_ids)
 
-    async def why(self, request_ids: Collection[str]) -> Mapping[str, str]:
+    async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
         """See `RequestQueue.why`."""
         return self.requests.why(request_ids)
 
@@ -202,7 +212,7 @@ class LocalHead(Head):
         return self.requests.allocator.awaits(device)
 
 
-def _ordered(job_ids: Collection[str], give: Callable[[str], None]) -> Sequence[str]:
+def _ordered(job_ids: Sequence[str], give: Callable[[str], None]) -> Sequence[str]:
     """Give an order about each job; returns the ids of those that it changed.
 
     Whatever has ended or is being ended stays as it is; of several, whatever runs too if the order is not for it.

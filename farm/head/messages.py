@@ -8,8 +8,10 @@ the host commits its end together with what the head makes of the job. Where bot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from farm.head.queue.model import Outcome, StopAttempt
 from farm.model.device import DeviceState
@@ -212,5 +214,23 @@ class Salvaged:
     job: str  # id
 
 
-ToHead = HostMessage | AttemptEnded | HostBegan | JobSaved | Salvaged
-ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage
+@dataclass(frozen=True, slots=True)
+class Order:
+    """From a host: call a method of `Head` for one of its users. Answer: `OrderAnswer`."""
+
+    id: str
+    method: str
+    fields: Mapping[str, Any]  # as JSON, see farm.head.orders
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAnswer:
+    """To the host: what the order returned, or its error."""
+
+    order: str  # id
+    value: Any = None
+    error: Mapping[str, Any] | None = None
+
+
+ToHead = HostMessage | AttemptEnded | HostBegan | JobSaved | Salvaged | Order
+ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -11,6 +11,7 @@ from farm.common.selector import Selector
 from farm.head.allocator.allocator import Allocator
 from farm.head.allocator.explain import NOT_IDENTICAL
 from farm.head.model import Explanation, WaitingRequest
+from farm.model.device import DeviceState
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, KeyRow, ServerRow
 from farm.store.leases import UsageRow
@@ -25,14 +26,14 @@ def asked_for(request: LeaseRequest) -> str:
     return request.key or str(request.selector) or request.device
 
 
-def summarise(allocator: Allocator, pending: Mapping[str, int]) -> FleetSummary:
+def summarise(devices: Iterable[DeviceState], held: Container[str], pending: Mapping[str, int]) -> FleetSummary:
     """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
     free: Counter[str] = Counter()
     servers: list[ServerRow] = []
-    for view in allocator.devices.values():
+    for view in devices:
         if not view.in_service:
             continue
-        leasable = view.leasable and view.name not in allocator.held
+        leasable = view.leasable and view.name not in held
         for alias in dict.fromkeys(view.aliases):
             servers.append(ServerRow(alias, view.name))
             free[alias] += leasable

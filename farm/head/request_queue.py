@@ -286,7 +286,7 @@ class RequestQueue:
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self.allocator, self.waiting_by_key)
+        return summarise(self.allocator.devices.values(), self.allocator.held, self.waiting_by_key)
 
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.

@@ -17,6 +17,7 @@ from farm.common.events import Event, EventDraft, EventLog
 from farm.model.requests import Lease
 from farm.store.database import BackgroundWrites
 from farm.store.leases import LeaseRecord, LeaseTable
+from farm.store.mailbox import Letter
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,16 @@ class LeaseWriteQueue:
 
         self._writes.add(f"leases of {device}", partial(self._try, entry), done, refused)
 
-    def end(self, table: LeaseTable, lease: Lease, granted_at: datetime, now_s: float, reason: str) -> None:
-        """Write the end of `lease`, at `now_s` of the clock that it was granted by.
+    def end(
+        self,
+        table: LeaseTable,
+        lease: Lease,
+        granted_at: datetime,
+        now_s: float,
+        reason: str,
+        letter: Letter | None = None,
+    ) -> None:
+        """Write the end of `lease`, at `now_s` of the clock that it was granted by, with the letter to a head apart.
 
         What is kept is how long it was held: a wall clock that was set in between makes no use of a phone.
         """
@@ -104,7 +113,7 @@ class LeaseWriteQueue:
         ended_at = granted_at + timedelta(seconds=held_s)
 
         def write(events: Sequence[Event]) -> Awaitable[bool]:
-            return table.end(lease.id, ended_at=ended_at, reason=reason, held_s=held_s, events=events)
+            return table.end(lease.id, ended_at=ended_at, reason=reason, held_s=held_s, events=events, letter=letter)
 
         self.add(lease.device, LeaseWrite(write, released_event(record_of(lease, granted_at), reason, held_s)))
 

@@ -14,7 +14,8 @@ from functools import partial
 from farm.common.errors import Code, FarmError, HostError, PhoneError
 from farm.common.events import EventLog
 from farm.devices.fleet import Fleet
-from farm.head.messages import HostMessage, LeaseEnded, LeaseExtended
+from farm.head.head import Head
+from farm.head.messages import LeaseEnded, LeaseExtended
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event
 from farm.leasing.model import Holder, PhoneLostError
@@ -37,9 +38,9 @@ class ActiveLeases:
         policy: LeasePolicy,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
-        report: Callable[[HostMessage], None],
+        head: Head,
     ) -> None:
-        """Start empty; `report` sends messages to the head."""
+        """Start empty; `head` learns what becomes of leases."""
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events
@@ -48,7 +49,7 @@ class ActiveLeases:
         self._policy = policy
         self._clock = clock
         self._wall = wall
-        self._report = report
+        self._head = head
         self.leases: dict[str, ActiveLease] = {}
         self.by_device: dict[str, ActiveLease] = {}
         self._checks: dict[str, ActiveLease] = {}
@@ -143,12 +144,12 @@ class ActiveLeases:
             lasts = changed and not active.ending
             if lasts:
                 active.ends_s = ends_s
-                left_s = max(0.0, ends_s - self._clock())
-                self._report(LeaseExtended(lease.device, left_s))
+                self._head.report(LeaseExtended(lease.device, max(0.0, ends_s - self._clock())))
             if not stored.done():
                 stored.set_result(lasts)
 
-        write = partial(self._table.extend, lease.id, expires_at)
+        letter = self._head.letter(LeaseExtended(lease.device, longest_s))
+        write = partial(self._table.extend, lease.id, expires_at, letter=letter)
         event = lease_event("lease.extended", lease, expires_at=expires_at.isoformat())
         self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
         if not await stored:
@@ -269,8 +270,9 @@ class ActiveLeases:
             self._devices.own_bundle(device)
         if active.dirty or active.changed or lease.request.traces:
             self._devices.clean_and_check(device, f"cleaned after {lease.request.user}'s lease: {reason}")
-        self._writes.end(self._table, lease, active.granted_at, self._clock(), reason)
-        self._report(LeaseEnded(device, lease.id))
+        ended = LeaseEnded(device, lease.id)
+        self._writes.end(self._table, lease, active.granted_at, self._clock(), reason, self._head.letter(ended))
+        self._head.report(ended)
 
     def _holder(self, active: ActiveLease) -> Holder:
         session = active.session

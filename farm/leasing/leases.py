@@ -88,9 +88,7 @@ class Leasing:
         self._writes = writes
         self.head = head
         head.connect(self._receive)
-        self.active = ActiveLeases(
-            devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head.report
-        )
+        self.active = ActiveLeases(devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head)
         self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
@@ -364,8 +362,8 @@ class Leasing:
     def _receive(self, message: HeadMessage) -> None:
         """The head decided something."""
         match message:
-            case LeaseGranted(request_id, lease, granted_at):
-                self._arm(request_id, lease, granted_at)
+            case LeaseGranted():
+                self._arm(message)
             case YieldWanted(device):
                 if (active := self.active.by_device.get(device)) is not None:
                     active.yield_wanted = True
@@ -374,15 +372,21 @@ class Leasing:
             case LeaseUnwanted(lease_id, reason):
                 self.release(lease_id, reason)
 
-    def _arm(self, request_id: str, lease: Lease, granted_at: datetime) -> None:
-        """Hold the device under a new lease, and pass it to the requester."""
+    def _arm(self, message: LeaseGranted) -> None:
+        """Hold the device under a new lease, unless it is held."""
+        lease = message.lease
         if (other := self.active.by_device.get(lease.device)) is not None:
             reason = f"{lease.device} is held under {other.lease.id}"
             self.head.report(LeaseRefused(lease.device, lease.id, reason))
-            return
-        self.active.deliver(lease, granted_at)
+        else:
+            self.head.arm(message, partial(self._deliver, message))
+
+    def _deliver(self, message: LeaseGranted) -> None:
+        """The device is held under the lease: pass it to the requester."""
+        lease = message.lease
+        self.active.deliver(lease, message.granted_at)
         self.head.report(LeaseArmed(lease.device, lease.id))
-        if (granted := self._asked.pop(request_id, None)) is not None:  # else a job asked for it, at the head
+        if (granted := self._asked.pop(message.request_id, None)) is not None:  # else a job asked for it, at the head
             granted(lease)
 
     def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:

@@ -20,6 +20,7 @@ class MemoryKeeper:
     def __init__(self) -> None:
         self.rows: dict[str, LeaseRecord] = {}
         self.events: list[Event] = []
+        self.to_head: list[Letter] = []
         self.full = False
         self.refuses: dict[str, Exception] = {}  # by device
         self.gate = asyncio.Event()
@@ -36,19 +37,28 @@ class MemoryKeeper:
         self._keep(record, events)
 
     async def end(
-        self, lease_id: str, *, ended_at: datetime, reason: str, held_s: float, events: Sequence[Event] = ()
+        self,
+        lease_id: str,
+        *,
+        ended_at: datetime,
+        reason: str,
+        held_s: float,
+        events: Sequence[Event] = (),
+        letter: Letter | None = None,
     ) -> bool:
         await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
-        return self._change(lease_id, events, ended_at=ended_at, reason=reason, held_s=held_s)
+        return self._change(lease_id, events, letter, ended_at=ended_at, reason=reason, held_s=held_s)
 
     async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         await self._commit(self.rows[lease_id].device)
         self._keep(replace(self.rows[lease_id], cleaned_s=seconds), events)
         return True
 
-    async def extend(self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = ()) -> bool:
+    async def extend(
+        self, lease_id: str, expires_at: datetime | None, events: Sequence[Event] = (), letter: Letter | None = None
+    ) -> bool:
         await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
-        return self._change(lease_id, events, expires_at=expires_at)
+        return self._change(lease_id, events, letter, expires_at=expires_at)
 
     async def _commit(self, device: str) -> None:
         self.tries += 1
@@ -59,13 +69,15 @@ class MemoryKeeper:
         if device in self.refuses:
             raise self.refuses[device]
 
-    def _change(self, lease_id: str, events: Sequence[Event], **changes: object) -> bool:
+    def _change(self, lease_id: str, events: Sequence[Event], letter: Letter | None, **changes: object) -> bool:
         row = self.rows.get(lease_id)
         if row is None or row.ended_at is not None:
             if isinstance(events, UncommittedEvents):
                 events.drop()
             return False
         self._keep(replace(row, **changes), events)
+        if letter is not None:
+            self.to_head.append(letter)
         return True
 
     def _keep(self, record: LeaseRecord, events: Sequence[Event]) -> None:

@@ -41,6 +41,8 @@ MESSAGES = (
     m.HostBegan(), m.JobSaved(JOB), m.Salvaged("j1"), m.LeaseGranted("request-2-1", LEASE, AT), m.YieldWanted("a"),
     m.SlotWanted("lease-3-1"), m.LeaseUnwanted("lease-3-1", "the requester left"), m.RunAttempt(JOB, ATTEMPT, LEASE),
     StopAttempt("j1", AttemptState.CANCELLED, ERROR), m.FinishAttempt(JOB), m.Salvage(JOB),
+    m.Order("order-1", "hold", {"job_ids": ["j", "k"]}), m.OrderAnswer("order-1", ["j"]),
+    m.OrderAnswer("order-2", error=ERROR),
 )  # fmt: skip
 
 

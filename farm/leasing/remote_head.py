@@ -1,0 +1,450 @@
+"""The head of a host whose head is a process of its own: messages and orders go through the database's mailboxes.
+
+Leases, sessions and attempts go on without head and database: what the host has to say waits until it can be written.
+A lease is held once its host has written that (`arm`), so a head that has ended it meanwhile is never contradicted.
+What the host knows itself (its phones, leases and requests) is answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from farm.common.errors import Code, FarmError, HostError, error_from_wire
+from farm.common.tasks import BackgroundTasks
+from farm.head import orders, wire
+from farm.head.dispatcher import AttemptRunner
+from farm.head.head import Head
+from farm.head.messages import (
+    AttemptEnded,
+    DeviceChanged,
+    DeviceForgotten,
+    FinishAttempt,
+    HeadMessage,
+    HostBegan,
+    HostMessage,
+    JobSaved,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseRestored,
+    LeaseUnwanted,
+    Order,
+    OrderAnswer,
+    RequestAdded,
+    RequestWithdrawn,
+    RunAttempt,
+    Salvage,
+    Salvaged,
+    SlotFreed,
+    SlotKept,
+    SlotWanted,
+    ToHead,
+    ToHost,
+    YieldWanted,
+)
+from farm.head.model import Explanation, JobExplanation, WaitingPage
+from farm.head.planning import Submission
+from farm.head.queue.model import StopAttempt
+from farm.head.reports import asked_for, summarise
+from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
+from farm.model.device import DeviceState
+from farm.model.job import Job
+from farm.model.requests import LeaseRequest
+from farm.model.sessions import FleetSummary
+from farm.model.specs import JobSpec
+from farm.store.leases import LeaseTable, ReservationRecord
+from farm.store.mailbox import Letter, Mailbox
+
+ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
+SETTLE_PART_S = 2.0  # of one order to wait for jobs
+ASK_AGAIN_S = 5.0  # for what a job becomes: a head that takes over meanwhile has not read the question
+
+log = logging.getLogger(__name__)
+
+
+def head_away_error() -> HostError:
+    """The error of an order that no head answers."""
+    return HostError(
+        f"the lab's head has not answered for {ANSWER_LIMIT_S:g} s",
+        Code.HEAD_AWAY,
+        hint="see whether `farm head` runs; the order may still be carried out when it is back",
+    )
+
+
+class RemoteHead(Head):
+    """`begin` first, then leasing may report; `take` what the mailbox has whenever something may have come."""
+
+    def __init__(
+        self,
+        host: str,
+        epoch: int,
+        mailbox: Mailbox,
+        table: LeaseTable,
+        writes: LeaseWriteQueue,
+        wake: Callable[[], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Prepare.
+
+        Args:
+            host: this host's name.
+            epoch: the number of its start.
+            mailbox: of the database.
+            table: its leases.
+            writes: of the host's leases.
+            wake: tells the head that there are letters.
+            clock: monotonic seconds.
+            wall: what is written down.
+        """
+        self._host = host
+        self._epoch = epoch
+        self._mailbox = mailbox
+        self._table = table
+        self._writes = writes
+        self._wake = wake
+        self._clock = clock
+        self._wall = wall
+        self._deliver: Callable[[HeadMessage], None]  # from `connect` on
+        self._runner: AttemptRunner  # from `run_attempts_with` on
+        self._tasks = BackgroundTasks()
+        self._states: dict[str, DeviceState] = {}
+        self._held: dict[str, str] = {}  # device -> lease
+        self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
+        self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
+        self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, messages that come after it
+        self._ends: dict[str, asyncio.Future[Job]] = {}  # job -> what it becomes
+        self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
+        self._counter = 0
+        self._drained = ""
+
+    async def begin(self) -> None:
+        """Tell the head that this host begins anew: whoever asked here has gone.
+
+        Raises:
+            StoreWriteError: nothing can be written now.
+        """
+        await self._mailbox.begin(self._letter(HostBegan()))
+        self._wake()
+
+    def run_attempts_with(self, runner: AttemptRunner) -> None:
+        """Attempts run there; comes once, before the first `take`."""
+        self._runner = runner
+
+    async def take(self) -> None:
+        """Take what the head has sent.
+
+        Raises:
+            HostError: the database is away.
+        """
+        for letter in await self._mailbox.take(self._host):
+            message = wire.to_host(letter.body, self._clock())
+            if message is not None:
+                self._receive(message)
+
+    async def stop(self, limit_s: float) -> None:
+        """Wait for what is being salvaged."""
+        await self._tasks.end(limit_s)
+
+    # --- the host's side ------------------------------------------------------------------------------------------
+
+    def connect(self, receive: Callable[[HeadMessage], None]) -> None:
+        """See `Head.connect`."""
+        self._deliver = receive
+
+    def letter(self, message: ToHead) -> Letter | None:
+        """The message as it is stored with what it reports."""
+        return self._letter(message)
+
+    def report(self, message: HostMessage) -> None:
+        """Post what is not stored with its change; in order for each device and each request."""
+        match message:
+            case DeviceChanged(state):
+                self._states[state.name] = state
+                self._post(state.name, lambda: self._mailbox.device_changed(state.name, self._letter(message)))
+            case DeviceForgotten(device):
+                self._states.pop(device, None)
+                self._post(device, lambda: self._mailbox.device_forgotten(device, self._letter(message)))
+            case RequestAdded(request_id, request):
+                self._requests[request_id] = request
+                self._post(request_id, lambda: self._mailbox.request_added(request_id, self._letter(message)))
+            case RequestWithdrawn(request_id):
+                if self._requests.pop(request_id, None) is not None:
+                    self._post(request_id, lambda: self._mailbox.request_withdrawn(request_id, self._letter(message)))
+            case LeaseRestored(lease):
+                self._held[lease.device] = lease.id
+                self._send(lease.device, message)
+            case LeaseArmed() | LeaseExtended():  # committed
+                self._wake()
+            case LeaseEnded(device):
+                self._held.pop(device, None)
+                self._post(device, _nothing)  # its letter is stored with the end, before this
+            case SlotKept(device, lease_id):
+                self._slots[lease_id] = device
+                self._keep_slot(device, lease_id, message, kept=True)
+            case SlotFreed(lease_id):
+                if (of := self._slots.pop(lease_id, None)) is not None:
+                    self._keep_slot(of, lease_id, message, kept=False)
+            case _:
+                self._send(message.device, message)
+
+    def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
+        """Write that the device is held under the lease, then hold it."""
+        lease, letter = message.lease, self._letter(LeaseArmed(message.lease.device, message.lease.id))
+        self._arming[lease.id] = lease.device, []
+
+        def done(held: bool) -> None:
+            _, behind = self._arming.pop(lease.id)
+            if not held:  # the head has ended it
+                return
+            self._requests.pop(message.request_id, None)
+            self._held[lease.device] = lease.id
+            armed()
+            for each in behind:
+                self._receive(each)
+
+        def write(_: object) -> Awaitable[bool]:
+            return self._table.arm(lease.id, self._wall(), message.request_id, letter)
+
+        self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
+
+    async def decide_end(self, message: AttemptEnded) -> Job:
+        """Ask until a head answers, however long that takes: the attempt's end is kept with its answer only."""
+        answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+        self._ends[message.job] = answer
+        written: asyncio.Future[None] | None = None
+        try:
+            while not answer.done():
+                if written is None or written.done():
+                    written = self._send(f"attempt of {message.job}", message)
+                await asyncio.wait((answer,), timeout=ASK_AGAIN_S)
+            return answer.result()
+        finally:
+            del self._ends[message.job]
+
+    def job_saved(self, became: Job) -> None:
+        """Post it."""
+        self._send(f"attempt of {became.id}", JobSaved(became))
+
+    def close(self, reason: str) -> None:  # noqa: ARG002
+        """Withdraw the requests of this host; a lease that is armed now ends at the next start."""
+        for request_id in tuple(self._requests):
+            self.report(RequestWithdrawn(request_id))
+
+    # --- orders ---------------------------------------------------------------------------------------------------
+
+    async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
+        """See `Dispatcher.submit`."""
+        answer: Submission = await self._order("submit", spec=spec, user=user, key=key, must_match=must_match)
+        return answer
+
+    async def check(
+        self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
+    ) -> int:
+        """See `Dispatcher.check`."""
+        answer: int = await self._order("check", spec=spec, user=user, key=key, must_match=must_match, besides=besides)
+        return answer
+
+    async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
+        """See `Head.cancel`."""
+        answer: Sequence[str] = await self._order("cancel", job_ids=tuple(job_ids), error=error)
+        return answer
+
+    async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
+        """See `Head.hold`."""
+        answer: Sequence[str] = await self._order("hold", job_ids=tuple(job_ids))
+        return answer
+
+    async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
+        """See `Head.resume`."""
+        answer: Sequence[str] = await self._order("resume", job_ids=tuple(job_ids))
+        return answer
+
+    async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
+        """Ask in parts, each shorter than an order may take."""
+        until_s = self._clock() + limit_s
+        while (left_s := until_s - self._clock()) > 0:
+            part_s = min(left_s, SETTLE_PART_S)
+            if await self._order("settle", job_ids=tuple(job_ids), limit_s=part_s):
+                return True
+        return False
+
+    async def reserve(
+        self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
+    ) -> ReservationRecord:
+        """See `ReservationRegistry.add`."""
+        answer: ReservationRecord = await self._order(
+            "reserve", selector=selector, user=user, starts_at=starts_at, ends_at=ends_at, note=note
+        )
+        return answer
+
+    async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
+        """See `ReservationRegistry.remove`."""
+        answer: ReservationRecord = await self._order("remove_reservation", reservation_id=reservation_id)
+        return answer
+
+    async def drain(self, reason: str) -> None:
+        """See `Head.drain`."""
+        await self._order("drain", reason=reason)
+        self._drained = reason
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    async def is_live(self, job_id: str) -> bool:
+        """See `Head.is_live`."""
+        answer: bool = await self._order("is_live", job_id=job_id)
+        return answer
+
+    async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """The attempts of this host are asked here; why others wait is not known while no head answers."""
+        here = await self._runner.waits(job_ids)
+        if not (elsewhere := tuple(job_id for job_id in job_ids if job_id not in here)):
+            return here
+        return {**await self._reasons("waits", job_ids=elsewhere), **here}
+
+    async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
+        """Not known while no head answers."""
+        return await self._reasons("why", request_ids=tuple(request_ids))
+
+    async def explain(self, subject: str) -> Explanation:
+        """See `RequestQueue.explain`."""
+        answer: Explanation = await self._order("explain", subject=subject)
+        return answer
+
+    async def explain_job(self, job_id: str) -> JobExplanation:
+        """See `Head.explain_job`."""
+        answer: JobExplanation = await self._order("explain_job", job_id=job_id)
+        return answer
+
+    async def waiting(self, limit: int) -> WaitingPage:
+        """See `Head.waiting`."""
+        answer: WaitingPage = await self._order("waiting", limit=limit)
+        return answer
+
+    async def reservations(self) -> Sequence[ReservationRecord]:
+        """See `Head.reservations`."""
+        answer: Sequence[ReservationRecord] = await self._order("reservations")
+        return answer
+
+    @property
+    def drained(self) -> str:
+        """See `Head.drained`."""
+        return self._drained
+
+    def serves(self, key: str) -> bool:
+        """Whether a phone of this host answers to this normalised key."""
+        return any(key in state.aliases for state in self._states.values())
+
+    def summary(self) -> FleetSummary:
+        """The tracker's rows of this host's phones and requests."""
+        pending = Counter(asked_for(each) for each in self._requests.values())
+        return summarise(self._states.values(), self._held, pending)
+
+    def awaits(self, device: str) -> bool:
+        """Whether a waiting request of this host means this device."""
+        state = self._states.get(device)
+        return state is not None and any(
+            each.device == device or (not each.device and each.selector.matches(state.labels, state.aliases))
+            for each in self._requests.values()
+        )
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _receive(self, message: ToHost) -> None:
+        if (behind := self._behind(message)) is not None:
+            behind.append(message)
+            return
+        match message:
+            case RunAttempt() | StopAttempt():
+                self._runner.receive(message)
+            case FinishAttempt(job):
+                if (deciding := self._ends.get(job.id)) is not None and not deciding.done():
+                    deciding.set_result(job)
+            case Salvage(job):
+                self._tasks.spawn(self._salvage(job), f"salvage {job.id}")
+            case OrderAnswer(order):
+                if (asking := self._asked.get(order)) is not None and not asking.done():
+                    asking.set_result(message)
+            case _:
+                self._deliver(message)
+
+    def _behind(self, message: ToHost) -> list[ToHost] | None:
+        """The queue of messages about a lease that is being armed; None: this message is about no such lease."""
+        match message:
+            case LeaseUnwanted(lease) | SlotWanted(lease):
+                arming = self._arming.get(lease)
+            case RunAttempt():
+                arming = self._arming.get(message.lease.id)
+            case YieldWanted(device):
+                arming = next((each for each in self._arming.values() if each[0] == device), None)
+            case _:
+                arming = None
+        return None if arming is None else arming[1]
+
+    async def _salvage(self, job: Job) -> None:
+        await self._runner.salvage(job)
+        self._send(f"attempt of {job.id}", Salvaged(job.id))
+
+    async def _reasons(self, method: str, **ids: tuple[str, ...]) -> Mapping[str, str]:
+        try:
+            answer: Mapping[str, str] = await self._order(method, **ids)
+        except HostError as error:
+            (asked,) = ids.values()
+            return dict.fromkeys(asked, error.message)
+        return answer
+
+    async def _order(self, method: str, **fields: Any) -> Any:
+        """Have the head carry out an order.
+
+        Raises:
+            HostError: no head answers.
+            FarmError: what the method raises.
+        """
+        self._counter += 1
+        order = Order(f"order-{self._host}-{self._epoch}-{self._counter}", method, orders.to_wire(method, fields))
+        self._asked[order.id] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                await self._mailbox.send(self._letter(order))
+                self._wake()
+                answer = await self._asked[order.id]
+        except TimeoutError as error:
+            raise head_away_error() from error
+        finally:
+            del self._asked[order.id]
+        if answer.error is not None:
+            raise error_from_wire(answer.error)
+        return orders.answer_from_wire(method, answer.value)
+
+    def _keep_slot(self, device: str, lease_id: str, message: HostMessage, *, kept: bool) -> None:
+        self._post(device, lambda: self._table.keep_slot(lease_id, kept=kept, letter=self._letter(message)))
+
+    def _send(self, subject: str, message: ToHead) -> asyncio.Future[None]:
+        return self._post(subject, lambda: self._mailbox.send(self._letter(message)))
+
+    def _post(self, subject: str, write: Callable[[], Awaitable[object]]) -> asyncio.Future[None]:
+        """Write a letter after what was posted for its subject before, then wake the head up."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: object = None) -> None:
+            self._wake()
+            if not over.done():
+                over.set_result(None)
+
+        self._writes.add(subject, LeaseWrite(lambda _: write(), None, done, done))
+        return over
+
+    def _letter(self, message: ToHead) -> Letter:
+        return Letter(self._host, wire.encode(message, self._clock()))
+
+
+async def _nothing() -> None:
+    """Nothing is written."""

@@ -1,0 +1,129 @@
+"""Leases and mailboxes of a lab in memory: nothing is lost, and the test says when each letter is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from farm.common.events import Event
+from farm.store.leases import LeaseRecord
+from farm.store.mailbox import Letter
+from tests.support.keeping import MemoryKeeper
+
+
+class MemoryPost(MemoryKeeper):
+    """`store.leases` and `store.mailbox` of all hosts and their head. It checks what the database would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_host: list[Letter] = []
+        self.states: dict[str, Letter] = {}  # by device
+        self.requests: dict[str, Letter] = {}  # without an armed lease, in order of arrival
+        self.armed: set[str] = set()  # leases, ended ones too
+        self.fences: dict[str, int] = {}  # of the lease that was armed last, by device
+        self.ends: Counter[str] = Counter()  # by lease
+        self.let_through: dict[str, int] = {}  # by host, how many letters it finds; others: all
+
+    def held(self) -> dict[str, str]:
+        """The lease of each device that is held."""
+        return {row.device: row.id for row in self.open() if row.id in self.armed}
+
+    # --- leases ---
+
+    async def arm(self, lease_id: str, at: datetime, request_id: str, letter: Letter) -> bool:
+        await self._commit(letter.host)
+        row = self.rows.get(lease_id)
+        if row is None or row.ended_at is not None or lease_id in self.armed:
+            return False
+        assert row.fence > self.fences.get(row.device, 0), "a fence did not grow"
+        self.fences[row.device] = row.fence
+        self.armed.add(lease_id)
+        self.rows[lease_id] = replace(row, armed_at=at)
+        self.requests.pop(request_id, None)
+        self.to_head.append(letter)
+        return True
+
+    async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
+        await self._commit("")
+        self.rows[lease_id] = replace(self.rows[lease_id], slot=kept)
+        self.to_head.append(letter)
+
+    def _keep(self, record: LeaseRecord, events: Sequence[Event]) -> None:
+        self.ends[record.id] += record.ended_at is not None
+        assert self.ends[record.id] <= 1 or record.cleaned_s, f"{record.id} ended twice"
+        super()._keep(record, events)
+
+    # --- mailboxes ---
+
+    async def begin(self, letter: Letter) -> None:
+        await self._commit("")
+        self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
+        self.to_host = [each for each in self.to_host if each.host != letter.host]
+        self.to_head.append(letter)
+
+    async def send(self, *letters: Letter) -> None:
+        await self._commit("")
+        self.to_head += letters
+
+    async def device_changed(self, name: str, letter: Letter) -> None:
+        await self._commit("")
+        self.states[name] = letter
+        self.to_head.append(letter)
+
+    async def device_forgotten(self, name: str, letter: Letter) -> None:
+        await self._commit("")
+        self.states.pop(name, None)
+        self.to_head.append(letter)
+
+    async def request_added(self, request_id: str, letter: Letter) -> None:
+        await self._commit("")
+        self.requests[request_id] = letter
+        self.to_head.append(letter)
+
+    async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
+        await self._commit("")
+        self.requests.pop(request_id, None)
+        self.to_head.append(letter)
+
+    async def take(self, host: str) -> tuple[Letter, ...]:
+        await asyncio.sleep(0)
+        mine = [each for each in self.to_host if each.host == host]
+        taken = mine[: self.let_through.get(host, len(mine))]
+        self.to_host = [each for each in self.to_host if each not in taken]
+        return tuple(taken)
+
+    def taken_by_head(self, host: str, most: int) -> tuple[Letter, ...]:
+        """The head's mailbox, of one host."""
+        taken = [each for each in self.to_head if each.host == host][:most]
+        for each in taken:
+            self.to_head.remove(each)
+        return tuple(taken)
+
+
+class TermTable:
+    """`store.leases` of one head: writes nothing once another one has taken over."""
+
+    def __init__(self, post: MemoryPost, is_head: Callable[[], bool]) -> None:
+        self._post = post
+        self._is_head = is_head
+
+    async def grant(self, record: LeaseRecord, events: Sequence[Event] = (), letter: Letter | None = None) -> None:
+        await self._hold_term()
+        await self._post.grant(record, events, letter)
+
+    async def end(self, lease_id: str, **ended: Any) -> bool:
+        await self._hold_term()
+        return await self._post.end(lease_id, **ended)
+
+    async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
+        await self._hold_term()
+        return await self._post.add_cleaning(lease_id, seconds, events)
+
+    async def _hold_term(self) -> None:
+        await self._post.gate.wait()
+        if not self._is_head():
+            await asyncio.get_running_loop().create_future()  # its process is gone

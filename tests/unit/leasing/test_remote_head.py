@@ -1,0 +1,311 @@
+"""A host whose head is apart: what it writes when, what it asks, and what it does while no head answers."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.common.errors import Code, UserError
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.head import orders, wire
+from farm.head.head import Head
+from farm.head.messages import (
+    AttemptEnded,
+    FinishAttempt,
+    HostBegan,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseUnwanted,
+    Order,
+    RequestAdded,
+    RunAttempt,
+    Salvage,
+    Salvaged,
+)
+from farm.head.model import Explanation, JobExplanation, WaitingPage, WaitingRequest
+from farm.head.planning import Submission
+from farm.head.queue.model import JobRunsError, Outcome
+from farm.head.write_queue import LeaseWriteQueue, record_of
+from farm.kinds import KINDS
+from farm.kinds.shell.spec import ShellSpec
+from farm.leasing import remote_head
+from farm.leasing.leases import Leasing
+from farm.leasing.remote_head import RemoteHead
+from farm.model.device import Life
+from farm.model.job import Attempt, AttemptState, JobState
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.store.leases import ReservationRecord
+from farm.store.mailbox import Letter
+from tests.support.errors import raises_code
+from tests.support.leasing_lab import settle
+from tests.support.memory_post import MemoryPost
+from tests.support.tvm import FakeDevices
+from tests.support.waiting import until
+from tests.unit.store.values import job
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+ANDROID = LeaseRequest(Selector.parse("android"), "alice", LeaseSource.TVM)
+
+
+class Runner:
+    def __init__(self):
+        self.got = []
+
+    def receive(self, message):
+        self.got.append(message)
+
+    async def salvage(self, job):
+        self.got.append(job)
+
+    async def waits(self, job_ids):
+        return {each: "1 of 2 phones" for each in job_ids if each == "pooled"}
+
+
+class Lab:
+    """A host with one phone; the test is its head."""
+
+    def __init__(self):
+        self.post, self.devices, self.runner = MemoryPost(), FakeDevices(), Runner()
+        self.devices.add("a", "android")
+        self.woken = 0
+        events = EventLog()
+        writes = LeaseWriteQueue(events)
+        self.head = RemoteHead("one", 1, self.post, self.post, writes, self.wake)
+        self.head.run_attempts_with(self.runner)
+        self.leasing = Leasing(self.devices, events, 1, self.post, head=self.head, writes=writes)
+        self.got = []
+
+    def wake(self):
+        self.woken += 1
+
+    def ask(self):
+        return self.leasing.ask(ANDROID, self.got.append)
+
+    async def told(self, kind):
+        """The first message of that kind that the head has not taken."""
+        found = []
+
+        def look():
+            for letter in self.post.to_head:
+                message = wire.to_head(letter.body, time.monotonic())
+                if isinstance(message, kind):
+                    self.post.to_head.remove(letter)
+                    found.append(message)
+                    return True
+            return False
+
+        await until(look)
+        return found[0]
+
+    async def tell(self, *messages):
+        self.post.to_host += [Letter("one", wire.encode(each, time.monotonic())) for each in messages]
+        await self.head.take()
+
+    async def grant(self, number, request_id="of a job"):
+        lease = Lease(f"L{number}", "a", number, ANDROID, time.monotonic())
+        await self.post.grant(record_of(lease, NOW))
+        return LeaseGranted(request_id, lease, NOW)
+
+
+async def test_a_lease_is_held_once_that_is_written():
+    lab = Lab()
+    request = lab.ask()
+    assert (await lab.told(RequestAdded)).request_id == request
+    granted = await lab.grant(1, request)
+    lab.post.gate.clear()
+    await lab.tell(granted)
+    await settle()
+    assert not lab.leasing.holds("a")
+    lab.post.gate.set()
+    await until(lambda: lab.got)
+    assert lab.leasing.lease_of("a") == "L1"
+    assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1")
+    assert lab.post.requests == {}
+    woken = lab.woken
+    lab.leasing.release("L1")
+    assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
+    await until(lambda: lab.woken > woken)
+
+
+async def test_a_lease_that_the_head_has_ended_was_never_held():
+    lab = Lab()
+    granted = await lab.grant(1)
+    await lab.post.end("L1", ended_at=NOW, reason="a new head", held_s=0.0)
+    await lab.tell(granted, await lab.grant(2))
+    await until(lambda: lab.leasing.lease_of("a") == "L2")
+    assert lab.post.armed == {"L2"}
+
+
+async def test_a_lease_of_a_phone_that_is_held_is_refused():
+    lab = Lab()
+    lease = Lease("L0", "a", 1, ANDROID, time.monotonic())
+    lab.leasing.restore(lease)
+    await lab.tell(await lab.grant(2))
+    assert (await lab.told(LeaseRefused)).lease == "L2"
+    assert lab.leasing.lease_of("a") == "L0"
+
+
+async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it():
+    lab = Lab()
+    granted = await lab.grant(1)
+    attempt = Attempt("j.1", "j", 1, "a", "L1", 1, started_at=NOW)
+    lab.post.gate.clear()
+    await lab.tell(granted, RunAttempt(job("j"), attempt, granted.lease), LeaseUnwanted("L1", "nobody wants it"))
+    assert lab.runner.got == []
+    lab.post.gate.set()
+    await until(lambda: lab.runner.got)
+    assert (await lab.told(LeaseEnded)).lease == "L1"
+    assert not lab.leasing.holds("a")
+
+
+async def test_leases_end_while_the_database_is_away_and_that_is_written_later():
+    lab = Lab()
+    await lab.tell(await lab.grant(1))
+    await until(lambda: lab.leasing.holds("a"))
+    lab.post.gate.clear()
+    lab.devices.become("a", Life.GONE)
+    assert not lab.leasing.holds("a")
+    assert lab.post.held() == {"a": "L1"}
+    lab.post.gate.set()
+    assert await lab.told(LeaseEnded) == LeaseEnded("a", "L1")
+
+
+async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch):
+    monkeypatch.setattr(remote_head, "ASK_AGAIN_S", 0.01)
+    lab = Lab()
+    ended = AttemptEnded("j", Outcome(AttemptState.DONE, device="a", result={"kept": "here"}), NOW)
+    deciding = asyncio.ensure_future(lab.head.decide_end(ended))
+    first = await lab.told(AttemptEnded)
+    assert (first.job, first.outcome.result) == ("j", None)  # the host writes its result
+    await lab.told(AttemptEnded)  # the head that took the first one has gone
+    becomes = job("j", state=JobState.DONE, ended_at=NOW)
+    await lab.tell(FinishAttempt(becomes), FinishAttempt(becomes))
+    assert (await deciding).state is JobState.DONE
+
+
+async def test_what_attempts_have_left_is_kept_when_the_head_says_so():
+    lab = Lab()
+    await lab.tell(Salvage(job("j")))
+    assert (await lab.told(Salvaged)).job == "j"
+    assert [each.id for each in lab.runner.got] == ["j"]
+    await lab.head.stop(1.0)
+
+
+async def test_a_host_that_begins_says_so():
+    lab = Lab()
+    await lab.head.begin()
+    assert await lab.told(HostBegan) == HostBegan()
+
+
+async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monkeypatch):
+    monkeypatch.setattr(remote_head, "ANSWER_LIMIT_S", 0.01)
+    lab = Lab()
+    with raises_code(Code.HEAD_AWAY):
+        await lab.head.cancel(["j"], UserError("enough"))
+    with raises_code(Code.HEAD_AWAY):
+        await lab.head.settle(["j"], 10.0)
+    assert await lab.head.waits(["pooled"]) == {"pooled": "1 of 2 phones"}
+    waits = await lab.head.waits(["pooled", "j"])
+    assert "has not answered" in waits["j"]
+    assert "has not answered" in (await lab.head.why(["r"]))["r"]
+    assert lab.head.serves("android")
+    assert not lab.head.serves("mali")
+    lab.ask()
+    assert lab.head.awaits("a")
+    [key] = [each for each in lab.head.summary().keys if each.key == "android"]
+    assert (key.free, key.pending) == (1, 1)
+
+
+class Asked(Head):
+    """A head that notes what it is asked, and answers so."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.fields = None
+
+
+def _noting(name):
+    async def method(self, **fields):
+        self.fields = name, fields
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    return method
+
+
+for _name in orders.METHODS:
+    setattr(Asked, _name, _noting(_name))
+Asked.__abstractmethods__ = frozenset()
+
+RESERVED = ReservationRecord("ab", "android", "ci", NOW, NOW + timedelta(hours=1), "nightly")
+WAITING = WaitingRequest("r1", ANDROID, 2.5, "a is held")
+EXPLAINED = Explanation("android", (WAITING,), (), 10.0, 3, ("quota",))
+SPEC = ShellSpec(on="android", command="id")
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "answer"),
+    [
+        (
+            "submit",
+            {"spec": SPEC, "user": "alice", "key": "k", "must_match": True},
+            Submission((job("j"),), "", ("w",)),
+        ),
+        ("check", {"spec": SPEC, "user": "alice", "besides": 2}, 5),
+        ("hold", {"job_ids": ("j", "k")}, ("j",)),
+        ("settle", {"job_ids": ("j",), "limit_s": 1.0}, True),
+        ("reserve", {"selector": "android", "user": "ci", "starts_at": NOW, "ends_at": NOW, "note": ""}, RESERVED),
+        ("drain", {"reason": ""}, None),
+        ("is_live", {"job_id": "j"}, False),
+        ("why", {"request_ids": ("r",)}, {"r": "a is held"}),
+        ("explain", {"subject": "android"}, EXPLAINED),
+        ("explain_job", {"job_id": "j"}, JobExplanation("", EXPLAINED)),
+        ("waiting", {"limit": 3}, WaitingPage((WAITING,), 4)),
+        ("reservations", {}, (RESERVED,)),
+    ],
+)
+async def test_orders_and_their_answers_cross_the_wire_whole(method, fields, answer):
+    head = Asked(answer)
+    sent = Order("o", method, orders.to_wire(method, fields))
+    order = wire.to_head(wire.encode(sent, 0.0), 0.0)
+    told = wire.to_host(wire.encode(await orders.perform(head, KINDS, order), 0.0), 0.0)
+    assert told.error is None
+    name, got = head.fields
+    assert (name, {each: _plain(value) for each, value in got.items()}) == (
+        method, {each: _plain(value) for each, value in fields.items()}
+    )  # fmt: skip
+    assert _plain(orders.answer_from_wire(method, told.value)) == _plain(answer)
+
+
+def _plain(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+async def test_an_order_that_fails_or_is_not_known_has_its_error():
+    refused = Asked(JobRunsError("j runs"))
+    answer = await orders.perform(refused, KINDS, Order("o", "hold", {"job_ids": ["j"]}))
+    assert answer.error["code"] == JobRunsError.code
+    for wrong in (
+        Order("o", "close", {"reason": ""}),
+        Order("o", "hold", {"jobs": []}),
+        Order("o", "hold", {"job_ids": 3}),
+    ):
+        assert (await orders.perform(refused, KINDS, wrong)).error is not None
+        assert refused.fields == ("hold", {"job_ids": ["j"]})
+
+
+async def test_the_error_of_an_order_reaches_its_caller():
+    lab = Lab()
+    asking = asyncio.ensure_future(lab.head.cancel(["j"], UserError("enough", Code.JOB_CANCELLED)))
+    order = await lab.told(Order)
+    head = Asked(JobRunsError("j runs"))
+    await lab.tell(await orders.perform(head, KINDS, order))
+    with pytest.raises(JobRunsError, match="j runs"):
+        await asking
+    name, fields = head.fields
+    assert (name, fields["error"].code, fields["error"].message) == ("cancel", Code.JOB_CANCELLED, "enough")
