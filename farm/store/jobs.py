@@ -21,8 +21,8 @@ from sqlalchemy import (
     Double,
     Select,
     Text,
-    Update,
     and_,
+    bindparam,
     delete,
     false,
     func,
@@ -52,6 +52,17 @@ _DECIDED = ("state", "device", "avoid", "priority", "attempts", "uncounted", "no
 _ENDED = ("state", "ended_at", "error")
 _FIELD = re.compile(r'"[^"\\]*":')  # a field's name in JSON: parsing thousands of specs would take half a second
 LOOKED_AT = 2_000  # jobs of one search
+
+
+# Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
+CLAIM = update(job).where(
+    job.c.id == bindparam("of"), job.c.state == JobState.QUEUED, job.c.attempts == bindparam("attempts_before")
+)
+BEGIN = insert(attempt)
+RUNNING = update(attempt).where(  # of an attempt that runs under that fence
+    attempt.c.id == bindparam("of"), attempt.c.fence == bindparam("under"), attempt.c.state == AttemptState.RUNNING
+)
+LIVE = update(job).where(job.c.id == bindparam("of"), job.c.ended_at.is_(None))
 
 
 def select_jobs() -> Select[Any]:
@@ -207,16 +218,12 @@ class JobTable(TableAccess):
         Raises:
             FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
         """
-        claim = (
-            update(job)
-            .where(job.c.id == begun.job, job.c.state == JobState.QUEUED, job.c.attempts == attempts_before)
-            .values(state=JobState.RUNNING, attempts=attempts_before + 1, not_before=None, error=None)
-        )
+        claimed = {"state": JobState.RUNNING, "attempts": attempts_before + 1, "not_before": None, "error": None}
 
         def start(connection: Connection) -> None:
             self._database.hold_term(connection)
-            must_change(connection, claim)
-            connection.execute(insert(attempt).values(values_of(begun)))
+            must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
+            connection.execute(BEGIN, values_of(begun))
 
         return await self._database.write_if(start, events)
 
@@ -227,12 +234,11 @@ class JobTable(TableAccess):
 
         False: that attempt is not running under that fence any more; nothing is written.
         """
-        end = _running(ended.id, ended.fence).values({name: getattr(ended, name) for name in _ENDED})
-        change = update(job).where(job.c.id == becomes.id, job.c.ended_at.is_(None)).values(_decided(becomes))
+        end = {name: getattr(ended, name) for name in _ENDED}
 
         def finish(connection: Connection) -> None:
-            must_change(connection, end)
-            must_change(connection, change)
+            must_change(connection, RUNNING, {"of": ended.id, "under": ended.fence, **end})
+            must_change(connection, LIVE, {"of": becomes.id, **_decided(becomes)})
             if result is not None:
                 put(connection, schema.result, {"job": becomes.id, "body": result})
             insert_measurement(connection, becomes, ended, result)
@@ -253,7 +259,7 @@ class JobTable(TableAccess):
 
     async def save_facts(self, attempt_id: str, fence: int, facts: Mapping[str, Any]) -> bool:
         """Store the data with which a restarted daemon adopts the attempt; False: it does not run under that fence."""
-        return await self._database.change(_running(attempt_id, fence).values(facts=facts))
+        return await self._database.change(RUNNING, values={"of": attempt_id, "under": fence, "facts": facts})
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:
         return tuple(Job(**row) for row in self._database.rows(wanted))
@@ -279,12 +285,6 @@ def _of_array(array: str) -> ColumnElement[bool]:
 
 def _decided(becomes: Job) -> dict[str, Any]:
     return {name: getattr(becomes, name) for name in _DECIDED}
-
-
-def _running(attempt_id: str, fence: int) -> Update:
-    """A change of an attempt that runs under that fence."""
-    current = (attempt.c.id == attempt_id, attempt.c.fence == fence, attempt.c.state == AttemptState.RUNNING)
-    return update(attempt).where(*current)
 
 
 def _new_submission(connection: Connection, user: str, key: str) -> int:

@@ -146,7 +146,7 @@ async def test_guards_of_the_database(store):
     assert [getattr(each, "code", type(each)) for each in outcomes] == [Code.STORE_CONFLICT] * len(refused) + [tuple]
     assert [each.id for each in store.jobs.live()] == ["a", "b", "c", "e"]
     assert store.jobs.running() == (attempt(1, "a"),)
-    assert store.leases.open() == (lease(1, job="a"),)
+    assert store.leases.open() == (lease(1, job="a", armed_at=NOW),)
 
 
 async def test_one_running_attempt_per_job(store):
