@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from farm.measure.interval import (
     _row_medians,
@@ -20,13 +19,21 @@ from farm.measure.series import correct, detrended, interpolated_reference, runn
 from tests.unit.measure.shapes import NOMINAL_S, TRUE_S, a_run, ar, noise
 
 
+@pytest.fixture(scope="module")
+def stats():
+    """Of scipy: at the top of the module every process that only collects tests would import it, for over a second."""
+    from scipy import stats
+
+    return stats
+
+
 @pytest.mark.parametrize("freedom", [4, 5, 8, 20, 100])
 @pytest.mark.parametrize("probability", [0.975, 0.995])
-def test_students_quantile_is_scipys(freedom, probability):
+def test_students_quantile_is_scipys(stats, freedom, probability):
     assert student(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=0.015)
 
 
-def test_the_interval_of_independent_samples_is_that_of_order_statistics():
+def test_the_interval_of_independent_samples_is_that_of_order_statistics(stats):
     values = np.sort(noise(101))
     found = median_interval(noise(101))
     low, high = stats.binom.ppf([0.025, 0.975], 101, 0.5).astype(int)

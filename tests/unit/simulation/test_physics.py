@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.simulation.physics import (
@@ -50,6 +50,7 @@ def test_energy_is_neither_made_nor_lost(start, cpu_w, gpu_w):
     assert stored_joules(after) - stored_joules(start) == pytest.approx(cpu_w + gpu_w - to_air, abs=1e-6)
 
 
+@settings(max_examples=20)  # each of 200 steps; what differs is one number
 @given(st.floats(AMBIENT_C + 1, 90))
 def test_without_power_everything_cools_to_the_air_and_never_below(start_c):
     temps_c = dict.fromkeys(CAPACITY_J_PER_K, start_c)
