@@ -64,7 +64,7 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     stack.callback(store.close)
     events = EventLog(store.epoch)
     events.subscribe(_log_event)
-    follower = None if store.term is None else EventFollower(events, store.events)
+    follower = None if store.server is None else EventFollower(events, store.events)
     history = EventHistory(events, store.events, follower)
     stack.push_async_callback(history.close)
     audit = AuditTrail(store.audit)

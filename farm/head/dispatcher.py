@@ -49,6 +49,7 @@ from farm.model.job import FINAL, Attempt, Job, JobState
 from farm.model.requests import Lease
 from farm.model.specs import JobSpec, Kinds
 from farm.store.database import run_to_completion
+from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 MOST_REPORTED = 1000  # waiting jobs that are looked at when a phone is lost; a team's queue may have 100,000
@@ -63,6 +64,10 @@ class AttemptRunner(ABC):
     @abstractmethod
     def receive(self, message: JobMessage) -> None:
         """Run an attempt, or end a running one with this state and error unless it has ended by itself."""
+
+    @abstractmethod
+    def letter(self, message: RunAttempt) -> Letter | None:
+        """What is committed with the attempt for a host apart; None: `receive` is all it needs."""
 
     @abstractmethod
     async def salvage(self, job: Job) -> None:
@@ -330,8 +335,9 @@ class Dispatcher:
             f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at,
             pooled=pooled(self._kinds, job),
         )  # fmt: skip
+        message = RunAttempt(job, attempt, lease)
         try:
-            started = await self._writer.claim(attempt, job.attempts)
+            started = await self._writer.claim(attempt, job.attempts, self._runner.letter(message))
         except Exception:
             log.exception("attempt %s cannot begin", attempt.id)
             started = False
@@ -342,7 +348,7 @@ class Dispatcher:
             return
         self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
-        self._runner.receive(RunAttempt(job, attempt, lease))
+        self._runner.receive(message)
 
     def attempt_ended(self, message: AttemptEnded) -> Job:
         """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""

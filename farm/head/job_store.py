@@ -27,6 +27,7 @@ from farm.model.requests import Lease
 from farm.model.specs import Kinds
 from farm.store.database import WriteRetrier
 from farm.store.leases import LeaseRecord
+from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ class JobWriter:
                 drafts.drop()
         return ids
 
-    async def claim(self, attempt: Attempt, attempts_before: int) -> bool:
-        """Commit that the attempt runs; False: the job is not as believed.
+    async def claim(self, attempt: Attempt, attempts_before: int, letter: Letter | None = None) -> bool:
+        """Commit that the attempt runs, with the letter to its host; False: the job is not as believed.
 
         Raises:
             FarmError: another attempt runs on that device, or its lease is not known.
@@ -65,7 +66,9 @@ class JobWriter:
 
         async def claim() -> bool:
             with self._events.drafted(("attempt.started", attempt.id, _attempt_facts(attempt))) as drafts:
-                return await self._store.jobs.start(attempt, attempts_before=attempts_before, events=drafts)
+                return await self._store.jobs.start(
+                    attempt, attempts_before=attempts_before, events=drafts, letter=letter
+                )
 
         return await self._retrier.write(claim, f"attempt {attempt.id}")
 

@@ -49,6 +49,7 @@ from farm.model.device import DeviceState, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.store.leases import LeaseTable
+from farm.store.mailbox import Letter
 
 FENCE_BITS = 32  # a fence is the term (the number of the start) above a counter: it grows for each device
 LOOKED_AT = 1000  # oldest requests, for how long each class waits: a team's queue may have 100,000
@@ -80,6 +81,7 @@ class PendingGrant:
     pending: PendingRequest
     lease: Lease
     granted_at: datetime
+    letter: Letter | None = None  # to a host apart, stored with it
     entry: LeaseWrite | None = None
     cancelled: str = ""  # why it will not be armed
     pause: asyncio.TimerHandle | None = None  # the store has refused it: until it is undone
@@ -114,6 +116,7 @@ class RequestQueue:
         self._clock = clock
         self._wall = wall
         self._send: Callable[[HeadMessage], None]  # from `connect` on
+        self._letter: Callable[[LeaseGranted], Letter | None]
         self.allocator = Allocator(policy.allocator)
         self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
         self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
@@ -130,9 +133,15 @@ class RequestQueue:
         self._check_at_s = 0.0  # when it fires
         self.use_quotas(policy)
 
-    def connect(self, send: Callable[[HeadMessage], None]) -> None:
-        """Send the host its messages there."""
+    def connect(
+        self, send: Callable[[HeadMessage], None], letter: Callable[[LeaseGranted], Letter | None] = lambda _: None
+    ) -> None:
+        """Send the host its messages there; `letter`: what is stored with a grant for a host apart, before it is sent.
+
+        None: `send` is all the host needs.
+        """
         self._send = send
+        self._letter = letter
 
     def receive(self, message: HostMessage) -> None:
         """Something happened at the host."""
@@ -330,6 +339,11 @@ class RequestQueue:
             return 0.0
         return max(0.0, self._clock() - wanted_s)
 
+    def unarmed(self, devices: Iterable[str]) -> tuple[Lease, ...]:
+        """Leases of these devices that a host apart was sent and has not answered."""
+        grants = (self._grants.get(device) for device in devices)
+        return tuple(each.lease for each in grants if each is not None and each.letter and each.entry is None)
+
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def _grant_of(self, device: str, lease: str) -> PendingGrant | None:
@@ -368,8 +382,9 @@ class RequestQueue:
         pending = self._requests[grant.request_id]
         self._uncount(pending)
         lease, granted_at = self._new_lease(grant.device, pending.request), self._wall()
-        pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at)
-        keep = partial(self._table.grant, record_of(lease, granted_at))
+        letter = self._letter(LeaseGranted(pending.id, lease, granted_at))
+        pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at, letter)
+        keep = partial(self._table.grant, record_of(lease, granted_at), letter=letter)
         event = lease_event(
             "lease.granted",
             lease,
@@ -384,9 +399,9 @@ class RequestQueue:
         self._writes.add(lease.device, pending_grant.entry)
 
     def _stored(self, pending_grant: PendingGrant) -> None:
-        if pending_grant.cancelled:
+        if pending_grant.cancelled and pending_grant.letter is None:
             self._end_stored(pending_grant)
-        else:
+        else:  # a host apart may be arming it: it says what became of that
             pending_grant.entry = None
             self._send(LeaseGranted(pending_grant.pending.id, pending_grant.lease, pending_grant.granted_at))
 
@@ -401,9 +416,17 @@ class RequestQueue:
             pending_grant.pending.granted(pending_grant.lease)
 
     def _end_stored(self, pending_grant: PendingGrant) -> None:
-        lease = pending_grant.lease
-        self._writes.end(self._table, lease, pending_grant.granted_at, self._clock(), pending_grant.cancelled)
-        self._undo(pending_grant)
+        lease, granted_at, reason = pending_grant.lease, pending_grant.granted_at, pending_grant.cancelled
+        if pending_grant.letter is None:
+            self._writes.end(self._table, lease, granted_at, self._clock(), reason)
+            self._undo(pending_grant)
+            return
+
+        def ended(was_unarmed: bool) -> None:
+            if was_unarmed:  # else `LeaseArmed` is on its way
+                self._undo(pending_grant)
+
+        self._writes.end_unarmed(self._table, lease, granted_at, reason, ended)
 
     def _refused(self, pending_grant: PendingGrant) -> None:
         """The store refuses it: device and request pause a little, so that a bug cannot spin, and begin again."""

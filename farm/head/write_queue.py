@@ -117,6 +117,16 @@ class LeaseWriteQueue:
 
         self.add(lease.device, LeaseWrite(write, released_event(record_of(lease, granted_at), reason, held_s)))
 
+    def end_unarmed(
+        self, table: LeaseTable, lease: Lease, granted_at: datetime, reason: str, done: Callable[[bool], None]
+    ) -> None:
+        """Write the end of a lease that its host has not armed; `done` is called with whether it had not."""
+
+        def write(events: Sequence[Event]) -> Awaitable[bool]:
+            return table.end_unarmed(lease.id, ended_at=granted_at, reason=reason, events=events)
+
+        self.add(lease.device, LeaseWrite(write, released_event(record_of(lease, granted_at), reason, 0.0), done))
+
     def drop(self, entry: LeaseWrite) -> bool:
         """Take an entry back; False when it is being written or has been."""
         if not entry.writing:

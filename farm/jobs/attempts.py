@@ -93,6 +93,9 @@ class Attempts(AttemptRunner):
                 if (stopped := self._runs.get(job_id)) is not None:
                     stopped.stop(state, error)
 
+    def letter(self, message: RunAttempt) -> None:
+        """See `AttemptRunner.letter`."""
+
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`."""
         if not self._stopping:

@@ -68,11 +68,12 @@ class ConditionFailedError(Exception):
 class Database:
     """One engine to read with and one writer."""
 
-    def __init__(self, engine: Engine, writer: Writer, term: Term | None = None) -> None:
-        """`term`: of a database on a server; each transaction that grants holds it."""
+    def __init__(self, engine: Engine, writer: Writer, term: Term | None = None, *, always: bool = False) -> None:
+        """`term`: of a database on a server; each transaction that grants holds it, or (`always`) each that writes."""
         self.engine = engine
         self.writer = writer
         self._term = term
+        self._always = always
         # Of their own: reads that a server does not answer would take all threads that everything else waits for.
         self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
 
@@ -157,6 +158,8 @@ class Database:
         """
 
         def with_events(connection: Connection) -> T:
+            if self._always:
+                self.hold_term(connection)
             value = statement(connection)
             insert_events(connection, events)
             return value

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, func, select
 
+from farm.common.errors import HostError
 from farm.common.events import Event, EventLog
 from farm.store.database import TableAccess, WriteRetrier, in_parts, run_to_completion
 from farm.store.event_numbers import horizon
@@ -119,7 +120,7 @@ class EventHistory:
         self._stop()
         try:
             await self._store_waiting()
-        except StoreWriteError as error:
+        except HostError as error:  # also of a head that has lost its term
             logger.warning("%d events were not stored: %s", len(self._waiting), error)
 
     async def read(self, since: int, subject: str = "") -> Sequence[Event]:

@@ -40,6 +40,7 @@ from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.toolchain import Toolchain
 from farm.store import schema
 from farm.store.database import TableAccess, in_parts, insert_new, must_change, put, selector_number, values_of
+from farm.store.mailbox import Letter, post
 from farm.store.measurements import insert_measurement
 from farm.store.schema import attempt, job, selector, submission, toolchain
 
@@ -212,8 +213,12 @@ class JobTable(TableAccess):
         except _SubmittedBeforeError as before:
             return before.ids
 
-    async def start(self, begun: Attempt, *, attempts_before: int, events: Sequence[Event] = ()) -> bool:
+    async def start(
+        self, begun: Attempt, *, attempts_before: int, events: Sequence[Event] = (), letter: Letter | None = None
+    ) -> bool:
         """The claim: a job that is still queued and has had `attempts_before` attempts runs under this one; else False.
+
+        `letter`: to the host that shall run it.
 
         Raises:
             FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
@@ -224,13 +229,21 @@ class JobTable(TableAccess):
             self._database.hold_term(connection)
             must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
             connection.execute(BEGIN, values_of(begun))
+            if letter is not None:
+                post(connection, schema.to_host, (letter,))
 
         return await self._database.write_if(start, events)
 
     async def finish(
-        self, ended: Attempt, becomes: Job, *, result: Mapping[str, Any] | None = None, events: Sequence[Event] = ()
+        self,
+        ended: Attempt,
+        becomes: Job,
+        *,
+        result: Mapping[str, Any] | None = None,
+        events: Sequence[Event] = (),
+        letter: Letter | None = None,
     ) -> bool:
-        """The end of an attempt, what its job becomes by it, and its result, together.
+        """The end of an attempt, what its job becomes by it, and its result, together; a head apart gets the letter.
 
         False: that attempt is not running under that fence any more; nothing is written.
         """
@@ -242,6 +255,8 @@ class JobTable(TableAccess):
             if result is not None:
                 put(connection, schema.result, {"job": becomes.id, "body": result})
             insert_measurement(connection, becomes, ended, result)
+            if letter is not None:
+                post(connection, schema.to_head, (letter,))
 
         return await self._database.write_if(finish, events, last=True)
 

@@ -109,6 +109,11 @@ class LeaseTable(TableAccess):
         wanted = select_leases().where(lease.c.ended_at.is_(None)).order_by(lease.c.fence)
         return tuple(LeaseRecord(**row) for row in self._database.rows(wanted))
 
+    def unarmed(self) -> tuple[LeaseRecord, ...]:
+        """Leases that were granted to hosts which have not armed them, oldest first."""
+        wanted = select_leases().where(lease.c.ended_at.is_(None), lease.c.armed_at.is_(None)).order_by(lease.c.fence)
+        return tuple(LeaseRecord(**row) for row in self._database.rows(wanted))
+
     def get(self, lease_id: str) -> LeaseRecord | None:
         """The lease of that id."""
         rows = self._database.rows(select_leases().where(lease.c.id == lease_id))

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -57,9 +58,24 @@ LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopp
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 NOT_ALLOWED = "42501"  # SQLSTATE
+EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
 
 database_error = partial(HostError, code=Code.DATABASE_UNUSABLE)
+
+
+class StoreRole(StrEnum):
+    """The part of a process in serving from a database on a server."""
+
+    DAEMON = "daemon"  # all of it: there is one, and no head apart
+    HEAD = "head"  # decides: there is one, and others that wait for its end
+    HOST = "host"  # holds phones, for a head apart: there are many
+
+
+class TermHeldError(HostError):
+    """Another process has the term of the database."""
+
+    code = "term_held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,7 @@ class OpenDatabase:
     writing: Engine
     epoch: int
     close: Callable[[], None]  # after the last write
-    term: Term | None = None  # of a server's database: a file's is this daemon's alone
+    term: Term | None = None  # of a server's database, unless a head apart has it: a file's is this daemon's alone
     notes: tuple[Diagnosis, ...] = ()  # about a server, which stay true until the next start
 
 
@@ -351,14 +367,19 @@ def _newest(name: Path | str) -> str:
     return f" ({backup})" if backup else ""
 
 
-def open_server(url: str, state: Path | None = None) -> OpenDatabase:
+def open_server(
+    url: str, state: Path | None = None, role: StoreRole = StoreRole.DAEMON, host: str = ""
+) -> OpenDatabase:
     """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
 
     Args:
         url: its address.
         state: the state folder, which knows the number of this host's latest start.
+        role: a daemon waits until the term of one that has gone is over, a head does not, a host takes none.
+        host: the host's name, of that role.
 
     Raises:
+        TermHeldError: another head, or a daemon, has the term.
         HostError: it cannot be reached or used, another daemon serves from it, or it is of another farm release.
     """
     name, engine = named_engine(url)
@@ -370,14 +391,17 @@ def open_server(url: str, state: Path | None = None) -> OpenDatabase:
         try:
             with engine.connect() as connection:
                 check_server(connection, name)
-                stored = start_number(connection)
+                stored = start_number(connection, STARTS if role is StoreRole.HOST else EPOCH)
             while epoch is None:
                 with engine.begin() as connection:
-                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen)
+                    if role is StoreRole.HOST:
+                        epoch = _begin_host(connection, name, host, seen)
+                        break
+                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role)
                 time.sleep(min(rest_s, LOOK_AGAIN_S))
         except DatabaseError as error:
             if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
-                raise _served(name) from error
+                raise _served(name, role) from error
             raise server_error(name, error) from error
         notes: tuple[Diagnosis, ...] = ()
         if stored is not None and stored < seen:
@@ -385,8 +409,10 @@ def open_server(url: str, state: Path | None = None) -> OpenDatabase:
             logger.warning("%s", notes[0].detail)
         if state is not None:
             write_starts(state, epoch)
-        term = Term(engine, epoch)
-        opened.callback(term.close)
+        term = None
+        if role is not StoreRole.HOST:
+            term = Term(engine, epoch)
+            opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
         return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes)
 
@@ -436,12 +462,36 @@ def server_error(name: str, error: DatabaseError) -> HostError:
     )
 
 
-def start_number(connection: Connection) -> int | None:
-    """The number of the latest start; None in a database without farm's tables."""
+def start_number(connection: Connection, of: str = EPOCH) -> int | None:
+    """The number of the latest start, or of a host's (`STARTS`); None in a database without farm's tables."""
     if meta.name not in inspect(connection).get_table_names():
         return None
-    number: int | None = connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one_or_none()
+    number: int | None = connection.execute(select(meta.c.value).where(meta.c.name == of)).scalar_one_or_none()
     return number
+
+
+class Standby:
+    """Looks whether the term of a database on a server is over, for a head that waits for it. Blocking."""
+
+    def __init__(self, url: str) -> None:
+        """HostError: it is no PostgreSQL address, or the driver is missing."""
+        self._name, self._engine = named_engine(url)
+
+    def rest_s(self) -> float:
+        """For how many seconds the present term holds yet; at most 0 when it is over, or there is none.
+
+        Raises:
+            HostError: the server cannot be reached.
+        """
+        try:
+            with self._engine.connect() as connection:
+                return 0.0 if start_number(connection) is None else rest_of_term(connection)[1]
+        except DatabaseError as error:
+            raise server_error(self._name, error) from error
+
+    def close(self) -> None:
+        """Look no more."""
+        self._engine.dispose()
 
 
 def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
@@ -453,14 +503,18 @@ def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
     return Diagnosis(CHECK, WARN, detail, fix)
 
 
-def _served(name: str) -> HostError:
+def _served(name: str, role: StoreRole) -> HostError:
+    if role is StoreRole.HEAD:
+        return TermHeldError(f"another head decides over the database {name}", hint="wait for its end")
     return database_error(
         f"another daemon serves from the database {name}",
         hint="stop it, or give this one a database of its own: [store] url",
     )
 
 
-def _begin_on_server(connection: Connection, name: str, held_until: int, seen: int) -> tuple[int | None, int, float]:
+def _begin_on_server(
+    connection: Connection, name: str, held_until: int, seen: int, role: StoreRole
+) -> tuple[int | None, int, float]:
     """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
 
     Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
@@ -468,14 +522,45 @@ def _begin_on_server(connection: Connection, name: str, held_until: int, seen: i
     Raises:
         HostError: its daemon goes on renewing it; the database is of another farm release.
     """
-    connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
-    connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-    version = version_of(connection, name)
+    version = _lock(connection, name)
     holds_until, rest_s = rest_of_term(connection) if version is not None else (0, 0.0)
     if rest_s > 0:
-        if held_until not in (0, holds_until):
-            raise _served(name)
+        if role is StoreRole.HEAD or held_until not in (0, holds_until):
+            raise _served(name, role)
         return None, holds_until, rest_s
+    _bring_up_to_date(connection, name, version)
+    insert_new(connection, meta, {"name": NUMBER, "value": 0})
+    epoch = next_epoch(connection, max(seen, start_number(connection, STARTS) or 0))
+    begin_numbers(connection)
+    take_term(connection)
+    return epoch, 0, 0.0
+
+
+def _begin_host(connection: Connection, name: str, host: str, seen: int) -> int:
+    """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new."""
+    version = _lock(connection, name)
+    _bring_up_to_date(connection, name, version)
+    for row in (STARTS, mark_of(host)):
+        insert_new(connection, meta, {"name": row, "value": 0})
+    number = max(start_number(connection, STARTS) or 0, start_number(connection) or 0, seen) + 1
+    connection.execute(update(meta).where(meta.c.name == STARTS).values(value=number))
+    begin_numbers(connection)
+    return number
+
+
+def mark_of(host: str) -> str:
+    """The row of `meta` with the number of the latest transaction of a host."""
+    return f"{NUMBER} {host}"
+
+
+def _lock(connection: Connection, name: str) -> int | None:
+    """Begin alone, to the end of the transaction; the version of the schema, None: the database is empty."""
+    connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
+    connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+    return version_of(connection, name)
+
+
+def _bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
     if version is None:
         create_tables(connection)
     elif version < SCHEMA_VERSION:
@@ -484,11 +569,6 @@ def _begin_on_server(connection: Connection, name: str, held_until: int, seen: i
         logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
         with without_limits(connection):
             migrate(connection, version)
-    insert_new(connection, meta, {"name": NUMBER, "value": 0})
-    epoch = next_epoch(connection, seen)
-    begin_numbers(connection)
-    take_term(connection)
-    return epoch, 0, 0.0
 
 
 def named_engine(url: str) -> tuple[str, Engine]:

@@ -18,20 +18,22 @@ from farm.store.jobs import JobSearch, JobTable, ToolchainTable
 from farm.store.leases import LeaseTable, ReservationTable
 from farm.store.mailbox import Mailbox
 from farm.store.measurements import MeasurementTable
-from farm.store.opening import OpenDatabase, open_file, open_server
+from farm.store.opening import OpenDatabase, StoreRole, mark_of, open_file, open_server
 from farm.store.reserve import ReserveFile
 from farm.store.server_facts import ServerWatch
-from farm.store.writer import Writer
+from farm.store.writer import NUMBER, Writer
 
 
 class Store:
     """The open database of one daemon. `epoch` is this start's number."""
 
-    def __init__(self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str) -> None:
+    def __init__(
+        self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str, role: StoreRole = StoreRole.DAEMON
+    ) -> None:
         self.epoch = opened.epoch
         self.path = path  # of the SQLite file; None on a server
         self.term = opened.term
-        self.database = database = Database(opened.reading, writer, opened.term)
+        self.database = database = Database(opened.reading, writer, opened.term, always=role is StoreRole.HEAD)
         self.read, self.in_thread = database.read, database.in_thread
         self.devices = DeviceTable(database, host)
         self.aliases = AliasTable(database)
@@ -51,24 +53,29 @@ class Store:
         self.rollouts = RolloutTable(database, host)
         self.accounts = AccountTable(database)
         self.audit = AuditTable(database)
-        self.server = None if opened.term is None else ServerWatch(database, opened.notes)
+        self.server = None if path is not None else ServerWatch(database, opened.notes)
         self._close = opened.close
 
     @classmethod
-    def open(cls, where: Path | str, host: str = "", *, state_dir: Path | None = None) -> Store:
+    def open(
+        cls, where: Path | str, host: str = "", *, state_dir: Path | None = None, role: StoreRole = StoreRole.DAEMON
+    ) -> Store:
         """Open or create the database and begin a new epoch, durably.
 
         Args:
             where: the path of a SQLite file, or the URL of a PostgreSQL database (postgresql://...).
             host: whose phones it is about; "" is the only host of a database.
             state_dir: the daemon's state folder, which remembers the starts with a server's database.
+            role: of this process, with a server's database.
 
         Raises:
+            TermHeldError: another process has the term, and this is to be the head.
             HostError: it is damaged, of another farm release, in use, or cannot be opened.
         """
         if isinstance(where, str):
-            opened = open_server(where, state_dir)
-            return cls(opened, Writer(opened.writing, epoch=opened.epoch), None, host)
+            opened = open_server(where, state_dir, role, host)
+            mark = mark_of(host) if role is StoreRole.HOST else NUMBER
+            return cls(opened, Writer(opened.writing, epoch=opened.epoch, mark=mark), None, host, role)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)

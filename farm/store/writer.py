@@ -44,8 +44,6 @@ T = TypeVar("T")
 MOST_IN_ONE_COMMIT = 256  # bounds how long the first of a burst waits: 256 small rows take a few milliseconds
 ROOM_BYTES = 1 << 20  # free beside the reserve before writing goes on
 NUMBER = "written"  # in `meta`: of the latest transaction on a server
-_MARK = update(meta).where(meta.c.name == NUMBER)
-_MARKED = select(meta.c.value).where(meta.c.name == NUMBER).with_for_update()
 PROBE_S = 1.0  # between tries to write again: an operator who made room should not wait long
 
 
@@ -111,7 +109,13 @@ class Writer:
     """The writer thread of one engine, which it owns."""
 
     def __init__(
-        self, engine: Engine, *, file: Path | None = None, reserve: ReserveFile | None = None, epoch: int = 0
+        self,
+        engine: Engine,
+        *,
+        file: Path | None = None,
+        reserve: ReserveFile | None = None,
+        epoch: int = 0,
+        mark: str = NUMBER,
     ) -> None:
         """Begin to write.
 
@@ -120,6 +124,7 @@ class Writer:
             file: the database's file, which must stay what it is; None on a server.
             reserve: space for the last writes, made now.
             epoch: the number of the start on a server, where transactions are numbered; 0: they are not.
+            mark: the row of `meta` with the number of this writer's latest transaction.
         """
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
@@ -130,6 +135,8 @@ class Writer:
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
         self._number = epoch << 32
+        self._mark_row = update(meta).where(meta.c.name == mark)
+        self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
         self._work: queue.SimpleQueue[QueuedWrite[Any] | None] = queue.SimpleQueue()
@@ -298,7 +305,7 @@ class Writer:
         """On a server: number the transaction, of which only the commit is left."""
         if self._number:
             self._number += 1
-            connection.execute(_MARK.values(value=self._number))
+            connection.execute(self._mark_row.values(value=self._number))
             committing += outcomes
 
     def _answer_uncertain(self, *, committed: bool) -> None:
@@ -346,7 +353,7 @@ class Writer:
             self._check_room()
             with self._engine.begin() as connection:
                 connection.execute(update(meta).where(meta.c.name == "serving").values(value=meta.c.value))
-                written = connection.execute(_MARKED).scalar_one_or_none() if self._uncertain else None
+                written = connection.execute(self._marked).scalar_one_or_none() if self._uncertain else None
             if self._uncertain:
                 self._answer_uncertain(committed=written == self._uncertain.number)
         except Exception:  # in every case the thread lives on: all callers would wait for ever

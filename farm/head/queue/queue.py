@@ -254,13 +254,20 @@ class JobQueue:
         if entry.fixed_end is not None and job.state is not JobState.DONE:
             state, error = entry.fixed_end
             job = replace(job, state=state, error=error, not_before=None, ended_at=now.at)
-        self._go(entry, Phase.SAVING)
+        if not (entry.phase is Phase.SAVING and entry.job.state is JobState.RUNNING):  # else its host asks again
+            self._go(entry, Phase.SAVING)
         entry.saving = job
         return job
 
     def job_saved(self, job: Job, now: ClockReading) -> tuple[Instruction, ...]:
-        """The job's next state is committed: what `SaveJob` or `attempt_ended` said, or a failure in its place."""
+        """The job's next state is committed: what `SaveJob` or `attempt_ended` said, or a failure in its place.
+
+        Or what `attempt_ended` of an earlier head said: its host has committed that under this one.
+        """
         entry = self._entry(job.id)
+        if entry.phase in (Phase.RUNNING, Phase.STOPPING):
+            self._go(entry, Phase.SAVING)
+            entry.saving = job
         if entry.saving is None:
             raise queue_error(f"nothing of job {job.id} is being written: {entry.history()}")
         self._go(entry, Phase.RESTING)

@@ -22,7 +22,7 @@ def job(name: str = "j1", **fields: Any) -> Job:
 def lease(fence: int = 1, device: str = "pixel", **fields: Any) -> LeaseRecord:
     return LeaseRecord(**{"id": f"l{fence}", "device": device, "user": "ann", "source": LeaseSource.JOB, "job": "j1",
                           "lease_class": LeaseClass.BENCH, "selector": "soc=sm8550", "key": "", "fence": fence,
-                          "granted_at": NOW, **fields})  # fmt: skip
+                          "granted_at": NOW, "armed_at": NOW, **fields})  # fmt: skip
 
 
 def attempt(fence: int = 1, of: str = "j1", number: int = 1, device: str = "pixel") -> Attempt:

@@ -1,0 +1,176 @@
+"""The hosts of a head in a process of its own: which host holds what, and the letters to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from farm.head import wire
+from farm.head.dispatcher import AttemptRunner
+from farm.head.messages import (
+    DeviceChanged,
+    FinishAttempt,
+    HostMessage,
+    LeaseArmed,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRefused,
+    LeaseRestored,
+    LeaseUnwanted,
+    OrderAnswer,
+    RequestAdded,
+    RequestWithdrawn,
+    RunAttempt,
+    Salvage,
+    SlotFreed,
+    SlotKept,
+    SlotWanted,
+    ToHost,
+    YieldWanted,
+)
+from farm.head.queue.model import StopAttempt
+from farm.model.job import Job
+from farm.store.database import BackgroundWrites
+from farm.store.mailbox import Letter, channel_of
+from farm.store.store import Store
+
+SALVAGE_LIMIT_S = 5.0  # for a host to keep what attempts have left; one that is away keeps no job from its end
+
+log = logging.getLogger(__name__)
+
+
+class Hosts(AttemptRunner):
+    """Sends each message to the host that it concerns. `note` what hosts say before anything is sent about it."""
+
+    def __init__(self, store: Store, wake: Callable[[str], None], clock: Callable[[], float]) -> None:
+        """`wake`: wakes up who listens to a channel. `clock`: monotonic seconds."""
+        self._store = store
+        self._wake = wake
+        self._clock = clock
+        self._of_device: dict[str, str] = {}
+        self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
+        self._slots: set[str] = set()  # leases whose worker slot is kept
+        self._of_job: dict[str, str] = {}  # the host of its running attempt
+        self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
+        self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
+        self._salvaging: dict[str, asyncio.Event] = {}
+        self._writes = BackgroundWrites()
+        self.store_problem = self._writes.on_store_problem
+        self.flush = self._writes.close
+
+    # --- what hosts say -------------------------------------------------------------------------------------------
+
+    def note(self, host: str, message: HostMessage) -> None:
+        """A host says something: what it is about is there."""
+        match message:
+            case DeviceChanged(state):
+                self._of_device[state.name] = host
+            case RequestAdded(request_id):
+                self._requests[host].add(request_id)
+            case RequestWithdrawn(request_id):
+                self._requests[host].discard(request_id)
+            case LeaseArmed(_, lease_id):
+                self._requests[host].discard(self._of_request.pop(lease_id, ""))
+            case LeaseRefused(_, lease_id):
+                self._of_request.pop(lease_id, None)
+            case LeaseRestored(lease):
+                self._of_lease[lease.id] = host
+            case SlotKept(_, lease_id):
+                self._slots.add(lease_id)
+            case LeaseEnded(_, lease_id):
+                if lease_id not in self._slots:
+                    self._of_lease.pop(lease_id, None)
+            case SlotFreed(lease_id):
+                self._slots.discard(lease_id)
+
+    def attempt_runs(self, job: str, host: str) -> None:
+        """A job's attempt runs there."""
+        self._of_job[job] = host
+
+    def attempt_is_over(self, job: str) -> None:
+        """The end of the job's attempt is committed."""
+        self._of_job.pop(job, None)
+
+    def requests_of(self, host: str) -> frozenset[str]:
+        """The requests of a host without an armed lease; it has begun anew, and has none now."""
+        return frozenset(self._requests.pop(host, ()))
+
+    def devices_of(self, host: str) -> frozenset[str]:
+        """The devices of a host."""
+        return frozenset(name for name, its in self._of_device.items() if its == host)
+
+    def salvaged(self, job: str) -> None:
+        """A host has kept what attempts of the job have left."""
+        if (waited_for := self._salvaging.get(job)) is not None:
+            waited_for.set()
+
+    # --- what they are sent ---------------------------------------------------------------------------------------
+
+    def letter(self, message: LeaseGranted | RunAttempt) -> Letter:
+        """The letter that is stored with a grant or an attempt."""
+        lease = message.lease
+        host = self._of_device[lease.device]
+        self._of_lease[lease.id] = host
+        if isinstance(message, LeaseGranted):
+            self._of_request[lease.id] = message.request_id
+        else:
+            self._of_job[message.job.id] = host
+        return Letter(host, wire.encode(message, self._clock()))
+
+    def receive(self, message: ToHost) -> None:
+        """Send a message; the letter of a grant or an attempt is stored already."""
+        host = self._host_of(message)
+        if host is None:
+            log.debug("nobody is sent %s", message)
+        elif isinstance(message, LeaseGranted | RunAttempt):
+            self._wake(channel_of(host))
+        else:
+            self._post(host, message)
+
+    def answer(self, host: str, answer: OrderAnswer) -> None:
+        """Send a host the answer to its order."""
+        self._post(host, answer)
+
+    def _post(self, host: str, message: ToHost) -> None:
+        letter = Letter(host, wire.encode(message, self._clock()))
+        write = partial(self._store.mailbox.send_to_hosts, (letter,))
+        self._writes.add(f"letters to {host}", write, lambda _: self._wake(channel_of(host)))
+
+    def _host_of(self, message: ToHost) -> str | None:
+        match message:
+            case LeaseGranted(_, lease) | RunAttempt(_, _, lease):
+                return self._of_lease.get(lease.id)
+            case YieldWanted(device):
+                return self._of_device.get(device)
+            case SlotWanted(lease_id) | LeaseUnwanted(lease_id):
+                return self._of_lease.get(lease_id)
+            case StopAttempt(job_id):
+                return self._of_job.get(job_id)
+            case FinishAttempt(job) | Salvage(job):
+                return self._of_job.get(job.id)
+            case OrderAnswer():
+                return None  # see `answer`
+
+    async def salvage(self, job: Job) -> None:
+        """See `AttemptRunner.salvage`: by the host of its latest attempt, if that answers in time."""
+        if job.attempts == 0:
+            return
+        *_, latest = await self._store.read(self._store.jobs.attempts, job.id)
+        lease = await self._store.read(self._store.leases.get, latest.lease)
+        if lease is None:
+            return
+        self._of_job[job.id] = lease.host
+        salvaged = self._salvaging[job.id] = asyncio.Event()
+        self.receive(Salvage(job))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SALVAGE_LIMIT_S):
+                await salvaged.wait()
+        del self._salvaging[job.id], self._of_job[job.id]
+
+    async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:  # noqa: ARG002
+        """Nothing is known of running attempts here: a host asks its own first."""
+        return {}

@@ -1,0 +1,224 @@
+"""A head in a process of its own: waits until the term of the database is over, takes it, and decides until it is lost.
+
+Of several such processes one has the term. Each transaction of the head holds it, so that one which was stopped and
+wakes up later writes nothing. It knows nothing that is not in the database: when it loses the term, it drops all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from farm.common.errors import FarmError, HostError
+from farm.common.events import EventLog
+from farm.common.systemd import Notifier
+from farm.common.tasks import BackgroundTasks
+from farm.head import wire
+from farm.head.hosts import Hosts
+from farm.head.local import LocalHead
+from farm.head.messages import (
+    AttemptEnded,
+    FinishAttempt,
+    HostBegan,
+    HostMessage,
+    JobSaved,
+    LeaseRefused,
+    LeaseRestored,
+    Order,
+    Salvaged,
+    ToHead,
+)
+from farm.head.model import LeasePolicy
+from farm.head.orders import perform
+from farm.head.queue.model import ClockReading
+from farm.head.reservations import ClockWatch
+from farm.head.takeover import Takeover
+from farm.head.write_queue import LeaseWriteQueue
+from farm.model.sessions import STOPPING
+from farm.model.specs import Kinds
+from farm.store.event_history import EventHistory
+from farm.store.mailbox import HEAD, Letter, WakeUps
+from farm.store.opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
+from farm.store.store import Store
+
+TRY_AGAIN_S = 1.0  # after an error of the database
+END_LIMIT_S = 5.0  # for writes of a head that stops
+
+log = logging.getLogger(__name__)
+
+
+def read_clock() -> ClockReading:
+    """Now, on both clocks."""
+    return ClockReading(time.monotonic(), datetime.now(UTC))
+
+
+class HeadProcess:
+    """One `farm head`."""
+
+    def __init__(self, url: str, policy: LeasePolicy, kinds: Kinds, notifier: Notifier | None = None) -> None:
+        """`url`: of the lab's database. `policy`: what users may have. `notifier`: the way to the service manager."""
+        self._url = url
+        self._policy = policy
+        self._kinds = kinds
+        self._notifier = notifier or Notifier()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait, decide, wait again, until `stop`.
+
+        Raises:
+            HostError: the database cannot be used at the start.
+        """
+        with contextlib.closing(Standby(self._url)) as standby:
+            await asyncio.to_thread(standby.rest_s)
+            self._notifier.ready("waits for the term of the head before it")
+            while (store := await self._elected(standby, stop)) is not None:
+                try:
+                    await self._decide(store, stop)
+                except HostError as error:
+                    log.warning("this head decides no more: %s", error.message)
+                finally:
+                    await asyncio.to_thread(store.close)
+                self._notifier.status("waits for the term of the head before it")
+        self._notifier.stopping()
+
+    async def _elected(self, standby: Standby, stop: asyncio.Event) -> Store | None:
+        """The database, with a new term; None: `stop` came first."""
+        problem = ""
+        while not stop.is_set():
+            try:
+                wait_s = await asyncio.to_thread(standby.rest_s)
+                if wait_s <= 0:
+                    return await asyncio.to_thread(Store.open, self._url, role=StoreRole.HEAD)
+            except TermHeldError:
+                wait_s = LOOK_AGAIN_S
+            except HostError as error:
+                if error.message != problem:
+                    log.warning("%s", error.message)
+                problem, wait_s = error.message, TRY_AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(wait_s, 0.0), LOOK_AGAIN_S)):
+                    await stop.wait()
+        return None
+
+    async def _decide(self, store: Store, stop: asyncio.Event) -> None:
+        """Be the head until `stop`, or until the term is lost (HostError)."""
+        async with AsyncExitStack() as stack:
+            term = HeadTerm(store, self._kinds, stack)
+            await term.take_over(self._policy)
+            log.info("this head decides, in term %d", store.epoch)
+            self._notifier.status(f"decides, in term {store.epoch}")
+            assert store.term is not None
+            parts = [asyncio.create_task(each) for each in (stop.wait(), store.term.lost(), *term.parts())]
+            try:
+                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in parts:
+                    task.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+
+
+class HeadTerm:
+    """What decides during one term, with the way to the hosts."""
+
+    def __init__(self, store: Store, kinds: Kinds, stack: AsyncExitStack) -> None:
+        """Decide nothing yet; `stack` ends it. Must be called on the event loop."""
+        self._store = store
+        self._kinds = kinds
+        self._stack = stack
+        self._events = EventLog(store.epoch)
+        self._history = EventHistory(self._events, store.events)
+        stack.push_async_callback(self._history.close)
+        self._wake_ups = WakeUps(store.database, HEAD)
+        stack.push_async_callback(self._wake_ups.close)
+        self._hosts = Hosts(store, self._wake_ups.wake, time.monotonic)
+        stack.push_async_callback(self._hosts.flush)
+        self._tasks = BackgroundTasks()
+        self._head: LocalHead  # from `take_over` on
+
+    async def take_over(self, policy: LeasePolicy) -> None:
+        """Know what the head before it knew, and begin to decide.
+
+        Raises:
+            HostError: the database is away, or another head has taken over.
+        """
+        stack, writes, tasks = self._stack, LeaseWriteQueue(self._events), self._tasks
+        stack.push_async_callback(writes.flush)
+        head = self._head = await LocalHead.open(self._store, self._events, writes, policy, self._kinds, tasks)
+        head.requests.connect(self._hosts.receive, self._hosts.letter)
+        stack.callback(head.close, STOPPING)
+        stack.push_async_callback(tasks.end, END_LIMIT_S)
+        stack.callback(head.stop_jobs)
+        for hear in (writes.store_problem, self._hosts.store_problem):
+            self._store.on_problem(hear)
+        await Takeover(self._store, self._events, self._kinds, head, self._hosts, read_clock).run()
+
+    def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What runs as long as it decides."""
+        return (
+            self._read_mailbox(),
+            self._history.run(),
+            ClockWatch(self._events, self._head.clock_jumped).run(),
+        )
+
+    async def _read_mailbox(self) -> None:
+        """Act upon what hosts say, for ever."""
+        while True:
+            letters: tuple[Letter, ...] = ()
+            with contextlib.suppress(HostError):  # the writer reports it; a lost term ends all of this
+                letters = await self._store.mailbox.take_all()
+            for letter in letters:
+                self._read(letter)
+            if not letters:
+                await self._wake_ups.wait()
+
+    def _read(self, letter: Letter) -> None:
+        """A letter that makes no sense stops nothing."""
+        message = wire.to_head(letter.body, time.monotonic())
+        if message is None:
+            return
+        try:
+            self._receive(letter.host, message)
+        except FarmError as error:  # about a job that has ended meanwhile: its host says it again after a takeover
+            log.info("%s of %s is left out: %s", type(message).__name__, letter.host, error.message)
+        except Exception:
+            log.exception("%s of %s cannot be acted upon", type(message).__name__, letter.host)
+
+    def _receive(self, host: str, message: ToHead) -> None:
+        match message:
+            case AttemptEnded():
+                self._hosts.attempt_runs(message.job, host)
+                self._hosts.receive(FinishAttempt(self._head.dispatcher.attempt_ended(message)))
+            case JobSaved(job):
+                self._hosts.attempt_is_over(job.id)
+                self._head.job_saved(job)
+            case Salvaged(job_id):
+                self._hosts.salvaged(job_id)
+            case HostBegan():
+                self._host_began(host)
+            case Order():
+                self._tasks.spawn(self._carry_out(host, message), f"order {message.method} of {host}")
+            case LeaseRestored(lease) if lease.device in self._head.requests.allocator.held:
+                pass  # it was never given back
+            case _:
+                self._host_said(host, message)
+
+    def _host_said(self, host: str, message: HostMessage) -> None:
+        self._hosts.note(host, message)
+        self._head.requests.receive(message)
+
+    async def _carry_out(self, host: str, order: Order) -> None:
+        self._hosts.answer(host, await perform(self._head, self._kinds, order))
+
+    def _host_began(self, host: str) -> None:
+        for request_id in self._hosts.requests_of(host):
+            self._head.requests.withdraw(request_id)
+        for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
+            self._head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} began anew before it had it"))

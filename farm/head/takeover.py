@@ -1,0 +1,129 @@
+"""A head takes over: it learns from the rows of hosts what the head before it knew, and grants nothing meanwhile.
+
+Leases that no host has armed were never held: they end, and their requests wait again. What is armed goes on, and so do
+running attempts. A job that was given a phone and no attempt, because the head ended in between, asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from farm.common.events import EventLog
+from farm.common.selector import Selector
+from farm.head import wire
+from farm.head.hosts import Hosts
+from farm.head.local import LocalHead
+from farm.head.messages import HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
+from farm.head.planning import request_of
+from farm.head.queue.model import ClockReading
+from farm.head.write_queue import released_event
+from farm.model.job import Attempt, Job
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.model.specs import Kinds
+from farm.store.lab_state import LabState, read_lab_state
+from farm.store.leases import LeaseRecord
+from farm.store.store import Store
+
+TAKING_OVER = "a head takes over"
+NEVER_HELD = "a head took over before its host had it"
+
+log = logging.getLogger(__name__)
+
+
+class Takeover:
+    """Of the requests, leases and jobs of the lab, by the one head that has the term."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        kinds: Kinds,
+        head: LocalHead,
+        hosts: Hosts,
+        clock: Callable[[], ClockReading],
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._kinds = kinds
+        self._head = head
+        self._requests = head.requests
+        self._hosts = hosts
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Take over; requests are served from now on.
+
+        Raises:
+            HostError: the database is away, or another head has taken over.
+        """
+        self._requests.drain(TAKING_OVER)
+        read = self._store.read
+        for record in await read(self._store.leases.unarmed):
+            with self._events.drafted(released_event(record, NEVER_HELD, 0.0)) as drafts:
+                await self._store.leases.end_unarmed(
+                    record.id, ended_at=self._clock().at, reason=NEVER_HELD, events=drafts
+                )
+        state = await self._store.in_thread(read_lab_state, self._store.database)
+        jobs = {job.id: job for job in await read(self._store.jobs.live)}
+        running = {attempt.job: attempt for attempt in await read(self._store.jobs.running)}
+        self._learn(state, jobs, running)
+        await self._head.start(self._hosts)
+        for record in state.leases:
+            if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:
+                self._hosts.receive(LeaseUnwanted(record.id, "the head that had granted it is gone"))
+        log.info(
+            "took over: %d phones, %d requests, %d leases, %d jobs",
+            len(state.devices), len(state.requests), len(state.leases), len(jobs),
+        )  # fmt: skip
+        self._requests.drain("")
+
+    def _learn(self, state: LabState, jobs: Mapping[str, Job], running: Mapping[str, Attempt]) -> None:
+        now = self._clock()
+        for letter in state.devices:
+            self._say(letter.host, letter.body)
+        for record in state.leases:
+            self._restore(record, jobs.get(record.job), running.get(record.job), now)
+        for letter in state.requests:
+            self._say(letter.host, letter.body)
+
+    def _say(self, host: str, body: Mapping[str, object]) -> None:
+        """What a host has said last, again."""
+        message = wire.to_head(body, self._clock().s)
+        if isinstance(message, HostMessage):
+            self._hosts.note(host, message)
+            self._requests.receive(message)
+
+    def _restore(self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading) -> None:
+        request = self._request_of(record, job, attempt, now)
+        held_s = max(0.0, (now.at - record.granted_at).total_seconds())
+        for message in (
+            LeaseRestored(Lease(record.id, record.device, record.fence, request, now.s - held_s)),
+            *((SlotKept(record.device, record.id),) if record.slot else ()),
+            *((LeaseEnded(record.device, record.id),) if record.ended_at is not None else ()),
+        ):
+            self._hosts.note(record.host, message)
+            self._requests.receive(message)
+        if attempt is not None:
+            self._hosts.attempt_runs(attempt.job, record.host)
+
+    def _request_of(
+        self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading
+    ) -> LeaseRequest:
+        """What the lease was asked for with; of a job's further phones, none took a worker slot with it."""
+        left_s = None if record.expires_at is None else max(0.0, (record.expires_at - now.at).total_seconds())
+        if job is not None:
+            request = request_of(self._kinds, job, frozenset())
+            first = attempt is None or attempt.lease == record.id
+            return replace(request, longest_s=left_s, worker=request.worker and first)
+        return LeaseRequest(
+            Selector.parse(record.selector) if record.selector else Selector(),
+            record.user,
+            record.source,
+            lease_class=record.lease_class,
+            worker=record.slot,
+            longest_s=left_s,
+            key=record.key,
+            job=record.job,
+        )

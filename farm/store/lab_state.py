@@ -1,0 +1,51 @@
+"""What hosts hold and ask for, as their rows say, for a head that takes over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.exc import DBAPIError
+
+from farm.common.errors import Code, HostError
+from farm.store.database import Database
+from farm.store.leases import LeaseRecord, select_leases
+from farm.store.mailbox import Letter
+from farm.store.schema import device_state, lease, request, to_head
+
+
+@dataclass(frozen=True, slots=True)
+class LabState:
+    """All of one moment; each letter is the latest message about what it is about."""
+
+    devices: tuple[Letter, ...]
+    requests: tuple[Letter, ...]  # that have no lease, in order
+    leases: tuple[LeaseRecord, ...]  # armed, and those ended whose worker slot is kept; by fence
+
+
+def read_lab_state(database: Database) -> LabState:
+    """Throw away the letters to the head and read what they are about, as of one moment. Blocking.
+
+    Letters that are committed later are about later changes.
+
+    Raises:
+        HostError: the database cannot be read, or another head has taken over.
+    """
+    connection = database.engine.connect().execution_options(isolation_level="REPEATABLE READ")
+    try:
+        with connection, connection.begin():
+            database.hold_term(connection)
+            connection.execute(delete(to_head))
+            devices = connection.execute(select(device_state.c.host, device_state.c.body))
+            requests = connection.execute(select(request.c.host, request.c.body).order_by(request.c.seq))
+            held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
+            leases = connection.execute(select_leases().where(or_(held, lease.c.slot == 1)).order_by(lease.c.fence))
+            return LabState(
+                tuple(Letter(*row) for row in devices),
+                tuple(Letter(*row) for row in requests),
+                tuple(LeaseRecord(**row) for row in leases.mappings()),
+            )
+    except DBAPIError as error:
+        evidence = str(error.orig).strip()
+        message = "what hosts have cannot be read from the database"
+        raise HostError(message, Code.STORE_READ_FAILED, hint="farm head tries again", evidence=evidence) from error

@@ -1,0 +1,237 @@
+"""Heads in processes of their own over a real PostgreSQL, killed and stopped; the host is the test."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from farm.head import orders
+from farm.head.messages import Order
+from farm.head.takeover import NEVER_HELD
+from farm.kinds import KINDS as SPECS
+from farm.model.job import JobState
+from farm.store.store import Store
+from tests.support import postgres
+from tests.support.lab_host import LabHost
+from tests.unit.store.values import job
+
+HEAD = """
+import asyncio, logging, signal, sys
+from farm.head.model import LeasePolicy
+from farm.head.process import HeadProcess
+from farm.kinds import KINDS
+from farm.store import term
+
+term.TERM_S, term.RENEWED_EVERY_S = 3.0, 0.3
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await HeadProcess(sys.argv[1], LeasePolicy(), KINDS).run(stop)
+
+asyncio.run(main())
+"""
+JUDGED = {
+    "devices with two open leases": (
+        "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
+    ),
+    "overlapping leases that were held": (
+        "SELECT a.id FROM lease a JOIN lease b ON a.device = b.device AND a.fence < b.fence AND a.armed_at IS NOT NULL "
+        "AND b.armed_at IS NOT NULL AND (a.ended_at IS NULL OR a.ended_at > b.armed_at)"
+    ),
+    "attempts that ended twice": (
+        "SELECT subject FROM event WHERE kind = 'attempt.ended' GROUP BY subject HAVING count(*) > 1"
+    ),
+    "done jobs without their result": (
+        "SELECT id FROM job WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM result WHERE result.job = job.id)"
+    ),
+}
+
+
+class Heads:
+    """Processes that are heads or wait to be."""
+
+    def __init__(self, url):
+        self.url = url
+        self.all = []
+
+    def begin(self):
+        self.all.append(subprocess.Popen([sys.executable, "-c", HEAD, self.url], stdout=subprocess.PIPE, text=True))
+        return self.all[-1]
+
+    async def decides(self, head, said="this head decides, in term"):
+        """Wait until that one does; what it said."""
+
+        def read():
+            for line in head.stdout:
+                if said in line:
+                    return line
+            raise AssertionError(f"the head ended with {head.wait()}")
+
+        return await asyncio.to_thread(read)
+
+    def close(self):
+        for each in self.all:
+            each.send_signal(signal.SIGCONT)
+            each.kill()
+            each.communicate()
+
+
+@pytest.fixture(scope="module")
+def server():
+    if why := postgres.missing():
+        pytest.skip(why)
+    with postgres.running_server() as url:
+        yield url
+
+
+@pytest.fixture
+def heads(server):
+    heads = Heads(postgres.new_database(server))
+    yield heads
+    heads.close()
+    with psycopg.connect(heads.url.replace("+psycopg", "")) as connection:
+        found = {what: connection.execute(query).fetchall() for what, query in JUDGED.items()}
+    assert {what: rows for what, rows in found.items() if rows} == {}
+
+
+@asynccontextmanager
+async def a_host(heads, *devices, reads=True):
+    host = LabHost(heads.url, "one", *devices)
+    await host.begin(reads=reads)
+    try:
+        async with asyncio.timeout(90):
+            yield host
+    finally:
+        await host.close()
+    for device in devices:  # in the order in which they were armed
+        fences = [lease.fence for lease in host.armed if lease.device == device]
+        assert fences == sorted(set(fences))
+
+
+def term_of(lease):
+    return lease.fence >> 32
+
+
+async def test_requests_of_a_host_get_its_phones_in_turn(heads):
+    heads.begin()
+    async with a_host(heads, "a") as host:
+        first, second = await host.ask(), await host.ask()
+        lease = await first
+        assert not second.done()
+        await host.give_back(lease)
+        assert (await second).fence > lease.fence
+
+
+async def test_the_standby_grants_after_the_head_was_killed(heads):
+    head = heads.begin()
+    async with a_host(heads, "a", "b") as host:
+        kept = await (await host.ask("a"))
+        standby = heads.begin()
+        head.kill()
+        waits = await host.ask("a")  # nobody is there to hear of it
+        after = await (await host.ask("b"))
+        assert term_of(after) > term_of(kept)
+        await heads.decides(standby)
+        assert not waits.done()
+        assert host.held["a"] == kept
+        await host.give_back(kept)
+        assert term_of(await waits) == term_of(after)
+
+
+async def test_a_lease_that_no_host_has_armed_was_never_held(heads):
+    head = heads.begin()
+    async with a_host(heads, "a", reads=False) as host:
+        waits = await host.ask()
+        while not (granted := await host.store.read(host.store.leases.unarmed)):
+            await host.wake_ups.wait()
+        head.kill()
+        await heads.decides(heads.begin(), "took over: 1 phones, 1 requests, 0 leases, 0 jobs")
+        host.read_letters()
+        assert term_of(await waits) > granted[0].fence >> 32
+        assert [each.id for each in host.armed] == [waits.result().id]
+        assert host.store.leases.get(granted[0].id).reason == NEVER_HELD
+
+
+async def test_a_host_that_had_not_armed_its_lease_begins_anew(heads):
+    heads.begin()
+    async with a_host(heads, "a", reads=False) as host:
+        await host.ask()
+        while not (granted := await host.store.read(host.store.leases.unarmed)):
+            await host.wake_ups.wait()
+    async with a_host(heads, "a") as again:
+        assert (await (await again.ask())).fence > granted[0].fence
+        assert again.store.leases.get(granted[0].id).reason == "one began anew before it had it"
+
+
+async def test_a_head_that_was_stopped_grants_nothing_when_it_wakes_up(heads):
+    stopped = heads.begin()
+    async with a_host(heads, "a", "b") as host:
+        first = await (await host.ask("a"))
+        standby = heads.begin()
+        stopped.send_signal(signal.SIGSTOP)
+        second = await (await host.ask("b"))
+        assert term_of(second) > term_of(first)
+        stopped.send_signal(signal.SIGCONT)
+        await heads.decides(stopped, "this head decides no more")
+        await host.give_back(first)
+        third = await (await host.ask("a"))
+        assert term_of(third) == term_of(second)
+        standby.terminate()  # in good order: the one that was stopped has the next term at once
+        await host.give_back(third)
+        assert term_of(await (await host.ask("a"))) > term_of(third)
+
+
+async def test_a_host_begins_anew_while_the_head_goes_on(heads):
+    heads.begin()
+    async with a_host(heads, "a") as host:
+        lease = await (await host.ask())
+        await host.ask()
+        await host.give_back(lease)
+    open_leases = [each.id for each in host.armed if each.device in host.held]
+    async with a_host(heads, "a") as again:
+        for left in open_leases:
+            again.held["a"] = next(each for each in host.armed if each.id == left)
+            await again.give_back(again.held["a"])
+        assert (await (await again.ask())).device == "a"
+
+
+async def test_an_order_of_a_host_is_carried_out_and_answered(heads):
+    await heads.decides(heads.begin())  # orders to the head before it are not answered
+    async with a_host(heads, "a") as host:
+        spec = SPECS["shell"].from_wire({"on": "soc=sm8550", "command": "id"})
+        fields = orders.to_wire("submit", {"spec": spec, "user": "ann", "key": "", "must_match": True})
+        for order in (Order("o1", "submit", fields), Order("o2", "no_such", {})):
+            await host.store.mailbox.send(host.letter(order))
+        answers = {answer.order: answer for answer in [await host.answers.get() for _ in range(2)]}
+        assert "no order 'no_such'" in answers["o2"].error["message"]
+        (submitted,) = orders.answer_from_wire("submit", answers["o1"].value).ids
+        while await states(host, [submitted]) != [JobState.DONE]:
+            await host.wake_ups.wait()
+
+
+async def test_each_job_is_done_once_however_often_the_head_is_killed(heads):
+    names = [f"j{number}" for number in range(20)]
+    store = await asyncio.to_thread(Store.open, heads.url)
+    await store.jobs.add([job(name, spec={"command": "id", "timeout_s": 60.0}) for name in names])
+    await asyncio.to_thread(store.close)
+    deciding, standby = heads.begin(), heads.begin()
+    async with a_host(heads, "a", "b") as host:
+        for done in (3, 8):
+            while sum(state is JobState.DONE for state in await states(host, names)) < done:
+                await host.wake_ups.wait()
+            deciding.kill()
+            deciding, standby = standby, heads.begin()
+        while set(await states(host, names)) != {JobState.DONE}:
+            await host.wake_ups.wait()
+        assert len(await host.store.read(host.store.jobs.attempts_of, names)) == len(names)
+        standby.kill()
+
+
+async def states(host, names):
+    return [each.state for each in await host.store.read(host.store.jobs.several, names)]

@@ -1,0 +1,149 @@
+"""A host of a lab by its letters alone: it arms what it is granted, and ends jobs' attempts at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+from farm.common.errors import FarmError
+from farm.common.selector import Selector
+from farm.head import messages as m
+from farm.head import wire
+from farm.head.queue.model import Outcome
+from farm.model.device import DeviceState, Life
+from farm.model.job import Attempt, AttemptState, Job
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
+from farm.store.opening import StoreRole
+from farm.store.store import Store
+
+ASK_AGAIN_S = 0.5  # while no head answers
+
+
+class LabHost:
+    """One host with these devices. `begin` it; it acts upon letters until `close`."""
+
+    def __init__(self, url: str, name: str, *devices: str) -> None:
+        self.name = name
+        self.store = Store.open(url, name, role=StoreRole.HOST)
+        self.devices = devices
+        self.held: dict[str, Lease] = {}  # by device
+        self.armed: list[Lease] = []  # every lease, in order
+        self.ran: list[str] = []  # attempts
+        self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
+        self._asked = 0
+        self._granted: dict[str, asyncio.Future[Lease]] = {}
+        self._attempts: dict[str, tuple[Attempt, Lease]] = {}  # by job
+        self._becomes: dict[str, asyncio.Future[Job]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, *, reads: bool = True) -> None:
+        self.wake_ups = WakeUps(self.store.database, channel_of(self.name))
+        await self.store.mailbox.begin(self.letter(m.HostBegan()))
+        for name in self.devices:
+            await self.report(name)
+        if reads:
+            self.read_letters()
+
+    def read_letters(self) -> None:
+        self._spawn(self._run())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.wake_ups.close()
+        await asyncio.to_thread(self.store.close)
+
+    def letter(self, message: m.ToHead) -> Letter:
+        return Letter(self.name, wire.encode(message, time.monotonic()))
+
+    async def report(self, name: str, life: Life = Life.READY) -> None:
+        state = DeviceState(name, name, life, adopted=True, labels={"soc": "sm8550"}, aliases=(name,))
+        await self.store.mailbox.device_changed(name, self.letter(m.DeviceChanged(state)))
+        self.wake_ups.wake(HEAD)
+
+    async def ask(self, selector: str = "soc=sm8550") -> asyncio.Future[Lease]:
+        """Ask for a device; the answer is the armed lease."""
+        self._asked += 1
+        request_id = f"request-{self.store.epoch}-{self._asked}"
+        granted = self._granted[request_id] = asyncio.get_running_loop().create_future()
+        added = m.RequestAdded(request_id, LeaseRequest(Selector.parse(selector), "ann", LeaseSource.TVM))
+        await self.store.mailbox.request_added(request_id, self.letter(added))
+        self.wake_ups.wake(HEAD)
+        return granted
+
+    async def give_back(self, lease: Lease) -> None:
+        if self.held.pop(lease.device, None) is None:  # its head did not want it any more
+            return
+        ended = self.letter(m.LeaseEnded(lease.device, lease.id))
+        now = datetime.now(UTC)
+        assert await self.store.leases.end(lease.id, ended_at=now, reason="given back", held_s=0.0, letter=ended)
+        self.wake_ups.wake(HEAD)
+
+    async def _run(self) -> None:
+        while True:
+            for letter in await self.store.mailbox.take(self.name):
+                await self._receive(wire.to_host(letter.body, time.monotonic()))
+            await self.wake_ups.wait()
+
+    async def _receive(self, message: m.ToHost | None) -> None:
+        match message:
+            case m.LeaseGranted(request_id, lease):
+                await self._arm(request_id, lease)
+            case m.LeaseUnwanted(lease_id):
+                for lease in [each for each in self.held.values() if each.id == lease_id]:
+                    await self.give_back(lease)
+            case m.RunAttempt(job, attempt, lease):
+                self.ran.append(attempt.id)
+                self._attempts[job.id] = attempt, lease
+                self._spawn(self._end(job.id))
+            case m.OrderAnswer():
+                self.answers.put_nowait(message)
+            case m.FinishAttempt(job):
+                if (asked := self._becomes.pop(job.id, None)) is not None:
+                    asked.set_result(job)
+
+    async def _arm(self, request_id: str, lease: Lease) -> None:
+        if lease.device in self.held:
+            refused = self.letter(m.LeaseRefused(lease.device, lease.id, "it is held"))
+            await self.store.mailbox.send(refused)
+        else:
+            armed = self.letter(m.LeaseArmed(lease.device, lease.id))
+            if not await self.store.leases.arm(lease.id, datetime.now(UTC), request_id, armed):
+                return
+            self.held[lease.device] = lease
+            self.armed.append(lease)
+            if (asked := self._granted.pop(request_id, None)) is not None:
+                asked.set_result(lease)
+        self.wake_ups.wake(HEAD)
+
+    async def _end(self, job_id: str) -> None:
+        attempt, lease = self._attempts.pop(job_id)
+        now = datetime.now(UTC)
+        becomes = self._becomes[job_id] = asyncio.get_running_loop().create_future()
+        ended = self.letter(m.AttemptEnded(job_id, Outcome(AttemptState.DONE, None, lease.device), now))
+        while not becomes.done():
+            await self.store.mailbox.send(ended)
+            self.wake_ups.wake(HEAD)
+            await asyncio.wait((becomes,), timeout=ASK_AGAIN_S)
+        job = becomes.result()
+        over = Attempt(
+            attempt.id, attempt.job, attempt.number, attempt.device, attempt.lease, attempt.fence, attempt.started_at,
+            AttemptState.DONE, now,
+        )  # fmt: skip
+        saved = self.letter(m.JobSaved(job))
+        if not await self.store.jobs.finish(over, job, result={"done": True}, letter=saved):
+            raise FarmError(f"{attempt.id} had ended before")
+        await self.give_back(lease)
+
+    def _spawn(self, work) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()
