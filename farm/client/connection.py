@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -23,7 +22,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from farm.common.errors import Code, DaemonUnreachableError, FarmError, ProtocolError
 from farm.control.address import Where, connect, probe, refused
-from farm.control.client import ENDS, FAILED_HANDSHAKE, REMOTE_SILENT_AFTER_S, SILENT_AFTER_S, Exchange
+from farm.control.client import ENDS, FAILED_HANDSHAKE, Exchange
 from farm.control.messages import Reply, Request, encode_request
 
 RESTART_S = 60.0  # a start with 100,000 jobs of history takes seconds; an upgrade of the package half a minute
@@ -195,8 +194,7 @@ class Link:
         message = encode_request(request)
         self.busy = True
         await self._socket.send_multipart(message)
-        silent_after_s = SILENT_AFTER_S if isinstance(self._where, Path) else REMOTE_SILENT_AFTER_S
-        exchange = Exchange(request.id, time.monotonic(), silent_after_s)
+        exchange = Exchange(request.id, time.monotonic(), self._where)
         while not exchange.ended:
             received = await self._receive(exchange)
             try:
@@ -217,7 +215,7 @@ class Link:
             if self._socket in ready:  # what came before the connection's end counts
                 return await self._socket.recv_multipart()
             if self._monitor not in ready:
-                raise exchange.silent(self._where)
+                raise exchange.silent()
             event = parse_monitor_message(await self._monitor.recv_multipart())
             if event["event"] & FAILED_HANDSHAKE:
                 raise refused(self._where)

@@ -39,11 +39,11 @@ OnBytes = Callable[[int, int], None]  # bytes done, bytes in all
 class Exchange:
     """Separates replies from signs of life, and sets when silence means that the daemon does not answer."""
 
-    def __init__(self, request_id: str, now_s: float, silent_after_s: float = SILENT_AFTER_S) -> None:
-        """`now_s` is monotonic, as in `received`; `silent_after_s`: how long nothing at all may come."""
-        self._id = request_id
-        self._silence_s = silent_after_s
-        self.deadline_s = now_s + silent_after_s  # something must have come by then
+    def __init__(self, request_id: str, now_s: float, where: Where, silent_after_s: float = 0.0) -> None:
+        """`now_s` is monotonic, as in `received`; `silent_after_s`: as ControlClient's."""
+        self._id, self._where = request_id, where
+        self._silence_s = max(silent_after_s or SILENT_AFTER_S, REMOTE_SILENT_AFTER_S * isinstance(where, Remote))
+        self.deadline_s = now_s + self._silence_s  # something must have come by then
         self.taken = False  # the daemon is at work on it
         self.ended = False  # the answer is there
 
@@ -66,7 +66,7 @@ class Exchange:
         self.ended = not reply.more
         return reply if self.ended or reply.fields else None
 
-    def silent(self, where: Where, ends: int = 0) -> DaemonUnreachableError:
+    def silent(self, ends: int = 0) -> DaemonUnreachableError:
         """The error for a `deadline_s` that passed. `ends`: how often the connection ended meanwhile."""
         if ends >= MANY_ENDS:
             return DaemonUnreachableError(
@@ -75,7 +75,7 @@ class Exchange:
             )
         return DaemonUnreachableError(
             f"the farm daemon did not answer for {self._silence_s:.0f} s",
-            hint=stuck_hint(where),
+            hint=stuck_hint(self._where),
         )
 
 
@@ -167,13 +167,14 @@ class ControlClient:
         token: str = "",
         attempt: str = "",
         fence: int = 0,
-        silent_after_s: float = SILENT_AFTER_S,
+        silent_after_s: float = 0.0,
     ) -> None:
         """`where`: the daemon's socket, or a remote one.
 
         `token`, `attempt` and `fence` are a worker's credentials; people have none.
 
-        `silent_after_s`: how long the daemon may say nothing at all before it counts as unreachable.
+        `silent_after_s`: how long the daemon may say nothing at all before it counts as unreachable, a remote one at
+        least REMOTE_SILENT_AFTER_S; 0: SILENT_AFTER_S.
         """
         self.where = where
         self._silent_after_s = silent_after_s
@@ -291,11 +292,8 @@ class ControlClient:
         message = encode_request(request)
         connection = self._connected()
         connection.send_multipart(message)
-        silent_after_s = (
-            self._silent_after_s if isinstance(self.where, Path) else max(self._silent_after_s, REMOTE_SILENT_AFTER_S)
-        )
         self._ends = 0
-        exchange = Exchange(request.id, time.monotonic(), silent_after_s)
+        exchange = Exchange(request.id, time.monotonic(), self.where, self._silent_after_s)
         latest = time.monotonic() + limit_s
         while not exchange.ended:
             # Replies that are here already count, however late; a poll of 0 ms still takes them.
@@ -304,7 +302,7 @@ class ControlClient:
                 self.close()
                 if latest < exchange.deadline_s:
                     raise TimeoutError(f"{kind!r} had no answer within {limit_s:g} s")
-                raise exchange.silent(self.where, self._ends)
+                raise exchange.silent(self._ends)
             reply = exchange.received(connection.recv_multipart(), time.monotonic())
             if reply is not None:
                 yield reply

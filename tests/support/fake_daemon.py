@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 from farm.common.errors import FarmError, NoPhoneError, UserError, error_to_wire
 from farm.control.artifacts import ArtifactFolder
@@ -16,6 +18,11 @@ from farm.control.server import ControlServer
 from farm.model.requests import NoSuchLeaseError
 
 LIMIT_S = 10.0
+PATIENCE_S = 60.0  # of its clients: on a loaded host its thread may have no processor for a while
+FARM = (  # the command of a client
+    sys.executable, "-c",
+    f"import farm.control.client as c; c.SILENT_AFTER_S = {PATIENCE_S}; from farm.__main__ import main; main()",
+)  # fmt: skip
 FINAL = ("done", "failed", "cancelled")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -42,14 +49,17 @@ class FakeDaemon:
         self._changed = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         self._server: ControlServer | None = None
+        self._patience = mock.patch("farm.control.client.SILENT_AFTER_S", PATIENCE_S)
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
     def __enter__(self) -> Self:
+        self._patience.start()
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._patience.stop()
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -10,7 +10,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +35,6 @@ class Terminal:
         )
         os.close(slave)
         self._written = ""
-
-    @classmethod
-    def of_farm(cls, *arguments: str, **options: object) -> Self:
-        """A `farm` command."""
-        return cls([sys.executable, "-m", "farm", *arguments], **options)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
         return self

@@ -2,12 +2,11 @@
 
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import FARM, FakeDaemon
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def typed(daemon):
 
     def start(*arguments):
         process = subprocess.Popen(
-            [sys.executable, "-m", "farm", *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
+            [*FARM, *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         started.append(process)

@@ -9,6 +9,7 @@ import pytest
 
 from farm.cli.top_picture import WIDE
 from farm.common.errors import PhoneError, error_to_wire
+from tests.support.fake_daemon import FARM
 from tests.support.terminal import Terminal
 
 SPEC = {"kind": "bench", "on": "android", "devices": 1, "hold": False, "priority": 1, "name": "net.onnx"}
@@ -21,7 +22,7 @@ def at_terminal(daemon, tmp_path):
 
     def start(*arguments, more=(), **options):
         environ = dict(more) | {"FARM_SOCKET": str(daemon.socket), "XDG_CACHE_HOME": str(tmp_path), "LANG": "C.UTF-8"}
-        open_ones.append(Terminal.of_farm(*arguments, environ=environ, **options))
+        open_ones.append(Terminal([*FARM, *arguments], environ=environ, **options))
         return open_ones[-1]
 
     yield start
@@ -187,9 +188,9 @@ def test_watch_stopped_by_hand_says_that_the_job_goes_on(at_terminal, daemon):
 
 def test_no_color_is_honoured(daemon, tmp_path):
     environ = {"FARM_SOCKET": str(daemon.socket), "NO_COLOR": "1"}
-    with Terminal.of_farm("top", "--once", environ=environ) as top:
+    with Terminal([*FARM, "top", "--once"], environ=environ) as top:
         assert top.ends() == 0
         assert "\x1b[3" not in top.raw
-    with Terminal.of_farm("top", "--once", environ={"FARM_SOCKET": str(daemon.socket)}) as top:
+    with Terminal([*FARM, "top", "--once"], environ={"FARM_SOCKET": str(daemon.socket)}) as top:
         assert top.ends() == 0
         assert "\x1b[" in top.raw
