@@ -174,10 +174,11 @@ class Authority:
         self._write("ca.pem", own.public_bytes(_PEM))  # last: it says that the others are there
 
     def _write_crl(self) -> None:
-        now = _now()
-        builder = x509.CertificateRevocationListBuilder(self._certificate.subject, now, now + AUTHORITY_LIFE)
+        # OpenSSL keeps the older of two lists of the same second: each removal makes the list's date a second later.
+        made = self._certificate.not_valid_before_utc + timedelta(seconds=len(self.members.revoked))
+        builder = x509.CertificateRevocationListBuilder(self._certificate.subject, made, _now() + AUTHORITY_LIFE)
         for serial in self.members.revoked:
-            row = x509.RevokedCertificateBuilder(serial, now).build()
+            row = x509.RevokedCertificateBuilder(serial, made).build()
             builder = builder.add_revoked_certificate(row)
         self._write("crl.pem", builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))  # type: ignore[arg-type]
 
