@@ -98,7 +98,11 @@ class Head(ABC):
 
     @abstractmethod
     async def drain(self, reason: str) -> None:
-        """Hand out no phone of this host from now on, until it is called with ""; leases go on, requests wait."""
+        """Hand out no phone of this host from now on, until it is called with ""; leases go on, requests wait.
+
+        Raises:
+            StoreWriteError: that a head apart shall know it cannot be written now.
+        """
 
     # --- questions ------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,15 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from enum import StrEnum
 from functools import partial
 
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import (
     DeviceChanged,
+    DeviceForgotten,
     FinishAttempt,
     HostMessage,
     LeaseArmed,
@@ -33,6 +36,7 @@ from farm.head.messages import (
     YieldWanted,
 )
 from farm.head.queue.model import StopAttempt
+from farm.model.device import DeviceState
 from farm.model.job import Job
 from farm.store.database import BackgroundWrites
 from farm.store.mailbox import Letter, channel_of
@@ -41,6 +45,12 @@ from farm.store.store import Store
 SALVAGE_LIMIT_S = 5.0  # for a host to keep what attempts have left; one that is away keeps no job from its end
 
 log = logging.getLogger(__name__)
+
+
+class WithheldFor(StrEnum):
+    """The cause for which a host's phones are not handed out; of several, people are told the first."""
+
+    DRAIN = "drain"  # an operator wants it
 
 
 class Hosts(AttemptRunner):
@@ -52,6 +62,8 @@ class Hosts(AttemptRunner):
         self._wake = wake
         self._clock = clock
         self._of_device: dict[str, str] = {}
+        self._states: dict[str, DeviceState] = {}  # as their hosts say
+        self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
         self._slots: set[str] = set()  # leases whose worker slot is kept
         self._of_job: dict[str, str] = {}  # the host of its running attempt
@@ -64,11 +76,15 @@ class Hosts(AttemptRunner):
 
     # --- what hosts say -------------------------------------------------------------------------------------------
 
-    def note(self, host: str, message: HostMessage) -> None:
-        """A host says something: what it is about is there."""
+    def note(self, host: str, message: HostMessage) -> HostMessage:
+        """A host says something: what it is about is there. Returns the message by which to decide."""
         match message:
             case DeviceChanged(state):
                 self._of_device[state.name] = host
+                self._states[state.name] = state
+                return DeviceChanged(replace(state, withheld=self._why_withheld(host)))
+            case DeviceForgotten(device):
+                self._states.pop(device, None)
             case RequestAdded(request_id):
                 self._requests[host].add(request_id)
             case RequestWithdrawn(request_id):
@@ -86,6 +102,23 @@ class Hosts(AttemptRunner):
                     self._of_lease.pop(lease_id, None)
             case SlotFreed(lease_id):
                 self._slots.discard(lease_id)
+        return message
+
+    def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
+        """No phone of the host is handed out from now on, until this comes with ""; returns what changes by it."""
+        before = self._why_withheld(host)
+        if reason:
+            self._withheld[host][cause] = reason
+        else:
+            self._withheld[host].pop(cause, None)
+        if (now := self._why_withheld(host)) == before:
+            return ()
+        states = (self._states[name] for name in sorted(self.devices_of(host) & self._states.keys()))
+        return tuple(DeviceChanged(replace(state, withheld=now)) for state in states)
+
+    def _why_withheld(self, host: str) -> str:
+        reasons = self._withheld[host]
+        return next((reasons[cause] for cause in WithheldFor if cause in reasons), "")
 
     def attempt_runs(self, job: str, host: str) -> None:
         """A job's attempt runs there."""

@@ -187,6 +187,13 @@ class HostBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class HostDrained:
+    """From a host: an operator wants that none of its phones is handed out; leases go on, requests wait."""
+
+    reason: str  # "": they are again
+
+
+@dataclass(frozen=True, slots=True)
 class FinishAttempt:
     """To the host: what the job becomes by its ended attempt. Answer: `JobSaved`, committed with that end."""
 
@@ -232,5 +239,5 @@ class OrderAnswer:
     error: Mapping[str, Any] | None = None
 
 
-ToHead = HostMessage | AttemptEnded | HostBegan | JobSaved | Salvaged | Order
+ToHead = HostMessage | AttemptEnded | HostBegan | HostDrained | JobSaved | Salvaged | Order
 ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer

@@ -19,8 +19,8 @@ from farm.model.specs import JobSpec, Kinds, spec_from_wire
 
 METHODS = frozenset(
     {
-        "submit", "check", "cancel", "hold", "resume", "settle", "reserve", "remove_reservation", "drain",
-        "is_live", "waits", "why", "explain", "explain_job", "waiting", "reservations",
+        "submit", "check", "cancel", "hold", "resume", "settle", "reserve", "remove_reservation", "is_live",
+        "waits", "why", "explain", "explain_job", "waiting", "reservations",
     }
 )  # fmt: skip
 

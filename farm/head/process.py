@@ -20,12 +20,13 @@ from farm.common.events import EventLog
 from farm.common.systemd import Notifier
 from farm.common.tasks import BackgroundTasks
 from farm.head import wire
-from farm.head.hosts import Hosts
+from farm.head.hosts import Hosts, WithheldFor
 from farm.head.local import LocalHead
 from farm.head.messages import (
     AttemptEnded,
     FinishAttempt,
     HostBegan,
+    HostDrained,
     HostMessage,
     JobSaved,
     LeaseRefused,
@@ -203,6 +204,8 @@ class HeadTerm:
                 self._hosts.salvaged(job_id)
             case HostBegan():
                 self._host_began(host)
+            case HostDrained(reason):
+                self._withhold(host, WithheldFor.DRAIN, reason)
             case Order():
                 self._tasks.spawn(self._carry_out(host, message), f"order {message.method} of {host}")
             case LeaseRestored(lease) if lease.device in self._head.requests.allocator.held:
@@ -211,13 +214,17 @@ class HeadTerm:
                 self._host_said(host, message)
 
     def _host_said(self, host: str, message: HostMessage) -> None:
-        self._hosts.note(host, message)
-        self._head.requests.receive(message)
+        self._head.requests.receive(self._hosts.note(host, message))
+
+    def _withhold(self, host: str, cause: WithheldFor, reason: str) -> None:
+        for changed in self._hosts.withhold(host, cause, reason):
+            self._head.requests.receive(changed)
 
     async def _carry_out(self, host: str, order: Order) -> None:
         self._hosts.answer(host, await perform(self._head, self._kinds, order))
 
     def _host_began(self, host: str) -> None:
+        self._withhold(host, WithheldFor.DRAIN, "")
         for request_id in self._hosts.requests_of(host):
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):

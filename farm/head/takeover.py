@@ -13,7 +13,7 @@ from dataclasses import replace
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
-from farm.head.hosts import Hosts
+from farm.head.hosts import Hosts, WithheldFor
 from farm.head.local import LocalHead
 from farm.head.messages import HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
 from farm.head.planning import request_of
@@ -81,6 +81,8 @@ class Takeover:
 
     def _learn(self, state: LabState, jobs: Mapping[str, Job], running: Mapping[str, Attempt]) -> None:
         now = self._clock()
+        for host in state.hosts:
+            self._hosts.withhold(host.name, WithheldFor.DRAIN, host.drained)
         for letter in state.devices:
             self._say(letter.host, letter.body)
         for record in state.leases:
@@ -92,8 +94,7 @@ class Takeover:
         """What a host has said last, again."""
         message = wire.to_head(body, self._clock().s)
         if isinstance(message, HostMessage):
-            self._hosts.note(host, message)
-            self._requests.receive(message)
+            self._requests.receive(self._hosts.note(host, message))
 
     def _restore(self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading) -> None:
         request = self._request_of(record, job, attempt, now)

@@ -16,6 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from farm.head.messages import AttemptEnded, ToHead, ToHost
 
+PROTOCOL = 1  # grows when a receiver must know more than which messages there are
+
 M = TypeVar("M")
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from farm.head.messages import (
     FinishAttempt,
     HeadMessage,
     HostBegan,
+    HostDrained,
     HostMessage,
     JobSaved,
     LeaseArmed,
@@ -132,7 +133,7 @@ class RemoteHead(Head):
         Raises:
             StoreWriteError: nothing can be written now.
         """
-        await self._mailbox.begin(self._letter(HostBegan()))
+        await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL)
         self._wake()
 
     def run_attempts_with(self, runner: AttemptRunner) -> None:
@@ -293,7 +294,8 @@ class RemoteHead(Head):
 
     async def drain(self, reason: str) -> None:
         """See `Head.drain`."""
-        await self._order("drain", reason=reason)
+        await self._mailbox.drain(reason, self._letter(HostDrained(reason)))
+        self._wake()
         self._drained = reason
 
     # --- questions ------------------------------------------------------------------------------------------------

@@ -121,16 +121,19 @@ class DeviceState:
     bundle: str = ""  # hash of the bundle on it
     place: UsbPlace | None = None  # where it is plugged in, if known
     closed: Mapping[LeaseClass, Closed] = field(default_factory=dict)  # classes not served now; empty: all are
+    withheld: str = ""  # set by a head apart: why its host's phones are not handed out; "": they are
 
     @property
     def leasable(self) -> bool:
         """Whether it could be handed out now to some class, were it not leased."""
-        return self.adopted and self.life is Life.READY and self.service is Service.IN and self.heat is Heat.OK
+        ready = self.life is Life.READY and not self.withheld
+        return self.adopted and ready and self.service is Service.IN and self.heat is Heat.OK
 
     @property
     def in_service(self) -> bool:
         """Whether a job may wait for it: it is ready, or will be without help."""
-        return self.adopted and self.service is Service.IN and (self.life is Life.READY or self.life in RETURNING)
+        serves = self.adopted and self.service is Service.IN and not self.withheld
+        return serves and (self.life is Life.READY or self.life in RETURNING)
 
     def serves(self, lease_class: LeaseClass) -> bool:
         """Whether it could be handed out now to this class, were it not leased."""

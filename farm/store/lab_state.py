@@ -10,14 +10,15 @@ from sqlalchemy.exc import DBAPIError
 from farm.common.errors import Code, HostError
 from farm.store.database import Database
 from farm.store.leases import LeaseRecord, select_leases
-from farm.store.mailbox import Letter
-from farm.store.schema import device_state, lease, request, to_head
+from farm.store.mailbox import HostRecord, Letter
+from farm.store.schema import device_state, host, lease, request, to_head
 
 
 @dataclass(frozen=True, slots=True)
 class LabState:
     """All of one moment; each letter is the latest message about what it is about."""
 
+    hosts: tuple[HostRecord, ...]
     devices: tuple[Letter, ...]
     requests: tuple[Letter, ...]  # that have no lease, in order
     leases: tuple[LeaseRecord, ...]  # armed, and those ended whose worker slot is kept; by fence
@@ -36,11 +37,13 @@ def read_lab_state(database: Database) -> LabState:
         with connection, connection.begin():
             database.hold_term(connection)
             connection.execute(delete(to_head))
+            hosts = connection.execute(select(host).order_by(host.c.name))
             devices = connection.execute(select(device_state.c.host, device_state.c.body))
             requests = connection.execute(select(request.c.host, request.c.body).order_by(request.c.seq))
             held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
             leases = connection.execute(select_leases().where(or_(held, lease.c.slot == 1)).order_by(lease.c.fence))
             return LabState(
+                tuple(HostRecord(**row) for row in hosts.mappings()),
                 tuple(Letter(*row) for row in devices),
                 tuple(Letter(*row) for row in requests),
                 tuple(LeaseRecord(**row) for row in leases.mappings()),

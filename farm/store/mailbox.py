@@ -17,16 +17,17 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, delete, insert, select
+from sqlalchemy import Connection, Engine, Table, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import HostError
 from farm.common.events import Event
 from farm.store.database import Database, TableAccess, put
-from farm.store.schema import device_state, request, to_head, to_host
+from farm.store.schema import device_state, host, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
 POLL_S = 0.5  # what a lost wake-up holds up
@@ -34,6 +35,10 @@ HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(:channel, '')")
+_BEAT = sql(
+    "INSERT INTO host (name, beat_at, protocol) VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol) "
+    "ON CONFLICT (name) DO UPDATE SET beat_at = excluded.beat_at, protocol = excluded.protocol"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,16 @@ class Letter:
 
     host: str
     body: Mapping[str, Any]  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """A host as its row says."""
+
+    name: str
+    beat_at: datetime  # its latest sign of life, by the server's clock
+    protocol: int
+    drained: str = ""  # why its phones are not handed out; "": they are
 
 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
@@ -60,15 +75,30 @@ class Mailbox(TableAccess):
 
     # --- at a host ------------------------------------------------------------------------------------------------
 
-    async def begin(self, letter: Letter) -> None:
-        """A host begins anew: who asked there has gone, and what was sent to it is void."""
+    async def begin(self, letter: Letter, protocol: int) -> None:
+        """A host begins anew: who asked there has gone, what was sent to it is void, and it is not drained."""
 
         def begin(connection: Connection) -> None:
             for box in (request, to_host):
                 connection.execute(delete(box).where(box.c.host == letter.host))
+            connection.execute(_BEAT, {"name": letter.host, "protocol": protocol})
+            connection.execute(update(host).where(host.c.name == letter.host).values(drained=""))
             post(connection, to_head, (letter,))
 
         await self._database.write(begin)
+
+    async def beat(self, name: str, protocol: int) -> None:
+        """A host's sign of life."""
+        await self._database.write(lambda connection: connection.execute(_BEAT, {"name": name, "protocol": protocol}))
+
+    async def drain(self, reason: str, letter: Letter) -> None:
+        """Phones of the letter's host are handed out no more, for this reason; "": they are again."""
+
+        def drain(connection: Connection) -> None:
+            connection.execute(update(host).where(host.c.name == letter.host).values(drained=reason))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(drain)
 
     async def send(self, *letters: Letter) -> None:
         """Letters to the head that report nothing which rows say."""

@@ -450,13 +450,22 @@ Index("audit_of_kind", audit.c.kind, audit.c.seq)
 Index("audit_at", audit.c.at)
 
 # Between hosts and a head apart from them, on a server only (farm.store.mailbox). What hosts have: each phone as its
-# head knows it, and each request for one that has no lease.
+# head knows it, themselves, and each request for a phone that has no lease.
 device_state = Table(
     "device_state",
     metadata,
     _host(),
     Column("name", Word, primary_key=True),
     Column("body", StrictJson(json_object), nullable=False),  # of the latest message about it
+)
+
+host = Table(
+    "host",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("beat_at", UtcTime, nullable=False),  # by the server's clock
+    Column("protocol", Integer, nullable=False),  # of its messages (farm.head.wire)
+    Column("drained", Word, nullable=False, server_default=""),  # why its phones are not handed out; "": they are
 )
 
 request = Table(

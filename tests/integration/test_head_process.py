@@ -101,8 +101,8 @@ def heads(server):
 
 
 @asynccontextmanager
-async def a_host(heads, *devices, reads=True):
-    host = LabHost(heads.url, "one", *devices)
+async def a_host(heads, *devices, name="one", reads=True):
+    host = LabHost(heads.url, name, *devices)
     await host.begin(reads=reads)
     try:
         async with asyncio.timeout(90):
@@ -199,6 +199,24 @@ async def test_a_host_begins_anew_while_the_head_goes_on(heads):
             again.held["a"] = next(each for each in host.armed if each.id == left)
             await again.give_back(again.held["a"])
         assert (await (await again.ask())).device == "a"
+
+
+async def test_a_drain_is_of_one_host_and_outlasts_the_head(heads):
+    head = heads.begin()
+    async with a_host(heads, "a") as one, a_host(heads, "b", name="two") as two:
+        kept = await (await one.ask("a"))
+        await one.drain("ann drains it")
+        await one.give_back(kept)
+        waits = await one.ask("a")
+        await two.give_back(await (await two.ask("b")))
+        assert not waits.done()
+        standby = heads.begin()
+        head.kill()
+        await heads.decides(standby, "took over: 2 phones, 1 requests")
+        await two.give_back(await (await two.ask("b")))
+        assert not waits.done()
+        await one.drain("")
+        assert (await waits).device == "a"
 
 
 async def test_an_order_of_a_host_is_carried_out_and_answered(heads):

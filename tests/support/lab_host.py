@@ -40,7 +40,7 @@ class LabHost:
 
     async def begin(self, *, reads: bool = True) -> None:
         self.wake_ups = WakeUps(self.store.database, channel_of(self.name))
-        await self.store.mailbox.begin(self.letter(m.HostBegan()))
+        await self.store.mailbox.begin(self.letter(m.HostBegan()), wire.PROTOCOL)
         for name in self.devices:
             await self.report(name)
         if reads:
@@ -73,6 +73,10 @@ class LabHost:
         await self.store.mailbox.request_added(request_id, self.letter(added))
         self.wake_ups.wake(HEAD)
         return granted
+
+    async def drain(self, reason: str) -> None:
+        await self.store.mailbox.drain(reason, self.letter(m.HostDrained(reason)))
+        self.wake_ups.wake(HEAD)
 
     async def give_back(self, lease: Lease) -> None:
         if self.held.pop(lease.device, None) is None:  # its head did not want it any more

@@ -26,6 +26,7 @@ class MemoryPost(MemoryKeeper):
         self.armed: set[str] = set()  # leases, ended ones too
         self.fences: dict[str, int] = {}  # of the lease that was armed last, by device
         self.ends: Counter[str] = Counter()  # by lease
+        self.drained: dict[str, str] = {}  # hosts, and why
         self.let_through: dict[str, int] = {}  # by host, how many letters it finds; others: all
 
     def held(self) -> dict[str, str]:
@@ -59,10 +60,16 @@ class MemoryPost(MemoryKeeper):
 
     # --- mailboxes ---
 
-    async def begin(self, letter: Letter) -> None:
+    async def begin(self, letter: Letter, protocol: int) -> None:
         await self._commit("")
+        self.drained.pop(letter.host, None)
         self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
         self.to_host = [each for each in self.to_host if each.host != letter.host]
+        self.to_head.append(letter)
+
+    async def drain(self, reason: str, letter: Letter) -> None:
+        await self._commit("")
+        self.drained[letter.host] = reason
         self.to_head.append(letter)
 
     async def send(self, *letters: Letter) -> None:

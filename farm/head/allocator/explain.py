@@ -127,6 +127,8 @@ def unleasable_reason(view: DeviceState, lease_class: LeaseClass = LeaseClass.IN
         facts.append(str(closed))
     elif view.heat is not Heat.OK:
         facts.append(view.heat.value)
+    if view.withheld:
+        facts.append(view.withheld)
     return "; ".join(facts)
 
 
@@ -216,6 +218,8 @@ def _facts(
         if holding is not None
         else [unleasable_reason(view, request.lease_class)]
     )
+    if holding is not None and view.withheld:
+        facts.append(view.withheld)
     if holding is not None and (closed := view.closed.get(request.lease_class)) is not None:
         facts.append(str(closed))
     if request.quiet_hub and (beside := state.leased_beside(view.name)):
@@ -282,7 +286,7 @@ def _available_s(state: AllocatorState, device: str, waiting: QueuedRequest, now
     closed = view.closed.get(request.lease_class)
     cools = view.heat is not Heat.OK and closed is not None  # then `closed` knows how long
     leasable = replace(view, heat=Heat.OK).leasable if cools else view.leasable
-    if not view.adopted or view.service is not Service.IN or (holding is None and not leasable):
+    if not view.adopted or view.service is not Service.IN or view.withheld or (holding is None and not leasable):
         return None
     at_s = now_s if holding is None else _given_back_s(state, holding, waiting, now_s)
     beside = state.leased_beside(device) if request.quiet_hub else state.quiet_beside(device, request.user)

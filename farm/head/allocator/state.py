@@ -13,7 +13,7 @@ from farm.head.allocator.reservations import Reservations
 from farm.head.allocator.shares import UsageLedger
 from farm.head.allocator.waiting import DeviceIndex, Group, QueuedRequest, RequestTerms, UserQueue, UserQueues
 from farm.head.messages import SlotWanted, YieldWanted
-from farm.model.device import RETURNING, DeviceState, Life, Service
+from farm.model.device import RETURNING, DeviceState, Life
 from farm.model.requests import LeaseClass, LeaseRequest
 
 
@@ -254,7 +254,7 @@ class AllocatorState:
         if device in self.free:
             return True
         view, holding = self.index.views.get(device), self.held.get(device)
-        if view is None or not view.adopted or view.life is not Life.READY or view.service is not Service.IN:
+        if view is None or not view.in_service or view.life is not Life.READY:
             return False
         return holding is None or holding.request.lease_class is LeaseClass.TUNE
 

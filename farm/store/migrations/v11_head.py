@@ -29,6 +29,13 @@ def upgrade() -> None:
         sa.Column("body", sa.Text(), nullable=False),
     )
     op.create_table(
+        "host",
+        sa.Column("name", word, primary_key=True),
+        sa.Column("beat_at", sa.Double(), nullable=False),
+        sa.Column("protocol", sa.Integer(), nullable=False),
+        sa.Column("drained", word, nullable=False, server_default=""),
+    )
+    op.create_table(
         "request",
         sa.Column("seq", serial, primary_key=True),
         sa.Column("id", word, nullable=False, unique=True),

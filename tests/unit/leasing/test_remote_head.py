@@ -15,6 +15,7 @@ from farm.head.messages import (
     AttemptEnded,
     FinishAttempt,
     HostBegan,
+    HostDrained,
     LeaseArmed,
     LeaseEnded,
     LeaseGranted,
@@ -260,7 +261,6 @@ SPEC = ShellSpec(on="android", command="id")
         ("hold", {"job_ids": ("j", "k")}, ("j",)),
         ("settle", {"job_ids": ("j",), "limit_s": 1.0}, True),
         ("reserve", {"selector": "android", "user": "ci", "starts_at": NOW, "ends_at": NOW, "note": ""}, RESERVED),
-        ("drain", {"reason": ""}, None),
         ("is_live", {"job_id": "j"}, False),
         ("why", {"request_ids": ("r",)}, {"r": "a is held"}),
         ("explain", {"subject": "android"}, EXPLAINED),
@@ -297,6 +297,13 @@ async def test_an_order_that_fails_or_is_not_known_has_its_error():
     ):
         assert (await orders.perform(refused, KINDS, wrong)).error is not None
         assert refused.fields == ("hold", {"job_ids": ["j"]})
+
+
+async def test_a_drain_needs_no_answer_of_a_head():
+    lab = Lab()
+    await lab.head.drain("ann drains it")
+    assert (lab.head.drained, lab.post.drained) == ("ann drains it", {"one": "ann drains it"})
+    assert await lab.told(HostDrained) == HostDrained("ann drains it")
 
 
 async def test_the_error_of_an_order_reaches_its_caller():

@@ -11,7 +11,7 @@ from farm.store import mailbox
 from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
-from farm.store.schema import device_state, request
+from farm.store.schema import device_state, host, request
 from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.errors import raises_code
@@ -120,11 +120,25 @@ async def test_a_host_that_begins_anew_has_no_requests_and_no_letters(store):
     await store.mailbox.request_added("r1", letter("wanted"))
     await store.mailbox.request_added("r2", letter("wanted", TWO))
     await store.mailbox.send_to_hosts([letter("granted"), letter("granted", TWO)])
-    await store.mailbox.begin(letter("began"))
+    await store.mailbox.begin(letter("began"), 1)
     assert [name for _, name, _, _ in rows(store, request)] == ["r2"]
     assert await store.mailbox.take(ONE) == ()
     assert len(await store.mailbox.take(TWO)) == 1
     assert kinds(await store.mailbox.take_all()) == ["wanted", "wanted", "began"]
+
+
+async def test_a_host_has_its_beat_and_its_drain_until_it_begins_anew(store):
+    await store.mailbox.begin(letter("began"), 1)
+    ((name, began, protocol, drained),) = rows(store, host)
+    assert (name, protocol, drained) == (ONE, 1, "")
+    await store.mailbox.drain("ann drains it", letter("drained"))
+    await store.mailbox.beat(ONE, 2)
+    ((_, beat, protocol, drained),) = rows(store, host)
+    assert beat > began
+    assert (protocol, drained) == (2, "ann drains it")
+    await store.mailbox.begin(letter("began"), 2)
+    assert rows(store, host)[0][3] == ""
+    assert kinds(await store.mailbox.take_all()) == ["began", "drained", "began"]
 
 
 async def test_a_lease_is_held_once_its_host_has_armed_it(store):

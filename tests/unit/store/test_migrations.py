@@ -70,7 +70,7 @@ def make_version_9(where):
     engine = engine_of(where)
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
-        for table in ("device_state", "request", "to_head", "to_host"):
+        for table in ("device_state", "host", "request", "to_head", "to_host"):
             operations.drop_table(table)
         operations.drop_index("lease_slot_kept", "lease")
         with operations.batch_alter_table("lease") as batch:
