@@ -1,9 +1,9 @@
 """Which bundle each phone of one ABI and platform gets: the rolling upgrade, decided without I/O.
 
 A bundle that the library names newly is the *candidate*. One idle phone tries it (the canary); when it was ready with
-it for `soak_s`, the others follow, at most `max_fraction` of them at once. When every phone has it, it is *current*.
-A phone on which it fails gets its last proven bundle back; if it is well with that, the candidate is *refused*. Where
-no phone has a proven bundle there is nothing to protect: the named bundle is current at once.
+it for `soak_s`, the others follow, at most `share` of them at once. When every phone has it, it is *current*. A phone
+on which it fails gets its last proven bundle back; if it is well with that, the candidate is *refused*. Where no phone
+has a proven bundle there is nothing to protect: the named bundle is current at once.
 
 `Rollout` is the state, `named`, `trial_failed`, `advance`, `promoted` and `rolled_back` the events. `advance` also
 returns the phones to exchange now, and busy phones that get no further lease before their exchange: else a phone that
@@ -65,9 +65,7 @@ class Rollout:
 class RolloutConfig:
     """`[rollout]`: how a new runtime bundle reaches the phones."""
 
-    max_fraction: Annotated[float, Field(gt=0, le=1)] = (
-        0.25  # of the phones of its ABI that change at once; at least one
-    )
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25  # of the phones of its ABI that change at once; at least one
     soak_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0  # a phone must stay ready before the next ones change
 
 
@@ -202,7 +200,7 @@ def advance(
 
     Returns:
         The new state; serials of idle phones to provision anew, with `assigned`; and serials of busy phones that must
-        get no new lease, each with the bundle that waits for it. The last two are at most `max_fraction` of the phones.
+        get no new lease, each with the bundle that waits for it. The last two are at most `share` of the phones.
     """
     rollout = _judge_trials(rollout, {phone.serial: phone for phone in phones}, config, now_s)
     counted = [phone for phone in phones if phone.counted]
@@ -215,7 +213,7 @@ def advance(
     )
     target = rollout.current if in_doubt else rollout.candidate or rollout.current
     canary = target == rollout.candidate and not passed
-    room = 1 if canary else max(1, math.floor(config.max_fraction * len(counted)))
+    room = 1 if canary else max(1, math.floor(config.share * len(counted)))
     room -= sum(trial.state is TrialState.TRYING for trial in rollout.trials.values())
     trials, kept = dict(rollout.trials), {}
     for phone in sorted(phones, key=lambda phone: _order(rollout, phone)):

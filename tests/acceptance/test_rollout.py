@@ -10,7 +10,7 @@ from farm.client import Client
 from farm.common.errors import ExitCode
 from tests.support.whole_farm import Story, answer, refused, running_farm, until, until_ready
 
-QUICK = "[rollout]\nsoak_s = 0.2\nmax_fraction = 0.5\n"
+QUICK = "[rollout]\nsoak_s = 0.2\nshare = 0.5\n"
 DIES = "#!/system/bin/sh\nexit 3\n"
 SCRIPT = 'abi = "x86_64"\nplatform = "linux-glibc"\n'
 

@@ -28,7 +28,7 @@ from farm.bundle.rollout_rules import (
 from farm.common.errors import UserError
 
 OLD, NEW, NEWER = "old", "new", "newer"
-CONFIG = RolloutConfig(max_fraction=0.5, soak_s=10.0)
+CONFIG = RolloutConfig(share=0.5, soak_s=10.0)
 
 
 class Lab:
@@ -429,12 +429,12 @@ def test_every_change_is_told_once() -> None:
     steps=st.lists(
         st.sampled_from(["step", "add", "newer", "leave", "return", "lease", "end", "restart"]), max_size=40
     ),
-    max_fraction=st.floats(min_value=0.05, max_value=1.0),
+    share=st.floats(min_value=0.05, max_value=1.0),
 )
 def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_nowhere(
-    broken: set[tuple[str, str]], steps: list[str], max_fraction: float
+    broken: set[tuple[str, str]], steps: list[str], share: float
 ) -> None:
-    lab = Lab(5, RolloutConfig(max_fraction=max_fraction, soak_s=10.0))
+    lab = Lab(5, RolloutConfig(share=share, soak_s=10.0))
     lab.broken = broken
     for number, what in enumerate(steps):
         serial = f"S{number % 5}"
@@ -450,8 +450,8 @@ def test_whatever_happens_few_phones_change_at_once_and_a_broken_bundle_stays_no
         elif what == "restart":
             lab.rollout = named(lab.rollout, lab.rollout.wanted, lab.stored, [*lab.proven.values()])
         lab.step()
-        assert lab.most_out <= max(1, int(max_fraction * 5))
-        assert len(lab.touched) <= max(1, int(max_fraction * 5))
+        assert lab.most_out <= max(1, int(share * 5))
+        assert len(lab.touched) <= max(1, int(share * 5))
         assert not any(lab.phones[each].idle for each in lab.kept)
         for phone in lab.phones.values():
             assert (phone.serial, phone.bundle) not in broken
