@@ -47,6 +47,10 @@ class Head(ABC):
         """The job's next state, to be committed with the end of its attempt; then comes `job_saved`."""
 
     @abstractmethod
+    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
+        """`decide_end` of an attempt that the daemon before this one left; a head here does not know the job yet."""
+
+    @abstractmethod
     def job_saved(self, became: Job) -> None:
         """The job's next state is committed with the end of its attempt."""
 

@@ -65,7 +65,7 @@ class Hosts(AttemptRunner):
         self._states: dict[str, DeviceState] = {}  # as their hosts say
         self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
-        self._slots: set[str] = set()  # leases whose worker slot is kept
+        self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its host
         self._of_job: dict[str, str] = {}  # the host of its running attempt
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
@@ -96,12 +96,12 @@ class Hosts(AttemptRunner):
             case LeaseRestored(lease):
                 self._of_lease[lease.id] = host
             case SlotKept(_, lease_id):
-                self._slots.add(lease_id)
+                self._slots[lease_id] = host
             case LeaseEnded(_, lease_id):
                 if lease_id not in self._slots:
                     self._of_lease.pop(lease_id, None)
             case SlotFreed(lease_id):
-                self._slots.discard(lease_id)
+                self._slots.pop(lease_id, None)
         return message
 
     def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
@@ -135,6 +135,10 @@ class Hosts(AttemptRunner):
     def devices_of(self, host: str) -> frozenset[str]:
         """The devices of a host."""
         return frozenset(name for name, its in self._of_device.items() if its == host)
+
+    def slots_of(self, host: str) -> frozenset[str]:
+        """The leases of a host whose worker slot is kept."""
+        return frozenset(lease for lease, its in self._slots.items() if its == host)
 
     def salvaged(self, job: str) -> None:
         """A host has kept what attempts of the job have left."""

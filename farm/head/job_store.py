@@ -3,15 +3,15 @@
 A decision is made once; a full disk only delays that it is kept. What the store refuses for another reason (a bug) is
 kept as a plain failure of its job instead: one job's end must not hold its phone, its followers or the queue.
 
-At a start, the leases of the daemon before are ended in the store and its attempts interrupted, except a person's
-lease: within its time it goes on under its id, fence and expiry, beyond that its job is done.
+At a start, the leases that the daemon before it left on this host are ended in the store and its attempts interrupted,
+except a person's lease: within its time it goes on under its id, fence and expiry, beyond that its job is done.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from farm.common.errors import Code, HostError, UserError, error_to_wire
 from farm.common.events import EventDraft, EventLog
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading, Outcome
-from farm.head.queue.retry import after_attempt, broken_off, crashes, failed_instead
+from farm.head.queue.retry import broken_off, crashes, failed_instead
 from farm.head.write_queue import released_event
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
@@ -72,14 +72,27 @@ class JobWriter:
 
         return await self._retrier.write(claim, f"attempt {attempt.id}")
 
-    async def finish(self, ended: Attempt, becomes: Job, at: datetime, result: Mapping[str, Any] | None = None) -> Job:
-        """Commit an attempt's end, its result and what its job becomes; returns what it became."""
+    async def finish(
+        self,
+        ended: Attempt,
+        becomes: Job,
+        at: datetime,
+        result: Mapping[str, Any] | None = None,
+        *,
+        letter: Callable[[Job], Letter | None],
+    ) -> Job:
+        """Commit an attempt's end, its result and what its job becomes; returns what it became.
+
+        `letter`: makes the one that tells a head apart what the job became, committed with it.
+        """
 
         async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
             facts = {**_attempt_facts(ended), "kind": becomes.kind, "state": ended.state, "error": ended.error}
             changes = ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
             with self._events.drafted(*changes) as drafts:
-                return await self._store.jobs.finish(ended, becomes, result=result, events=drafts)
+                return await self._store.jobs.finish(
+                    ended, becomes, result=result, events=drafts, letter=letter(becomes)
+                )
 
         def failed(instead: Job) -> Awaitable[bool]:
             return finish(instead, replace(ended, state=AttemptState.FAILED, error=instead.error), None)
@@ -139,35 +152,71 @@ def _attempt_facts(attempt: Attempt) -> dict[str, object]:
     return {"job": attempt.job, "device": attempt.device, "fence": attempt.fence, "lease": attempt.lease}
 
 
-async def recover(
-    store: Store, events: EventLog, writer: JobWriter, now: ClockReading, kinds: Kinds, adopted: Collection[str] = ()
-) -> tuple[tuple[Job, Attempt, Lease], ...]:
-    """End or take up what the daemon before this one left running; returns the attempts that go on.
+@dataclass(frozen=True, slots=True)
+class LeftAttempt:
+    """An attempt that ended with the daemon before this one, and nothing of it is written."""
 
-    `adopted`: ids of leases that another component has restored.
+    job: Job
+    attempt: Attempt
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What the daemon before this one left running."""
+
+    survivors: tuple[tuple[Job, Attempt, Lease], ...]  # these go on
+    attempts: tuple[LeftAttempt, ...]
+    leases: tuple[LeaseRecord, ...]  # that are over
+
+
+async def read_left(
+    store: Store, now: ClockReading, kinds: Kinds, adopted: Collection[str], hosts: Collection[str] | None
+) -> Left:
+    """Read what the daemon before this one left running.
+
+    Args:
+        store: where it is kept.
+        now: when.
+        kinds: of jobs.
+        adopted: ids of leases that another component has restored.
+        hosts: names that this host had, as it holds its own leases only, and those that it has armed; None: all.
+    """
+    read = store.read
+    every = {record.id: record for record in await read(store.leases.open) if record.id not in adopted}
+    leases = {name: each for name, each in every.items() if hosts is None or (each.host in hosts and each.armed_at)}
+    survivors, left = [], []
+    for attempt in await read(store.jobs.running):
+        record = leases.get(attempt.lease)
+        if record is None and hosts is not None:
+            ended = await read(store.leases.get, attempt.lease)
+            if ended is None or ended.host not in hosts:
+                continue
+        if (job := await read(store.jobs.get, attempt.job)) is None:
+            continue  # an attempt's job is kept as long as the attempt
+        if record is not None and _goes_on(kinds, job, attempt, record, now):
+            del leases[record.id]
+            survivors.append((job, attempt, _lease(kinds, job, record, now)))
+        elif _was_handed_over(kinds, job, attempt):
+            left.append(LeftAttempt(job, attempt, _end_of_lease(attempt, record)))
+        else:
+            left.append(LeftAttempt(job, attempt, await _interrupted(store, kinds, job, attempt)))
+    return Left(tuple(survivors), tuple(left), tuple(leases.values()))
+
+
+async def end_lease(
+    store: Store, events: EventLog, record: LeaseRecord, now: ClockReading, letter: Letter | None
+) -> None:
+    """Keep that a lease ended with the daemon before this one; a head apart gets the letter.
 
     Raises:
         StoreWriteError: the store cannot write.
     """
-    read = store.read
-    open_leases = {record.id: record for record in await read(store.leases.open) if record.id not in adopted}
-    survivors = []
-    for attempt in await read(store.jobs.running):
-        job, record = await read(store.jobs.get, attempt.job), open_leases.get(attempt.lease)
-        if job is None:
-            continue  # an attempt's job is kept as long as the attempt
-        if record is not None and _goes_on(kinds, job, attempt, record, now):
-            del open_leases[record.id]
-            survivors.append((job, attempt, _lease(kinds, job, record, now)))
-        elif _was_handed_over(kinds, job, attempt):
-            await _end_of_lease(writer, job, attempt, record, now)
-        else:
-            await _interrupt(store, writer, kinds, job, attempt, now)
-    for record in open_leases.values():
-        held_s = _held_s(record, now)
-        with events.drafted(released_event(record, RESTARTED, held_s)) as drafts:
-            await store.leases.end(record.id, ended_at=now.at, reason=RESTARTED, held_s=held_s, events=drafts)
-    return tuple(survivors)
+    held_s = _held_s(record, now)
+    with events.drafted(released_event(record, RESTARTED, held_s)) as drafts:
+        await store.leases.end(
+            record.id, ended_at=now.at, reason=RESTARTED, held_s=held_s, events=drafts, letter=letter
+        )
 
 
 def arrays_begun(store: Store, live: Sequence[Job]) -> Sequence[tuple[str, Mapping[str, str]]]:
@@ -202,27 +251,21 @@ def _lease(kinds: Kinds, job: Job, record: LeaseRecord, now: ClockReading) -> Le
     return Lease(record.id, record.device, record.fence, request, granted_at=now.s - held_s)
 
 
-async def _end_of_lease(
-    writer: JobWriter, job: Job, attempt: Attempt, record: LeaseRecord | None, now: ClockReading
-) -> None:
+def _end_of_lease(attempt: Attempt, record: LeaseRecord | None) -> Outcome:
     """A person had the phone, so there is nothing to begin again: its time is over, or it was taken away."""
     if record is not None:
-        state, error, result = AttemptState.DONE, None, {"device": attempt.device, "ended": OVER_MEANWHILE}
-    else:
-        state, result = AttemptState.FAILED, None
-        error = error_to_wire(UserError(f"the lease on {attempt.device} was taken back", Code.LEASE_ENDED))
-    becomes = after_attempt(job, Outcome(state, error, attempt.device), now)
-    await writer.finish(replace(attempt, state=state, ended_at=now.at, error=error), becomes, now.at, result)
+        return Outcome(
+            AttemptState.DONE, None, attempt.device, result={"device": attempt.device, "ended": OVER_MEANWHILE}
+        )
+    error = error_to_wire(UserError(f"the lease on {attempt.device} was taken back", Code.LEASE_ENDED))
+    return Outcome(AttemptState.FAILED, error, attempt.device)
 
 
-async def _interrupt(
-    store: Store, writer: JobWriter, kinds: Kinds, job: Job, attempt: Attempt, now: ClockReading
-) -> None:
+async def _interrupted(store: Store, kinds: Kinds, job: Job, attempt: Attempt) -> Outcome:
     state, error = broken_off(kinds, job, HostError(code=Code.DAEMON_DIED))
-    ended = replace(attempt, state=state, ended_at=now.at, error=error)
+    ended = replace(attempt, state=state, error=error)
     died = crashes((*await store.read(store.jobs.attempts, job.id), ended))  # the store has it as running
-    becomes = after_attempt(job, Outcome(ended.state, error, attempt.device, crashes=died), now)
-    await writer.finish(ended, becomes, now.at)
+    return Outcome(state, error, attempt.device, crashes=died)
 
 
 def _held_s(record: LeaseRecord, now: ClockReading) -> float:

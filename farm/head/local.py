@@ -16,7 +16,8 @@ from farm.head.head import Head
 from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
-from farm.head.queue.model import JobRunsError, NoSuchJobError
+from farm.head.queue.model import ClockReading, JobRunsError, NoSuchJobError
+from farm.head.queue.retry import after_attempt
 from farm.head.request_queue import RequestQueue
 from farm.head.reservations import ReservationRegistry
 from farm.head.write_queue import LeaseWriteQueue
@@ -100,6 +101,10 @@ class LocalHead(Head):
     async def decide_end(self, message: AttemptEnded) -> Job:
         """See `Head.decide_end`."""
         return self.dispatcher.attempt_ended(message)
+
+    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
+        """See `Head.decide_left`."""
+        return after_attempt(job, message.outcome, ClockReading(time.monotonic(), message.at))
 
     def job_saved(self, became: Job) -> None:
         """See `Head.job_saved`."""

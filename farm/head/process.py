@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ from farm.head.hosts import Hosts, WithheldFor
 from farm.head.local import LocalHead
 from farm.head.messages import (
     AttemptEnded,
+    DeviceChanged,
     FinishAttempt,
     HostBegan,
     HostDrained,
@@ -33,6 +35,7 @@ from farm.head.messages import (
     LeaseRestored,
     Order,
     Salvaged,
+    SlotFreed,
     ToHead,
 )
 from farm.head.model import LeasePolicy
@@ -41,6 +44,7 @@ from farm.head.queue.model import ClockReading
 from farm.head.reservations import ClockWatch
 from farm.head.takeover import Takeover
 from farm.head.write_queue import LeaseWriteQueue
+from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
@@ -229,3 +233,8 @@ class HeadTerm:
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
             self._head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} began anew before it had it"))
+        for lease_id in self._hosts.slots_of(host):
+            self._host_said(host, SlotFreed(lease_id))
+        for device in self._hosts.devices_of(host):
+            if (state := self._head.requests.allocator.devices.get(device)) is not None:
+                self._host_said(host, DeviceChanged(replace(state, life=Life.GONE)))

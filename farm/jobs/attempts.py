@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
-from farm.head.job_store import JobWriter, recover
-from farm.head.messages import AttemptEnded, JobMessage, RunAttempt
+from farm.head.job_store import JobWriter, Left, end_lease, read_left
+from farm.head.messages import AttemptEnded, JobMessage, JobSaved, LeaseEnded, RunAttempt
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.jobs.attempt_run import AttemptContextFactory, AttemptRun, salvage
 from farm.jobs.executor import Executor
 from farm.leasing.leases import Leasing
-from farm.model.job import AttemptState, Job
+from farm.model.job import Attempt, AttemptState, Job
 from farm.store.store import Store
 
 STOP_LIMIT_S = 15.0  # for running attempts when the daemon stops; systemd gives it 20 s in all
@@ -30,7 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class Attempts(AttemptRunner):
-    """`recover` once, start the head, then `begin`; `stop` before the store and leasing go."""
+    """`recover` and `end_left` once, start the head, then `begin`; `stop` before the store and leasing go.
+
+    With a head apart it decides what becomes of jobs: `end_left` may take as long as no head answers.
+    """
 
     def __init__(
         self,
@@ -55,18 +59,36 @@ class Attempts(AttemptRunner):
         self._writer = JobWriter(store, events)
         self._runs: dict[str, AttemptRun] = {}  # by job
         self._tasks = tasks
+        self._left = Left((), (), ())
         self._stopping = False
 
-    async def recover(self, adopted: Collection[str] = ()) -> None:
-        """Take up what the daemon before this one left: its leases are ended, its attempts interrupted or resumed.
+    async def recover(self, adopted: Collection[str] = (), hosts: Collection[str] | None = None) -> None:
+        """Take up what the daemon before this one left and what goes on; the rest is for `end_left`.
 
-        `adopted`: ids of leases that another component has restored.
+        Args:
+            adopted: ids of leases that another component has restored.
+            hosts: see `farm.head.job_store.read_left`.
         """
-        kinds = self._contexts.kinds
-        now, writer = self._clock(), self._writer
-        for job, attempt, lease in await recover(self._store, self._events, writer, now, kinds, adopted):
+        self._left = await read_left(self._store, self._clock(), self._contexts.kinds, adopted, hosts)
+        for job, attempt, lease in self._left.survivors:
             self._leases.restore(lease)
             self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
+
+    async def end_left(self) -> None:
+        """Interrupt the attempts and end the leases of the daemon before; again after an error: it goes on there.
+
+        Raises:
+            StoreWriteError: the store cannot write.
+        """
+        while self._left.attempts:
+            each, now = self._left.attempts[0], self._clock()
+            await self._keep_end(each.attempt, each.outcome, now.at, partial(self._head.decide_left, each.job))
+            self._left = replace(self._left, attempts=self._left.attempts[1:])
+        while self._left.leases:
+            record = self._left.leases[0]
+            letter = self._head.letter(LeaseEnded(record.device, record.id))
+            await end_lease(self._store, self._events, record, self._clock(), letter)
+            self._left = replace(self._left, leases=self._left.leases[1:])
 
     def begin(self) -> None:
         """The head knows the jobs: go on with the attempts that `recover` took up."""
@@ -84,6 +106,8 @@ class Attempts(AttemptRunner):
     def receive(self, message: JobMessage) -> None:
         """See `AttemptRunner.receive`."""
         match message:
+            case RunAttempt(_, attempt, _) if any(attempt.id == each.attempt.id for each in self._left.attempts):
+                pass  # it was committed for the daemon before
             case RunAttempt(job, attempt, lease):
                 run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
                 if self._stopping:
@@ -120,7 +144,13 @@ class Attempts(AttemptRunner):
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:
         at = self._clock().at
-        outcome = replace(outcome, device=run.lease.device)
-        becomes = await self._head.decide_end(AttemptEnded(run.job.id, outcome, at))
-        ended = replace(run.attempt, state=outcome.state, ended_at=at, error=outcome.error)
-        return await self._writer.finish(ended, becomes, at, outcome.result)
+        return await self._keep_end(run.attempt, replace(outcome, device=run.lease.device), at, self._head.decide_end)
+
+    async def _keep_end(
+        self, attempt: Attempt, outcome: Outcome, at: datetime, decide: Callable[[AttemptEnded], Awaitable[Job]]
+    ) -> Job:
+        becomes = await decide(AttemptEnded(attempt.job, outcome, at))
+        ended = replace(attempt, state=outcome.state, ended_at=at, error=outcome.error)
+        return await self._writer.finish(
+            ended, becomes, at, outcome.result, letter=lambda became: self._head.letter(JobSaved(became))
+        )

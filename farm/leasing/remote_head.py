@@ -29,7 +29,6 @@ from farm.head.messages import (
     HostBegan,
     HostDrained,
     HostMessage,
-    JobSaved,
     LeaseArmed,
     LeaseEnded,
     LeaseExtended,
@@ -231,9 +230,13 @@ class RemoteHead(Head):
         finally:
             del self._ends[message.job]
 
-    def job_saved(self, became: Job) -> None:
-        """Post it."""
-        self._send(f"attempt of {became.id}", JobSaved(became))
+    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002
+        """See `decide_end`: the head has the job."""
+        return await self.decide_end(message)
+
+    def job_saved(self, became: Job) -> None:  # noqa: ARG002
+        """Its letter is committed with it."""
+        self._wake()
 
     def close(self, reason: str) -> None:  # noqa: ARG002
         """Withdraw the requests of this host; a lease that is armed now ends at the next start."""

@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.common.errors import HostError
 from farm.common.events import Event
 from farm.store.database import Database, TableAccess, put
-from farm.store.schema import device_state, host, request, to_head, to_host
+from farm.store.schema import device_state, host, lease, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
 POLL_S = 0.5  # what a lost wake-up holds up
@@ -76,13 +76,17 @@ class Mailbox(TableAccess):
     # --- at a host ------------------------------------------------------------------------------------------------
 
     async def begin(self, letter: Letter, protocol: int) -> None:
-        """A host begins anew: who asked there has gone, what was sent to it is void, and it is not drained."""
+        """A host begins anew: what was asked there or sent to it is void, its phones are still to come.
+
+        It is not drained.
+        """
 
         def begin(connection: Connection) -> None:
-            for box in (request, to_host):
+            for box in (request, to_host, device_state):
                 connection.execute(delete(box).where(box.c.host == letter.host))
             connection.execute(_BEAT, {"name": letter.host, "protocol": protocol})
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=""))
+            connection.execute(update(lease).where(lease.c.host == letter.host, lease.c.slot == 1).values(slot=False))
             post(connection, to_head, (letter,))
 
         await self._database.write(begin)

@@ -62,6 +62,7 @@ class Farm:
 
     async def start(self):
         await self.attempts.recover()
+        await self.attempts.end_left()
         await self.head.start(self.attempts)
         self.attempts.begin()
 

@@ -1,0 +1,118 @@
+"""What a host keeps for a head in another process: the ends of attempts, also of those that a dead daemon left."""
+
+import pytest
+from sqlalchemy import text
+
+from farm.head.local import LocalHead
+from farm.head.messages import JobSaved, LeaseEnded
+from farm.model.job import AttemptState, JobState
+from farm.store.mailbox import Letter
+from farm.store.writer import StoreWriteError
+from tests.unit.jobs.dispatching import Farm
+
+
+class ApartHead(LocalHead):
+    """One that gets letters, and decides about attempts of before when the test says so."""
+
+    def __init__(self, farm):
+        super().__init__(farm.leases, farm.dispatcher, None)
+        self.left = []
+
+    def letter(self, message):
+        return Letter("one", {"kind": type(message).__name__, "of": _subject(message)})
+
+    async def decide_left(self, job, message):
+        self.left.append((job.id, message.outcome.state))
+        return await super().decide_left(job, message)
+
+
+def _subject(message):
+    match message:
+        case JobSaved(job):
+            return job.id, job.state
+        case LeaseEnded(_, lease):
+            return lease
+
+
+def apart(path, *names):
+    farm = Farm(path, *names)
+    farm.head = farm.leases.head = farm.attempts._head = ApartHead(farm)
+    return farm
+
+
+def letters(farm):
+    with farm.store.database.reading() as connection:
+        return [body for (body,) in connection.execute(text("SELECT body FROM to_head ORDER BY id"))]
+
+
+async def of_host(farm, host, lease):
+    """As if that host held the lease."""
+    change = text("UPDATE lease SET host = :host WHERE id = :lease")
+    await farm.store.database.write(lambda connection: connection.execute(change, {"host": host, "lease": lease}))
+
+
+async def test_what_a_job_becomes_is_posted_with_the_end_of_its_attempt(tmp_path):
+    farm = apart(tmp_path / "farm.db", "p1")
+    await farm.start()
+    job = await farm.one()
+    await farm.started()
+    finish, refused = farm.store.jobs.finish, []
+
+    async def refuse_once(*args, **kwargs):
+        refused.append(letters(farm))
+        farm.store.jobs.finish = finish
+        raise StoreWriteError("no space")
+
+    farm.store.jobs.finish = refuse_once
+    await farm.ends(job, {})
+    assert refused == [[]]
+    (saved,) = letters(farm)
+    assert '"JobSaved"' in saved
+    assert job in saved
+    assert '"done"' in saved
+    await farm.stop()
+    farm.store.close()
+
+
+async def test_a_host_ends_only_what_its_own_daemon_left(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1", "p2")
+    await farm.start()
+    mine, others = await farm.one(), await farm.one()
+    for _ in range(2):
+        run = await farm.started()
+        await of_host(farm, "one" if run.job.id == mine else "two", run.lease.id)
+    farm.crash()
+    again = apart(path)
+    await again.attempts.recover(hosts=("one",))
+    assert again.job(mine).state is JobState.RUNNING  # until the head has decided
+    await again.attempts.end_left()
+    assert again.head.left == [(mine, AttemptState.INTERRUPTED)]
+    assert (again.job(mine).state, again.job(others).state) == (JobState.QUEUED, JobState.RUNNING)
+    assert [record.host for record in again.store.leases.open()] == ["two"]
+    assert ['"JobSaved"' in each for each in letters(again)] == [True, False]
+    again.store.close()
+
+
+async def test_ending_goes_on_where_the_store_could_not_write(tmp_path):
+    path = tmp_path / "farm.db"
+    farm = Farm(path, "p1")
+    await farm.start()
+    job = await farm.one()
+    await farm.started()
+    farm.crash()
+    again = apart(path)
+    await again.attempts.recover()
+    end = again.store.leases.end
+
+    async def refuse(*_, **__):
+        raise StoreWriteError("no space")
+
+    again.store.leases.end = refuse
+    with pytest.raises(StoreWriteError):
+        await again.attempts.end_left()
+    again.store.leases.end = end
+    await again.attempts.end_left()
+    assert [job_id for job_id, _ in again.head.left] == [job]
+    assert again.store.leases.open() == ()
+    again.store.close()
