@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from farm.model.specs import Help, JobSpec, Whole
+from farm.model.specs import Bounds, Help, JobSpec, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,5 +15,5 @@ class EchoSpec(JobSpec):
     kind: ClassVar[str] = "echo"
     worker: ClassVar[bool] = False
 
-    text: Annotated[str, Field(min_length=1, max_length=100), Help("The text.")]
-    times: Annotated[Whole, Field(ge=1, le=3), Help("How often.")] = 1
+    text: Annotated[str, Bounds(min_length=1, max_length=100), Help("The text.")]
+    times: Annotated[Whole, Bounds(ge=1, le=3), Help("How often.")] = 1

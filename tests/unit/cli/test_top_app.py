@@ -137,7 +137,8 @@ async def test_filter_and_order(app):
         assert names(app) == ["galaxy", "pixel"]
 
 
-async def test_a_daemon_that_is_away_is_told(app, daemon, start):
+async def test_a_daemon_that_is_away_is_told(app, daemon, start, monkeypatch):
+    monkeypatch.setattr("farm.control.client.SILENT_AFTER_S", 1.0)
     async with app.run_test(size=(120, 40)):
         start()
         daemon.kill()
