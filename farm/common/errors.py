@@ -87,6 +87,7 @@ class Code(StrEnum):
     FORM_EXPIRED = "form_expired", Fault.USER, "This form is not from your present sign-in."
     HEAD_AWAY = "head_away", Fault.HOST, "No head of the lab answers."
     HOST_LINK_LOST = "host_link_lost", Fault.HOST, "The host's adb server or hub failed, and its phones went with it."
+    HOST_LOST = "host_lost", Fault.HOST, "The lab's head has not heard of the host that ran the attempt."
     HOST_OUT_OF_MEMORY = "host_out_of_memory", Fault.USER, "This host has too little memory.", ExitCode.FAILED
     HOST_RUN_FAILED = "host_run_failed", Fault.USER, "The model failed on this host."
     ILLEGAL_TRANSITION = "illegal_transition", Fault.FARM, "The table of transitions has no such step."

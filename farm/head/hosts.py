@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 class WithheldFor(StrEnum):
     """The cause for which a host's phones are not handed out; of several, people are told the first."""
 
+    LOSS = "loss"  # nobody has heard of it
+    ENDING = "ending"  # it is back, and has not ended what it ran when it was lost
     DRAIN = "drain"  # an operator wants it
 
 
@@ -124,6 +126,10 @@ class Hosts(AttemptRunner):
         """A job's attempt runs there."""
         self._of_job[job] = host
 
+    def runs_at(self, job: str) -> str:
+        """The host where the job's attempt runs; "": nowhere."""
+        return self._of_job.get(job, "")
+
     def attempt_is_over(self, job: str) -> None:
         """The end of the job's attempt is committed."""
         self._of_job.pop(job, None)
@@ -166,13 +172,10 @@ class Hosts(AttemptRunner):
         elif isinstance(message, LeaseGranted | RunAttempt):
             self._wake(channel_of(host))
         else:
-            self._post(host, message)
+            self.send(host, message)
 
-    def answer(self, host: str, answer: OrderAnswer) -> None:
-        """Send a host the answer to its order."""
-        self._post(host, answer)
-
-    def _post(self, host: str, message: ToHost) -> None:
+    def send(self, host: str, message: ToHost) -> None:
+        """Send a host a message that is not stored yet."""
         letter = Letter(host, wire.encode(message, self._clock()))
         write = partial(self._store.mailbox.send_to_hosts, (letter,))
         self._writes.add(f"letters to {host}", write, lambda _: self._wake(channel_of(host)))
@@ -190,7 +193,7 @@ class Hosts(AttemptRunner):
             case FinishAttempt(job) | Salvage(job):
                 return self._of_job.get(job.id)
             case OrderAnswer():
-                return None  # see `answer`
+                return None  # see `send`
 
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`: by the host of its latest attempt, if that answers in time."""

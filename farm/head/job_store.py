@@ -87,9 +87,7 @@ class JobWriter:
         """
 
         async def finish(becomes: Job, ended: Attempt, result: Mapping[str, Any] | None) -> bool:
-            facts = {**_attempt_facts(ended), "kind": becomes.kind, "state": ended.state, "error": ended.error}
-            changes = ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
-            with self._events.drafted(*changes) as drafts:
+            with self._events.drafted(*ended_events(ended, becomes)) as drafts:
                 return await self._store.jobs.finish(
                     ended, becomes, result=result, events=drafts, letter=letter(becomes)
                 )
@@ -133,6 +131,12 @@ class JobWriter:
         if not written:
             log.error("job %s was not as it was believed to be: that it is %s was not kept", becomes.id, becomes.state)
         return becomes
+
+
+def ended_events(ended: Attempt, becomes: Job) -> tuple[EventDraft, EventDraft]:
+    """The events of an attempt's end, and of what its job becomes by it."""
+    facts = {**_attempt_facts(ended), "kind": becomes.kind, "state": ended.state, "error": ended.error}
+    return ("attempt.ended", ended.id, facts), job_event(becomes, JobState.RUNNING)
 
 
 def job_event(job: Job, before: JobState) -> EventDraft:

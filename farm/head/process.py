@@ -21,6 +21,7 @@ from farm.common.events import EventLog
 from farm.common.systemd import Notifier
 from farm.common.tasks import BackgroundTasks
 from farm.head import wire
+from farm.head.host_watch import HostWatch
 from farm.head.hosts import Hosts, WithheldFor
 from farm.head.local import LocalHead
 from farm.head.messages import (
@@ -31,6 +32,7 @@ from farm.head.messages import (
     HostDrained,
     HostMessage,
     JobSaved,
+    LeaseEnded,
     LeaseRefused,
     LeaseRestored,
     Order,
@@ -147,6 +149,7 @@ class HeadTerm:
         stack.push_async_callback(self._hosts.flush)
         self._tasks = BackgroundTasks()
         self._head: LocalHead  # from `take_over` on
+        self._watch: HostWatch
 
     async def take_over(self, policy: LeasePolicy) -> None:
         """Know what the head before it knew, and begin to decide.
@@ -158,6 +161,7 @@ class HeadTerm:
         stack.push_async_callback(writes.flush)
         head = self._head = await LocalHead.open(self._store, self._events, writes, policy, self._kinds, tasks)
         head.requests.connect(self._hosts.receive, self._hosts.letter)
+        self._watch = HostWatch(self._store, self._events, self._kinds, head, self._hosts, read_clock)
         stack.callback(head.close, STOPPING)
         stack.push_async_callback(tasks.end, END_LIMIT_S)
         stack.callback(head.stop_jobs)
@@ -170,6 +174,7 @@ class HeadTerm:
         return (
             self._read_mailbox(),
             self._history.run(),
+            self._watch.run(),
             ClockWatch(self._events, self._head.clock_jumped).run(),
         )
 
@@ -198,8 +203,11 @@ class HeadTerm:
 
     def _receive(self, host: str, message: ToHead) -> None:
         match message:
+            case AttemptEnded(job_id) if self._hosts.runs_at(job_id) != host:
+                self._tasks.spawn(self._ended_too_late(host, job_id), f"late end of {job_id}")
+            case JobSaved(job) if self._hosts.runs_at(job.id) != host:
+                log.info("%s has not ended %s, which did not run there any more", host, job.id)
             case AttemptEnded():
-                self._hosts.attempt_runs(message.job, host)
                 self._hosts.receive(FinishAttempt(self._head.dispatcher.attempt_ended(message)))
             case JobSaved(job):
                 self._hosts.attempt_is_over(job.id)
@@ -209,7 +217,7 @@ class HeadTerm:
             case HostBegan():
                 self._host_began(host)
             case HostDrained(reason):
-                self._withhold(host, WithheldFor.DRAIN, reason)
+                self._watch.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
                 self._tasks.spawn(self._carry_out(host, message), f"order {message.method} of {host}")
             case LeaseRestored(lease) if lease.device in self._head.requests.allocator.held:
@@ -219,16 +227,20 @@ class HeadTerm:
 
     def _host_said(self, host: str, message: HostMessage) -> None:
         self._head.requests.receive(self._hosts.note(host, message))
+        if isinstance(message, LeaseEnded):
+            self._watch.lease_ended(host, message.lease)
 
-    def _withhold(self, host: str, cause: WithheldFor, reason: str) -> None:
-        for changed in self._hosts.withhold(host, cause, reason):
-            self._head.requests.receive(changed)
+    async def _ended_too_late(self, host: str, job_id: str) -> None:
+        """The host's attempt was ended here: whatever it hears its job becomes, it can write nothing of it any more."""
+        with contextlib.suppress(HostError):  # it asks again
+            if (job := await self._store.read(self._store.jobs.get, job_id)) is not None:
+                self._hosts.send(host, FinishAttempt(job))
 
     async def _carry_out(self, host: str, order: Order) -> None:
-        self._hosts.answer(host, await perform(self._head, self._kinds, order))
+        self._hosts.send(host, await perform(self._head, self._kinds, order))
 
     def _host_began(self, host: str) -> None:
-        self._withhold(host, WithheldFor.DRAIN, "")
+        self._watch.began(host)
         for request_id in self._hosts.requests_of(host):
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):

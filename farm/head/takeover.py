@@ -69,6 +69,11 @@ class Takeover:
         jobs = {job.id: job for job in await read(self._store.jobs.live)}
         running = {attempt.job: attempt for attempt in await read(self._store.jobs.running)}
         self._learn(state, jobs, running)
+        for attempt in running.values():
+            if not self._hosts.runs_at(attempt.job):  # its lease has ended before it
+                lease = await read(self._store.leases.get, attempt.lease)
+                if lease is not None:
+                    self._hosts.attempt_runs(attempt.job, lease.host)
         await self._head.start(self._hosts)
         for record in state.leases:
             if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:

@@ -8,6 +8,7 @@ What the host knows itself (its phones, leases and requests) is answered at once
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any
 
 from farm.common.errors import Code, FarmError, HostError, error_from_wire
 from farm.common.tasks import BackgroundTasks
-from farm.head import orders, wire
+from farm.head import beats, orders, wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
 from farm.head.messages import (
@@ -125,15 +126,17 @@ class RemoteHead(Head):
         self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
         self._counter = 0
         self._drained = ""
+        self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Tell the head that this host begins anew: whoever asked here has gone.
+        """Tell the head that this host begins anew: whoever asked here has gone. From now on it beats.
 
         Raises:
             StoreWriteError: nothing can be written now.
         """
         await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL)
         self._wake()
+        self._beating = asyncio.create_task(self._beat(), name="beats of this host")
 
     def run_attempts_with(self, runner: AttemptRunner) -> None:
         """Attempts run there; comes once, before the first `take`."""
@@ -151,7 +154,9 @@ class RemoteHead(Head):
                 self._receive(message)
 
     async def stop(self, limit_s: float) -> None:
-        """Wait for what is being salvaged."""
+        """Beat no more, and wait for what is being salvaged."""
+        if self._beating is not None:
+            self._beating.cancel()
         await self._tasks.end(limit_s)
 
     # --- the host's side ------------------------------------------------------------------------------------------
@@ -393,6 +398,12 @@ class RemoteHead(Head):
             case _:
                 arming = None
         return None if arming is None else arming[1]
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(beats.BEAT_EVERY_S)
+            with contextlib.suppress(HostError):  # the writer reports it
+                await self._mailbox.beat(self._host, wire.PROTOCOL)
 
     async def _salvage(self, job: Job) -> None:
         await self._runner.salvage(job)

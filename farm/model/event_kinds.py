@@ -73,6 +73,10 @@ _OTHERS = (
     EventKind("battery.refused", "the phone refused to stop or resume charging", "device", ("reason",)),
     EventKind("hub.lost", "several phones of one hub vanished together", "hub", ("devices", "reason")),
     EventKind("hub.back", "they are there again", "hub", ("devices",)),
+    EventKind(
+        "host.lost", "the head has not heard of a host of the lab: its jobs go on elsewhere", "host", ("reason",)
+    ),
+    EventKind("host.back", "the head hears of it again", "host", ()),
     EventKind("host.usb_lost", "phones of several hubs vanished together", "usb", ("devices", "reason")),
     EventKind("host.usb_back", "they are there again", "usb", ("devices",)),
     EventKind("gate.lost", "the gate's process is gone: its sessions have ended", "gate", ("reason",)),

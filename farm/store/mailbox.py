@@ -151,6 +151,14 @@ class Mailbox(TableAccess):
 
     # --- at the head ----------------------------------------------------------------------------------------------
 
+    async def look_at_hosts(self) -> tuple[HostRecord, ...]:
+        """Every host. A write, though it changes nothing: that it could be committed says that hosts could beat."""
+
+        def look(connection: Connection) -> tuple[HostRecord, ...]:
+            return tuple(HostRecord(**row) for row in connection.execute(select(host).order_by(host.c.name)).mappings())
+
+        return await self._database.write(look)
+
     async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
         """Letters to hosts that report nothing which rows say."""
         await self._database.write(lambda connection: post(connection, to_host, letters), events, last=True)

@@ -1,6 +1,7 @@
 """Heads in processes of their own over a real PostgreSQL, killed and stopped; the host is the test."""
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
+from farm.common.errors import Code
 from farm.head import orders
+from farm.head.beats import LOST_AFTER
 from farm.head.messages import Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
-from farm.model.job import JobState
+from farm.model.job import AttemptState, JobState
 from farm.store.store import Store
 from tests.support import postgres
 from tests.support.lab_host import LabHost
@@ -21,12 +24,14 @@ from tests.unit.store.values import job
 
 HEAD = """
 import asyncio, logging, signal, sys
+from farm.head import beats
 from farm.head.model import LeasePolicy
 from farm.head.process import HeadProcess
 from farm.kinds import KINDS
 from farm.store import term
 
 term.TERM_S, term.RENEWED_EVERY_S = 3.0, 0.3
+beats.BEAT_EVERY_S = float(sys.argv[2])
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 
 async def main():
@@ -36,6 +41,8 @@ async def main():
 
 asyncio.run(main())
 """
+QUICK_S = 0.5  # between beats
+NUMBERS = itertools.count()
 JUDGED = {
     "devices with two open leases": (
         "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
@@ -60,8 +67,9 @@ class Heads:
         self.url = url
         self.all = []
 
-    def begin(self):
-        self.all.append(subprocess.Popen([sys.executable, "-c", HEAD, self.url], stdout=subprocess.PIPE, text=True))
+    def begin(self, beat_s=2.0):
+        command = [sys.executable, "-c", HEAD, self.url, str(beat_s)]
+        self.all.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         return self.all[-1]
 
     async def decides(self, head, said="this head decides, in term"):
@@ -101,8 +109,9 @@ def heads(server):
 
 
 @asynccontextmanager
-async def a_host(heads, *devices, name="one", reads=True):
+async def a_host(heads, *devices, name="one", reads=True, beat_s=2.0):
     host = LabHost(heads.url, name, *devices)
+    host.beat_s = beat_s
     await host.begin(reads=reads)
     try:
         async with asyncio.timeout(90):
@@ -249,6 +258,108 @@ async def test_each_job_is_done_once_however_often_the_head_is_killed(heads):
             await host.wake_ups.wait()
         assert len(await host.store.read(host.store.jobs.attempts_of, names)) == len(names)
         standby.kill()
+
+
+@pytest.mark.parametrize("takeover", [False, True])
+async def test_the_jobs_of_a_silent_host_go_on_elsewhere_and_have_one_result(heads, takeover):
+    head = heads.begin(QUICK_S)
+    async with (
+        a_host(heads, "a", "c", "d", beat_s=QUICK_S) as one,
+        a_host(heads, "b", name="two", beat_s=QUICK_S) as two,
+    ):
+        one.busy = True
+        with_client, others = await (await one.ask("c")), await (await two.ask("b"))
+        await submit(two, "soc=sm8550")
+        await until(one, lambda: len(one.ran) == 1)
+        (begun,) = one.ran
+        one.reaches.clear()
+        await submit(two, "soc=sm8550")  # on the third phone of the first host, which never learns of it
+        await until(two, lambda: two.store.leases.unarmed())
+        (unarmed,) = two.store.leases.unarmed()
+        await until(two, lambda: two.store.leases.get(unarmed.id).ended_at is not None)
+        assert two.store.leases.get(unarmed.id).reason == "host one was lost before it had it"
+        await two.give_back(others)
+        await until(two, lambda: not two.store.jobs.live())
+        jobs = two.store.jobs.page()
+        assert {each.state for each in jobs} == {JobState.DONE}
+        assert {two.store.jobs.result(each.id)["done"] for each in jobs} == {"two"}
+        again = two.store.jobs.get(begun.partition(".")[0])
+        assert (again.attempts, again.uncounted, again.avoid) == (2, 1, frozenset())
+        lost, done = two.store.jobs.attempts(again.id)
+        assert (lost.id, lost.state, lost.error["code"]) == (begun, AttemptState.INTERRUPTED, Code.HOST_LOST)
+        assert (done.device, done.state) == ("b", AttemptState.DONE)
+        if takeover:
+            head.kill()
+            await heads.decides(heads.begin(QUICK_S))
+        one.reaches.set()
+        await until(one, lambda: one.too_late)  # nobody told it to end but the head
+        assert one.too_late == [begun]
+        assert (await (await one.ask("a"))).device == "a"
+        assert one.held["c"] == with_client
+        assert one.store.leases.get(with_client.id).ended_at is None
+        assert two.store.jobs.result(again.id)["done"] == "two"
+        if not takeover:
+            await until(one, lambda: events_of(one) == ["host.lost", "host.back"])
+
+
+async def test_a_host_that_is_merely_slow_is_not_lost(heads):
+    await heads.decides(heads.begin(1.0))
+    async with a_host(heads, "a", beat_s=1.6) as host:
+        host.busy = True
+        await submit(host, "a")
+        await until(host, lambda: host.beaten == 8)
+        host.end_attempts()
+        await until(host, lambda: not host.store.jobs.live())
+        (done,) = host.store.jobs.page()
+        assert (done.state, done.attempts) == (JobState.DONE, 1)
+        assert events_of(host) == []
+
+
+async def test_while_the_database_is_away_no_host_is_lost():
+    if why := postgres.missing():
+        pytest.skip(why)
+    with postgres.new_server() as database:
+        heads = Heads(postgres.new_database(database.url))
+        try:
+            head = heads.begin(QUICK_S)
+            await heads.decides(head)
+            async with a_host(heads, "a", beat_s=QUICK_S) as host:
+                host.busy = True
+                await submit(host, "a")
+                await until(host, lambda: len(host.ran) == 1)
+                database.stop()
+                while host.beaten_in_vain < 6 * LOST_AFTER:
+                    await host.wake_ups.wait()
+                database.start()
+                beaten = host.beaten
+                await until(host, lambda: host.beaten > beaten + 3 * LOST_AFTER)
+                host.end_attempts()
+                await until(host, lambda: not host.store.jobs.live())
+                (done,) = host.store.jobs.page()
+                assert (done.state, done.attempts) == (JobState.DONE, 1)
+                assert events_of(host) == []
+        finally:
+            heads.close()
+
+
+async def submit(host, on):
+    """A job, by an order of that host."""
+    spec = SPECS["shell"].from_wire({"on": on, "command": "id", "max_attempts": 2})
+    fields = orders.to_wire("submit", {"spec": spec, "user": "ann", "key": "", "must_match": True})
+    await host.store.mailbox.send(host.letter(Order(f"order-{next(NUMBERS)}", "submit", fields)))
+    answer = await host.answers.get()
+    assert answer.error is None
+
+
+async def until(host, holds):
+    """Look at each wake-up of the host, and twice a second."""
+    while not await asyncio.to_thread(holds):
+        await host.wake_ups.wait()
+
+
+def events_of(host):
+    """What happened to hosts."""
+    return [each.kind for each in host.store.events.since(0) if each.kind.startswith("host.")]
 
 
 async def states(host, names):

@@ -1,16 +1,17 @@
-"""A host of a lab by its letters alone: it arms what it is granted, and ends jobs' attempts at once."""
+"""A host of a lab by its letters alone: it arms what it is granted, and ends jobs' attempts at once or when told."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from datetime import UTC, datetime
 
-from farm.common.errors import FarmError
+from farm.common.errors import HostError
 from farm.common.selector import Selector
+from farm.head import beats, wire
 from farm.head import messages as m
-from farm.head import wire
-from farm.head.queue.model import Outcome
+from farm.head.queue.model import Outcome, StopAttempt
 from farm.model.device import DeviceState, Life
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
@@ -31,10 +32,17 @@ class LabHost:
         self.held: dict[str, Lease] = {}  # by device
         self.armed: list[Lease] = []  # every lease, in order
         self.ran: list[str] = []  # attempts
+        self.beat_s = beats.BEAT_EVERY_S
+        self.beaten = self.beaten_in_vain = 0
+        self.reaches = asyncio.Event()  # the database; while it is not set, the host is cut off
+        self.reaches.set()
+        self.busy = False  # attempts end when they are told
+        self.too_late: list[str] = []  # attempts that had been ended when they ended
         self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
         self._asked = 0
         self._granted: dict[str, asyncio.Future[Lease]] = {}
         self._attempts: dict[str, tuple[Attempt, Lease]] = {}  # by job
+        self._over: dict[str, asyncio.Event] = {}  # by job
         self._becomes: dict[str, asyncio.Future[Job]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -43,6 +51,7 @@ class LabHost:
         await self.store.mailbox.begin(self.letter(m.HostBegan()), wire.PROTOCOL)
         for name in self.devices:
             await self.report(name)
+        self._spawn(self._beat())
         if reads:
             self.read_letters()
 
@@ -86,11 +95,30 @@ class LabHost:
         assert await self.store.leases.end(lease.id, ended_at=now, reason="given back", held_s=0.0, letter=ended)
         self.wake_ups.wake(HEAD)
 
+    def end_attempts(self) -> None:
+        for over in self._over.values():
+            over.set()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.beat_s)
+            await self.reaches.wait()
+            try:
+                await self.store.mailbox.beat(self.name, wire.PROTOCOL)
+                self.beaten += 1
+            except HostError:
+                self.beaten_in_vain += 1
+
     async def _run(self) -> None:
         while True:
-            for letter in await self.store.mailbox.take(self.name):
-                await self._receive(wire.to_host(letter.body, time.monotonic()))
+            await self.reaches.wait()
+            with contextlib.suppress(HostError):
+                await self._read()
             await self.wake_ups.wait()
+
+    async def _read(self) -> None:
+        for letter in await self.store.mailbox.take(self.name):
+            await self._receive(wire.to_host(letter.body, time.monotonic()))
 
     async def _receive(self, message: m.ToHost | None) -> None:
         match message:
@@ -102,7 +130,12 @@ class LabHost:
             case m.RunAttempt(job, attempt, lease):
                 self.ran.append(attempt.id)
                 self._attempts[job.id] = attempt, lease
+                over = self._over[job.id] = asyncio.Event()
+                if not self.busy:
+                    over.set()
                 self._spawn(self._end(job.id))
+            case StopAttempt(job_id) if job_id in self._over:
+                self._over[job_id].set()
             case m.OrderAnswer():
                 self.answers.put_nowait(message)
             case m.FinishAttempt(job):
@@ -125,6 +158,8 @@ class LabHost:
 
     async def _end(self, job_id: str) -> None:
         attempt, lease = self._attempts.pop(job_id)
+        await self._over[job_id].wait()
+        await self.reaches.wait()
         now = datetime.now(UTC)
         becomes = self._becomes[job_id] = asyncio.get_running_loop().create_future()
         ended = self.letter(m.AttemptEnded(job_id, Outcome(AttemptState.DONE, None, lease.device), now))
@@ -138,8 +173,8 @@ class LabHost:
             AttemptState.DONE, now,
         )  # fmt: skip
         saved = self.letter(m.JobSaved(job))
-        if not await self.store.jobs.finish(over, job, result={"done": True}, letter=saved):
-            raise FarmError(f"{attempt.id} had ended before")
+        if not await self.store.jobs.finish(over, job, result={"done": self.name}, letter=saved):
+            self.too_late.append(attempt.id)
         await self.give_back(lease)
 
     def _spawn(self, work) -> None:

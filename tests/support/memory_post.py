@@ -26,6 +26,7 @@ class MemoryPost(MemoryKeeper):
         self.armed: set[str] = set()  # leases, ended ones too
         self.fences: dict[str, int] = {}  # of the lease that was armed last, by device
         self.ends: Counter[str] = Counter()  # by lease
+        self.beats: Counter[str] = Counter()  # by host
         self.drained: dict[str, str] = {}  # hosts, and why
         self.let_through: dict[str, int] = {}  # by host, how many letters it finds; others: all
 
@@ -66,6 +67,10 @@ class MemoryPost(MemoryKeeper):
         self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
         self.to_host = [each for each in self.to_host if each.host != letter.host]
         self.to_head.append(letter)
+
+    async def beat(self, name: str, protocol: int) -> None:
+        await self._commit("")
+        self.beats[name] += 1
 
     async def drain(self, reason: str, letter: Letter) -> None:
         await self._commit("")

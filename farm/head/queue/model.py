@@ -73,7 +73,7 @@ class StopAttempt:
     """End the running attempt with this state and error, unless it has ended by itself. Answer: `attempt_ended`."""
 
     job: str
-    state: AttemptState  # failed or cancelled
+    state: AttemptState  # failed or cancelled; interrupted when its host was lost and has ended it too late
     error: Error
 
 

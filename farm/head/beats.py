@@ -1,0 +1,59 @@
+"""Which hosts of a lab are lost. Pure: it is told of beats, and of the moments in which the head could commit itself.
+
+Each host writes a beat every `BEAT_EVERY_S`. As often, the head looks at the beats of all hosts in a transaction of its
+own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that was not committed is none, and what was
+missed before it does not count: while the database is away, nobody can beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+BEAT_EVERY_S = 2.0
+LOST_AFTER = 3  # looks: 6 s without a beat
+
+
+@dataclass(frozen=True, slots=True)
+class BeatChanges:
+    """The hosts about which a look says something new, by name."""
+
+    lost: tuple[str, ...] = ()
+    back: tuple[str, ...] = ()
+
+
+class BeatWatch:
+    """The beats as the head has seen them. A host is taken for alive when it is seen for the first time."""
+
+    def __init__(self) -> None:
+        self._beats: dict[str, datetime] = {}
+        self._missed: dict[str, int] = {}  # looks in a row
+        self._counted_s: float | None = None  # when a look counted last
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The hosts that are lost."""
+        return frozenset(host for host, missed in self._missed.items() if missed >= LOST_AFTER)
+
+    def looked(self, beats: Mapping[str, datetime], now_s: float) -> BeatChanges:
+        """The head has committed a look.
+
+        Args:
+            beats: the latest one of each host; any change of it is a sign of life, whatever the clocks say.
+            now_s: monotonic seconds after the commit; a look too early after the one before counts no silence.
+        """
+        before = self.lost
+        counts = self._counted_s is None or now_s - self._counted_s >= BEAT_EVERY_S
+        if counts:
+            self._counted_s = now_s
+        self._missed = {
+            host: self._missed[host] + counts if self._beats.get(host) == beat else 0 for host, beat in beats.items()
+        }
+        self._beats = dict(beats)
+        now = self.lost
+        return BeatChanges(tuple(sorted(now - before)), tuple(sorted((before - now) & beats.keys())))
+
+    def looked_in_vain(self) -> None:
+        """The head could commit nothing: those that are not lost begin to count anew."""
+        self._missed = {host: missed if missed >= LOST_AFTER else 0 for host, missed in self._missed.items()}

@@ -1,0 +1,166 @@
+"""The loss of a host: what it had not armed was never held, and its jobs go on elsewhere.
+
+A host that is cut off works on, and its phones are held by whom it knows. So leases of TVM clients and people stay, and
+an armed lease of a job stays open until the host has ended it; only its user's quota and worker slot are free at once.
+The end of an attempt is one conditional UPDATE, of the host's or of the head: a job has one result. None of the host's
+phones is handed out before it is back and has ended what it ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from farm.common.errors import Code, FarmError, HostError
+from farm.common.events import EventLog
+from farm.head import beats
+from farm.head.beats import BeatWatch
+from farm.head.hosts import Hosts, WithheldFor
+from farm.head.job_store import ended_events
+from farm.head.local import LocalHead
+from farm.head.messages import AttemptEnded, LeaseEnded, LeaseRefused
+from farm.head.queue.model import ClockReading, Outcome, StopAttempt
+from farm.head.queue.retry import broken_off
+from farm.model.job import Attempt, Job
+from farm.model.requests import LeaseSource
+from farm.model.specs import Kinds
+from farm.store.leases import LeaseRecord
+from farm.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class HostWatch:
+    """Looks at the beats of all hosts (`run`), and acts upon their loss and return."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventLog,
+        kinds: Kinds,
+        head: LocalHead,
+        hosts: Hosts,
+        clock: Callable[[], ClockReading],
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._kinds = kinds
+        self._head = head
+        self._hosts = hosts
+        self._clock = clock
+        self._beats = BeatWatch()
+        self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
+
+    async def run(self) -> None:
+        """Look for ever, as often as hosts beat."""
+        while True:
+            try:
+                await self._look()
+            except HostError as error:  # the writer reports it; a lost term ends all of this
+                log.debug("no look at the beats of hosts: %s", error)
+                self._beats.looked_in_vain()
+            except Exception:
+                log.exception("what a lost host ran cannot be ended now")
+            await asyncio.sleep(beats.BEAT_EVERY_S)
+
+    # --- what hosts say -------------------------------------------------------------------------------------------
+
+    def began(self, host: str) -> None:
+        """It begins anew: nothing of what it ran goes on, and it is not drained."""
+        self._ending.pop(host, None)
+        for cause in (WithheldFor.ENDING, WithheldFor.DRAIN):
+            self.withhold(host, cause, "")
+
+    def lease_ended(self, host: str, lease_id: str) -> None:
+        """It has ended a lease."""
+        ending = self._ending.get(host, set())
+        ending.discard(lease_id)
+        if not ending:
+            self.withhold(host, WithheldFor.ENDING, "")
+
+    def withhold(self, host: str, cause: WithheldFor, reason: str) -> None:
+        """See `Hosts.withhold`."""
+        for changed in self._hosts.withhold(host, cause, reason):
+            self._head.requests.receive(changed)
+
+    # --- beats ----------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        hosts = await self._store.mailbox.look_at_hosts()
+        changes = self._beats.looked({each.name: each.beat_at for each in hosts}, self._clock().s)
+        for host in changes.lost:
+            error = _lost_error(host)
+            log.warning("%s", error.message)
+            self._events.publish("host.lost", host, reason=error.message)
+            self.withhold(host, WithheldFor.LOSS, error.message)
+        for host in changes.back:
+            log.info("host %s is back", host)
+            self._events.publish("host.back", host)
+            if self._ending.get(host):
+                self.withhold(host, WithheldFor.ENDING, f"host {host} is back, and still ends what it ran before")
+            self.withhold(host, WithheldFor.LOSS, "")
+        if lost := self._beats.lost:
+            await self._break_off(lost)
+
+    async def _break_off(self, lost: Collection[str]) -> None:
+        """At each look again: what was under way when the host was lost comes to light later."""
+        for host in lost:
+            for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
+                reason = f"host {host} was lost before it had it"
+                self._head.requests.receive(LeaseRefused(lease.device, lease.id, reason))
+        read, jobs = self._store.read, self._store.jobs
+        armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
+        running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
+        known = {job.id: job for job in await read(jobs.several, [each.job for each in running])}
+        with_people = {each.job for each in running if _has_person(self._kinds, known[each.job], each)}
+        for attempt in running:
+            if attempt.job not in with_people:
+                await self._end(attempt, known[attempt.job])
+        for record in armed:
+            if record.source is LeaseSource.JOB and record.job not in with_people:
+                self._let_go(record)
+
+    async def _end(self, attempt: Attempt, job: Job) -> None:
+        """End an attempt, unless its host has done so."""
+        host = self._hosts.runs_at(job.id)
+        if host not in self._beats.lost:
+            return
+        now = self._clock()
+        state, error = broken_off(self._kinds, job, _lost_error(host))
+        try:
+            message = AttemptEnded(job.id, Outcome(state, error, attempt.device), now.at)
+            becomes = self._head.dispatcher.attempt_ended(message)
+        except FarmError as not_yet:  # that it runs is being written
+            log.debug("%s: %s", attempt.id, not_yet.message)
+            return
+        ended = replace(attempt, state=state, ended_at=now.at, error=error)
+        with self._events.drafted(*ended_events(ended, becomes)) as drafts:
+            written = await self._store.jobs.finish(ended, becomes, events=drafts)
+        if written:  # else the host's `JobSaved` is on its way
+            self._hosts.attempt_is_over(job.id)
+            self._hosts.send(host, StopAttempt(job.id, state, error))  # it stands there until the host is back
+            self._head.job_saved(becomes)
+
+    def _let_go(self, record: LeaseRecord) -> None:
+        """Its user's quota and worker slot are free; the row stays, until its host ends it."""
+        if record.id not in self._ending[record.host]:
+            self._ending[record.host].add(record.id)
+            self._head.requests.receive(LeaseEnded(record.device, record.id))
+
+
+def _has_person(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
+    """Whether a person has the phone, at its host."""
+    kind = kinds.get(job.kind)
+    return kind is not None and kind.personal and bool(attempt.facts)
+
+
+def _lost_error(host: str) -> HostError:
+    silent_s = beats.BEAT_EVERY_S * beats.LOST_AFTER
+    return HostError(
+        f"host {host} has not been heard of for {silent_s:g} s",
+        Code.HOST_LOST,
+        hint=f"see whether {host} runs and reaches the database; its jobs go on elsewhere",
+    )
