@@ -68,27 +68,21 @@ class ForkedCommands:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()  # it ends with its stdin
 
-    def run(
-        self, words: Sequence[str], streams: Streams, *, folder: str = "", limit_s: float = LIMIT_S, **environ: str
-    ) -> Ended:
-        """Run `farm` with `words`, in `folder` if it is given; one that does not end in time is killed (KILLED)."""
+    def run(self, words: Sequence[str], streams: Streams, **environ: str) -> Ended:
+        """Run `farm` with `words`; one that does not end is killed (KILLED)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"words": words, "environ": environ, "folder": folder, "limit_s": limit_s}
-        request |= {name: getattr(streams, name) for name in Streams.__slots__}
+        request = {"words": words, "environ": environ, **{name: getattr(streams, name) for name in Streams.__slots__}}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
 
 
 def _serve() -> None:
-    import pydantic  # noqa: F401
     import typer
 
     import farm.cli.main
-    import farm.client
     import farm.control.client  # what most commands import first
-    import farm.model.specs
 
     tree = typer.main.get_command(farm.cli.main.app)
     for name in tree.commands:
@@ -118,7 +112,7 @@ def _forked(request: dict[str, Any]) -> dict[str, Any] | None:
             os.close(slave)
             stack.callback(os.close, master)
             out = b"".join(_read(master)).decode(errors="replace")
-        code = _code(child, request["limit_s"])
+        code = _code(child)
         streams = []
         for each in files:
             each.seek(0)
@@ -136,9 +130,9 @@ def _read(master: int) -> Iterator[bytes]:
         yield data
 
 
-def _code(child: int, limit_s: float) -> int:
+def _code(child: int) -> int:
     watched = os.pidfd_open(child)
-    if not select.select([watched], [], [], limit_s)[0]:
+    if not select.select([watched], [], [], LIMIT_S)[0]:
         os.kill(child, signal.SIGKILL)
     os.close(watched)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -150,7 +144,6 @@ def _become(request: dict[str, Any], slave: int, files: list[int]) -> None:
     os.setsid()
     sys.argv = ["farm", *request["words"]]
     os.environ.update(request["environ"])
-    os.chdir(request["folder"] or ".")
     if slave >= 0:
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, request["columns"], 0, 0))
         ioctl(slave, termios.TIOCSCTTY, 0)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
-from tests.support.forked_commands import ForkedCommands, Streams
 from tests.support.needs import need
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
@@ -70,7 +69,6 @@ def running_farm(
     """
     if not anywhere:
         need("g++", "mksh", "toybox")
-    commands = forked_commands()
     test = psutil.Process()
     # another farm's, which start processes of their own meanwhile
     others = {process.pid for process in test.children()}
@@ -89,7 +87,6 @@ def running_farm(
             shutil.copytree(farm.folder / "state" / "bundles" / "objects", kept)
         if plugged and ready:
             farm.wait_ready(len(all_phones))
-        farm.farm = partial(run_forked, commands, farm)  # type: ignore[method-assign]
         yield farm
         family = [each for each in test.children() if each.pid not in others and not is_gate(each)]
         parents = tuple(family)  # a gate outlives the farm
@@ -100,25 +97,6 @@ def running_farm(
     assert [process for process in alive if process.is_running()] == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
-
-
-@cache
-def forked_commands() -> ForkedCommands:
-    """What runs this process's `farm` commands: a new interpreter for each would take a tenth of the tests' time."""
-    folder = tempfile.mkdtemp(prefix="farm-commands-")
-    atexit.register(shutil.rmtree, folder)
-    commands = ForkedCommands(Path(folder), {})
-    atexit.register(commands.__exit__)
-    return commands
-
-
-def run_forked(
-    commands: ForkedCommands, farm: VirtualFarm, *words: str, timeout_s: float = 60.0
-) -> CompletedProcess[str]:
-    """`VirtualFarm.farm` without a new interpreter."""
-    environ = {**os.environ, "ADB_SERVER_SOCKET": farm.status()["adb"]["socket"], "FARM_SOCKET": str(farm.socket)}
-    ended = commands.run(words, Streams(), folder=str(Path.cwd()), limit_s=timeout_s, **environ)
-    return CompletedProcess(words, ended.code, ended.out, ended.err)
 
 
 @cache
