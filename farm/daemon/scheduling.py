@@ -183,6 +183,7 @@ async def _take_up(
     orphans, leases = tvm_server.orphans, persistence.store.leases
     adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
     await attempts.recover(adopted)
+    await attempts.end_left()
     await head.start(attempts)
     attempts.begin()
     stack.push_async_callback(attempts.stop)
