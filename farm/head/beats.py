@@ -54,6 +54,6 @@ class BeatWatch:
         now = self.lost
         return BeatChanges(tuple(sorted(now - before)), tuple(sorted((before - now) & beats.keys())))
 
-    def looked_in_vain(self) -> None:
+    def look_failed(self) -> None:
         """The head could commit nothing: those that are not lost begin to count anew."""
         self._missed = {host: missed if missed >= LOST_AFTER else 0 for host, missed in self._missed.items()}

@@ -61,7 +61,7 @@ class HostWatch:
                 await self._look()
             except HostError as error:  # the writer reports it; a lost term ends all of this
                 log.debug("no look at the beats of hosts: %s", error)
-                self._beats.looked_in_vain()
+                self._beats.look_failed()
             except Exception:
                 log.exception("what a lost host ran cannot be ended now")
             await asyncio.sleep(beats.BEAT_EVERY_S)

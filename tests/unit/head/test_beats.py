@@ -57,7 +57,7 @@ def test_while_the_head_can_commit_nothing_nobody_is_lost():
         for _ in range(LOST_AFTER - 1):
             assert lab.look("one") == NOTHING
         lab.now_s += 10
-        lab.watch.looked_in_vain()
+        lab.watch.look_failed()
     assert not lab.watch.lost
 
 
@@ -66,7 +66,7 @@ def test_who_was_lost_before_an_outage_is_lost_until_it_beats():
     lab.look()
     for _ in range(LOST_AFTER):
         lab.look("one")
-    lab.watch.looked_in_vain()
+    lab.watch.look_failed()
     assert lab.watch.lost == {"one"}
     assert lab.look() == BeatChanges(back=("one",))
 
