@@ -43,7 +43,7 @@ from farm.store.columns import (
 
 # Databases of versions 1 to 8 were written early in development: they are refused.
 FIRST_SCHEMA_VERSION = 9
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 metadata = MetaData()
 
@@ -281,6 +281,30 @@ record_set = Table(
     CheckConstraint("records >= 0", name="record_set_counts"),
 )
 Index("record_set_of_name", record_set.c.name)
+
+# Of a lab of several hosts: which host has which artifact in its folder (farm.store.artifact_copies).
+artifact_copy = Table(
+    "artifact_copy",
+    metadata,
+    Column("sha256", Word, primary_key=True),
+    Column("host", Word, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("at", UtcTime, nullable=False),  # when the host got it
+)
+Index("artifact_copy_of_host", artifact_copy.c.host)
+
+# Of a lab of several hosts: bundles by the names that one host gave them, for every host with phones of their ABI.
+shared_bundle = Table(
+    "shared_bundle",
+    metadata,
+    Column("name", Word, primary_key=True),
+    Column("bundle", Word, nullable=False),  # its hash
+    Column("abi", Word, nullable=False),
+    Column("platform", Word, nullable=False),
+    Column("artifact", Word, nullable=False),  # SHA-256 of the bundle as one file
+    Column("host", Word, nullable=False),  # where it was added
+    Column("at", UtcTime, nullable=False),
+)
 
 # Artifacts whose run killed its worker, server or phone: a row for each user who ran it, about the latest time.
 poison = Table(

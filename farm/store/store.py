@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from farm.store.accounts import AccountTable, AuditTable
+from farm.store.artifact_copies import ArtifactCopies
 from farm.store.artifacts import ArtifactReferences, PoisonTable, RecordSets
 from farm.store.database import Database
 from farm.store.devices import AliasTable, BatteryTable, DeviceTable, RecoveryTable, RolloutTable
@@ -48,6 +49,7 @@ class Store:
         self.poison = PoisonTable(database)
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactReferences(database)
+        self.artifact_copies = ArtifactCopies(database)
         self.recoveries = RecoveryTable(database, host)
         self.batteries = BatteryTable(database, host)
         self.rollouts = RolloutTable(database, host)

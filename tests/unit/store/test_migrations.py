@@ -70,7 +70,7 @@ def make_version_9(where):
     engine = engine_of(where)
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
-        for table in ("device_state", "host", "request", "to_head", "to_host"):
+        for table in ("artifact_copy", "shared_bundle", "device_state", "host", "request", "to_head", "to_host"):
             operations.drop_table(table)
         operations.drop_index("lease_slot_kept", "lease")
         with operations.batch_alter_table("lease") as batch:
@@ -198,7 +198,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         next_release.install(patch.setattr)
         Store.open(path).close()
-    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 12, of a newer farm") as caught:
+    with raises_code(Code.DATABASE_UNUSABLE, match="schema version 13, of a newer farm") as caught:
         Store.open(path)
     (backup,) = tmp_path.glob("farm.db.backup-*")
     assert str(backup) in caught.value.hint

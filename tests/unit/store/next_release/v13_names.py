@@ -7,8 +7,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "12"
-down_revision = "11"
+revision = "13"
+down_revision = "12"
 
 
 def upgrade() -> None:

@@ -1,0 +1,69 @@
+"""Which host of a lab has which artifact in its folder.
+
+A host writes only rows about itself. A database with one host has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, select
+
+from farm.store.database import TableAccess, in_parts, put
+from farm.store.schema import artifact_copy
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactCopy:
+    """An artifact that a host has."""
+
+    sha256: str
+    host: str
+    size_bytes: int
+    at: datetime  # when the host got it
+
+
+class ArtifactCopies(TableAccess):
+    """Statements over copies of artifacts."""
+
+    def of(self, sha256: str) -> tuple[ArtifactCopy, ...]:
+        """The hosts that have it, the one that got it last first."""
+        wanted = select(artifact_copy).where(artifact_copy.c.sha256 == sha256)
+        return self._copies(wanted.order_by(artifact_copy.c.at.desc(), artifact_copy.c.host))
+
+    def of_host(self, host: str) -> tuple[ArtifactCopy, ...]:
+        """Everything that a host has."""
+        return self._copies(select(artifact_copy).where(artifact_copy.c.host == host))
+
+    async def change(self, host: str, sizes: Mapping[str, int | None]) -> None:
+        """The host has these artifacts (size in bytes by SHA-256) from now on; None: it has that one no more."""
+        gone = [sha256 for sha256, size_bytes in sizes.items() if size_bytes is None]
+        at = datetime.now(UTC)
+
+        def change(connection: Connection) -> None:
+            for some in in_parts(gone):
+                mine = artifact_copy.c.host == host, artifact_copy.c.sha256.in_(some)
+                connection.execute(delete(artifact_copy).where(*mine))
+            for sha256, size_bytes in sizes.items():
+                if size_bytes is not None:
+                    row = {"sha256": sha256, "host": host, "size_bytes": size_bytes, "at": at}
+                    put(connection, artifact_copy, row)
+
+        await self._database.write(change)
+
+    async def forget_host(self, host: str) -> None:
+        """A host is no part of the lab any more."""
+        await self._database.execute(delete(artifact_copy).where(artifact_copy.c.host == host))
+
+    def _copies(self, wanted: Select[Any]) -> tuple[ArtifactCopy, ...]:
+        return tuple(ArtifactCopy(**row) for row in self._database.rows(wanted))
+
+
+def changes(rows: Collection[ArtifactCopy], files: Mapping[str, int]) -> dict[str, int | None]:
+    """What to write so that a host's rows say what its folder has: sizes in bytes by SHA-256; None: the row goes."""
+    known = {each.sha256: each.size_bytes for each in rows}
+    wrong = {sha256: size_bytes for sha256, size_bytes in files.items() if known.get(sha256) != size_bytes}
+    return {**dict.fromkeys(known.keys() - files.keys()), **wrong}

@@ -1,0 +1,39 @@
+"""Which host has which artifact."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.store.artifact_copies import ArtifactCopy, changes
+from tests.unit.store.values import NOW
+
+A, B, C = "aa" * 32, "bb" * 32, "cc" * 32
+
+
+async def test_hosts_are_known_by_what_they_have(store):
+    copies = store.artifact_copies
+    await copies.change("one", {A: 10, B: 20})
+    await copies.change("two", {A: 10})
+    assert [each.host for each in copies.of(A)] == ["two", "one"]
+    assert {each.sha256: each.size_bytes for each in copies.of_host("one")} == {A: 10, B: 20}
+    await copies.change("one", {A: None, B: 21, C: None})
+    assert [each.host for each in copies.of(A)] == ["two"]
+    assert [(each.host, each.size_bytes) for each in copies.of(B)] == [("one", 21)]
+    assert copies.of(C) == ()
+
+
+async def test_a_host_that_leaves_has_nothing(store):
+    await store.artifact_copies.change("one", {A: 1})
+    await store.artifact_copies.change("two", {A: 1})
+    await store.artifact_copies.forget_host("one")
+    assert [each.host for each in store.artifact_copies.of(A)] == ["two"]
+
+
+sizes = st.dictionaries(st.sampled_from((A, B, C)), st.integers(0, 2))
+
+
+@given(sizes, sizes)
+def test_afterwards_the_rows_say_what_the_folder_has(rows, files):
+    there = [ArtifactCopy(sha256, "one", size, NOW) for sha256, size in rows.items()]
+    after: dict[str, int | None] = {**rows, **changes(there, files)}
+    assert {sha256: size for sha256, size in after.items() if size is not None} == files
+    assert changes([ArtifactCopy(sha256, "one", size, NOW) for sha256, size in files.items()], files) == {}
