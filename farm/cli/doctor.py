@@ -191,7 +191,7 @@ def database(config: FarmConfig) -> Iterator[Diagnosis]:
     """Whether the database is sound; for when no daemon serves: one that does is asked by `farm store check`."""
     path = config.state_dir / "farm.db"
     if config.store.url:
-        from farm.store.opening import look_at_server
+        from farm.store.server_opening import look_at_server
 
         yield from look_at_server(config.store.url)
         return

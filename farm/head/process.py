@@ -51,7 +51,7 @@ from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
 from farm.store.mailbox import HEAD, Letter, WakeUps
-from farm.store.opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
+from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database

@@ -21,8 +21,9 @@ from farm.store.database import size_of
 from farm.store.engine import sqlite_engine, without_limits
 from farm.store.files import backup_name, copy_database
 from farm.store.leases import read_reservations
-from farm.store.opening import READ_AT_START, damage_error, open_error, open_server, version_of
+from farm.store.opening import READ_AT_START, damage_error, open_error, version_of
 from farm.store.retention import Pruned, Retention
+from farm.store.server_opening import open_server
 from farm.store.store import Store
 
 MOST_FINDINGS = 20  # one damaged page can break thousands of rows

@@ -22,17 +22,9 @@ from farm.common.errors import Code, HostError, UserError
 from farm.store.engine import server_url, sqlite_engine, without_limits
 from farm.store.files import HEADER_BYTES, copy_before
 from farm.store.maintenance import there
-from farm.store.opening import (
-    LOCK,
-    check_server,
-    damage_error,
-    database_error,
-    named_engine,
-    open_error,
-    server_error,
-    version_of,
-)
+from farm.store.opening import damage_error, database_error, open_error, version_of
 from farm.store.schema import SCHEMA_VERSION, meta, metadata
+from farm.store.server_opening import LOCK, check_server, named_engine, server_error
 
 BATCH = 1000  # rows read at once
 MOVED = "moved"

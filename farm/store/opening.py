@@ -1,6 +1,6 @@
 """Opening a database: is it one, is it undamaged, is it of this release; then the number of this start.
 
-A SQLite file is checked and created whole. On a PostgreSQL server one daemon at a time serves from a database.
+A SQLite file is checked and created whole. Databases on a server: farm.store.server_opening.
 """
 
 from __future__ import annotations
@@ -9,35 +9,26 @@ import contextlib
 import logging
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, insert, inspect, select, update
-from sqlalchemy import text as sql
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError
+from sqlalchemy.exc import DatabaseError, IntegrityError
 
-from farm.common.doctor_findings import FAIL, WARN, Diagnosis, of_error
+from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import Code, HostError
 from farm.common.events import EPOCH_SHIFT
 from farm.common.files import publish
-from farm.common.install import pip_install
 from farm.store.columns import StoredValueError
-from farm.store.database import insert_new
-from farm.store.engine import DRIVER, is_damage, outage_of, server_engine, server_url, sqlite_engine, without_limits
-from farm.store.event_numbers import begin_numbers
-from farm.store.files import copy_before, newest_backup, read_starts, write_starts
+from farm.store.engine import is_damage, outage_of, sqlite_engine
+from farm.store.files import copy_before, newest_backup
 from farm.store.jobs import select_jobs
 from farm.store.leases import select_leases
 from farm.store.reserve import ReserveFile
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
-from farm.store.server_facts import read_facts
-from farm.store.server_rules import CHECK, GUIDE, STANDBY, findings_of
-from farm.store.term import Term, rest_of_term, take_term
-from farm.store.writer import NUMBER
+from farm.store.term import Term
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
 # what the start reads is checked, so that it stays fast; `farm store check` looks at everything.
@@ -53,29 +44,9 @@ READ_AT_START = (
 )
 
 logger = logging.getLogger(__name__)
-LOCK = 0x6661726D  # "farm": the advisory lock of a daemon that begins to serve from a database, while it does
-LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopped (farm.store.term)
-LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
-LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
-NOT_ALLOWED = "42501"  # SQLSTATE
-EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
 
 database_error = partial(HostError, code=Code.DATABASE_UNUSABLE)
-
-
-class StoreRole(StrEnum):
-    """The part of a process in serving from a database on a server."""
-
-    DAEMON = "daemon"  # all of it: there is one, and no head apart
-    HEAD = "head"  # decides: there is one, and others that wait for its end
-    HOST = "host"  # holds phones, for a head apart: there are many
-
-
-class TermHeldError(HostError):
-    """Another process has the term of the database."""
-
-    code = "term_held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,229 +336,3 @@ def open_error(path: Path, error: Exception) -> HostError:
 def _newest(name: Path | str) -> str:
     backup = newest_backup(name) if isinstance(name, Path) else None
     return f" ({backup})" if backup else ""
-
-
-def open_server(
-    url: str, state: Path | None = None, role: StoreRole = StoreRole.DAEMON, host: str = ""
-) -> OpenDatabase:
-    """Open a database on a server, bring it up to this schema, lock it for this daemon, and count this start.
-
-    Args:
-        url: its address.
-        state: the state folder, which knows the number of this host's latest start.
-        role: a daemon waits until the term of one that has gone is over, a head does not, a host takes none.
-        host: the host's name, of that role.
-
-    Raises:
-        TermHeldError: another head, or a daemon, has the term.
-        HostError: it cannot be reached or used, another daemon serves from it, or it is of another farm release.
-    """
-    name, engine = named_engine(url)
-    with contextlib.ExitStack() as opened:
-        opened.callback(engine.dispose)
-        holds_until = 0
-        epoch = None
-        seen = 0 if state is None else read_starts(state)
-        try:
-            with engine.connect() as connection:
-                check_server(connection, name)
-                stored = start_number(connection, STARTS if role is StoreRole.HOST else EPOCH)
-            while epoch is None:
-                with engine.begin() as connection:
-                    if role is StoreRole.HOST:
-                        epoch = _begin_host(connection, name, host, seen)
-                        break
-                    epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role)
-                time.sleep(min(rest_s, LOOK_AGAIN_S))
-        except DatabaseError as error:
-            if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
-                raise _served(name, role) from error
-            raise server_error(name, error) from error
-        notes: tuple[Diagnosis, ...] = ()
-        if stored is not None and stored < seen:
-            notes = (_went_back(stored, seen, epoch),)
-            logger.warning("%s", notes[0].detail)
-        if state is not None:
-            write_starts(state, epoch)
-        term = None
-        if role is not StoreRole.HOST:
-            term = Term(engine, epoch)
-            opened.callback(term.close)
-        # An engine of its own: the writer closes it, and the term ends after the last write.
-        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes)
-
-
-def check_server(connection: Connection, name: str) -> None:
-    """Look at the server, and log problems.
-
-    Raises:
-        HostError: farm cannot use it.
-    """
-    for finding in findings_of(read_facts(connection)):
-        if finding.verdict is FAIL:
-            raise database_error(f"cannot use the database {name}: {finding.detail}", hint=finding.fix)
-        if finding.verdict is WARN and finding.check != STANDBY:
-            logger.warning("%s: %s (%s)", finding.check, finding.detail, finding.fix)
-
-
-def look_at_server(url: str) -> list[Diagnosis]:
-    """Every finding about the server of a database, or why there are none."""
-    try:
-        name, engine = named_engine(url)
-        try:
-            with engine.connect() as connection:
-                return list(findings_of(read_facts(connection)))
-        except DatabaseError as error:
-            raise server_error(name, error) from error
-        finally:
-            engine.dispose()
-    except HostError as error:
-        return [of_error(CHECK, FAIL, error)]
-
-
-def server_error(name: str, error: DatabaseError) -> HostError:
-    """The error for a database on a server that cannot be used."""
-    evidence = str(error.orig).strip()
-    if getattr(error.orig, "sqlstate", "") == NOT_ALLOWED:
-        return database_error(
-            f"cannot use the database {name}: the role has no right to create or change tables there",
-            hint="as the server's superuser: ALTER DATABASE ... OWNER TO ..., or GRANT CREATE ON SCHEMA public TO ...",
-            evidence=evidence,
-        )
-    outage = outage_of(error)
-    if outage is None:
-        return database_error(f"cannot use the database {name}", hint=GUIDE, evidence=evidence)
-    return database_error(
-        f"cannot use the database {name}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
-    )
-
-
-def start_number(connection: Connection, of: str = EPOCH) -> int | None:
-    """The number of the latest start, or of a host's (`STARTS`); None in a database without farm's tables."""
-    if meta.name not in inspect(connection).get_table_names():
-        return None
-    number: int | None = connection.execute(select(meta.c.value).where(meta.c.name == of)).scalar_one_or_none()
-    return number
-
-
-class Standby:
-    """Looks whether the term of a database on a server is over, for a head that waits for it. Blocking."""
-
-    def __init__(self, url: str) -> None:
-        """HostError: it is no PostgreSQL address, or the driver is missing."""
-        self._name, self._engine = named_engine(url)
-
-    def rest_s(self) -> float:
-        """For how many seconds the present term holds yet; at most 0 when it is over, or there is none.
-
-        Raises:
-            HostError: the server cannot be reached.
-        """
-        try:
-            with self._engine.connect() as connection:
-                return 0.0 if start_number(connection) is None else rest_of_term(connection)[1]
-        except DatabaseError as error:
-            raise server_error(self._name, error) from error
-
-    def close(self) -> None:
-        """Look no more."""
-        self._engine.dispose()
-
-
-def _went_back(stored: int, seen: int, epoch: int) -> Diagnosis:
-    detail = (
-        f"the database has gone back in time (restored from a backup, or another one?): its latest start is number "
-        f"{stored}, this host has seen {seen}; farm goes on as number {epoch}"
-    )
-    fix = "jobs and leases since that backup are unknown: submit those jobs again"
-    return Diagnosis(CHECK, WARN, detail, fix)
-
-
-def _served(name: str, role: StoreRole) -> HostError:
-    if role is StoreRole.HEAD:
-        return TermHeldError(f"another head decides over the database {name}", hint="wait for its end")
-    return database_error(
-        f"another daemon serves from the database {name}",
-        hint="stop it, or give this one a database of its own: [store] url",
-    )
-
-
-def _begin_on_server(
-    connection: Connection, name: str, held_until: int, seen: int, role: StoreRole
-) -> tuple[int | None, int, float]:
-    """Take the next term, as soon as the present one is over; it is `held_until` this, as far as was seen.
-
-    Returns the new term's number, or None with how long the present one holds and for how many seconds yet.
-
-    Raises:
-        HostError: its daemon goes on renewing it; the database is of another farm release.
-    """
-    version = _lock(connection, name)
-    holds_until, rest_s = rest_of_term(connection) if version is not None else (0, 0.0)
-    if rest_s > 0:
-        if role is StoreRole.HEAD or held_until not in (0, holds_until):
-            raise _served(name, role)
-        return None, holds_until, rest_s
-    _bring_up_to_date(connection, name, version)
-    insert_new(connection, meta, {"name": NUMBER, "value": 0})
-    epoch = next_epoch(connection, max(seen, start_number(connection, STARTS) or 0))
-    begin_numbers(connection)
-    take_term(connection)
-    return epoch, 0, 0.0
-
-
-def _begin_host(connection: Connection, name: str, host: str, seen: int) -> int:
-    """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new."""
-    version = _lock(connection, name)
-    _bring_up_to_date(connection, name, version)
-    for row in (STARTS, mark_of(host)):
-        insert_new(connection, meta, {"name": row, "value": 0})
-    number = max(start_number(connection, STARTS) or 0, start_number(connection) or 0, seen) + 1
-    connection.execute(update(meta).where(meta.c.name == STARTS).values(value=number))
-    begin_numbers(connection)
-    return number
-
-
-def mark_of(host: str) -> str:
-    """The row of `meta` with the number of the latest transaction of a host."""
-    return f"{NUMBER} {host}"
-
-
-def _lock(connection: Connection, name: str) -> int | None:
-    """Begin alone, to the end of the transaction; the version of the schema, None: the database is empty."""
-    connection.execute(sql(f"SET LOCAL lock_timeout = '{LOCK_LIMIT_S:g}s'"))
-    connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-    return version_of(connection, name)
-
-
-def _bring_up_to_date(connection: Connection, name: str, version: int | None) -> None:
-    if version is None:
-        create_tables(connection)
-    elif version < SCHEMA_VERSION:
-        from farm.store.migrations import migrate
-
-        logger.info("%s has schema version %d; brought up to %d", name, version, SCHEMA_VERSION)
-        with without_limits(connection):
-            migrate(connection, version)
-
-
-def named_engine(url: str) -> tuple[str, Engine]:
-    """A server's engine, and its address without the password.
-
-    Raises:
-        HostError: it is no PostgreSQL address, or the driver is missing.
-    """
-    try:
-        made = server_url(url)
-        if made.drivername != DRIVER:
-            raise database_error(
-                f"[store] url: farm does not know databases of {made.drivername}",
-                hint="postgresql://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
-            )
-        return made.render_as_string(hide_password=True), server_engine(url)
-    except ArgumentError as error:
-        raise database_error("[store] url is no database's address", hint="postgresql://USER@HOST/DATABASE") from error
-    except ModuleNotFoundError as error:
-        raise database_error(
-            f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")
-        ) from error

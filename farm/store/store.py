@@ -19,9 +19,10 @@ from farm.store.jobs import JobSearch, JobTable, ToolchainTable
 from farm.store.leases import LeaseTable, ReservationTable
 from farm.store.mailbox import Mailbox
 from farm.store.measurements import MeasurementTable
-from farm.store.opening import OpenDatabase, StoreRole, mark_of, open_file, open_server
+from farm.store.opening import OpenDatabase, open_file
 from farm.store.reserve import ReserveFile
 from farm.store.server_facts import ServerWatch
+from farm.store.server_opening import StoreRole, mark_of, open_server
 from farm.store.writer import NUMBER, Writer
 
 

@@ -16,7 +16,7 @@ from farm.model.device import DeviceState, Life
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
-from farm.store.opening import StoreRole
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 
 ASK_AGAIN_S = 0.5  # while no head answers

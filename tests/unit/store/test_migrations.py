@@ -209,7 +209,7 @@ def test_this_release_refuses_the_next_ones_database_and_opens_the_copy(tmp_path
 def test_a_migration_that_fails_leaves_everything_as_it_was(tmp_path, as_next_release):
     path = tmp_path / "farm.db"
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("schema", "opening", "migrations"):
+        for module in ("schema", "opening", "server_opening", "migrations"):
             patch.setattr(f"farm.store.{module}.SCHEMA_VERSION", SCHEMA_VERSION)
         write_this_release(path)
     with sqlite3.connect(path) as connection:

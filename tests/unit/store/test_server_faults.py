@@ -13,7 +13,7 @@ from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.common.errors import Code
 from farm.store import server_facts
 from farm.store.engine import server_engine, server_url
-from farm.store.opening import look_at_server
+from farm.store.server_opening import look_at_server
 from farm.store.store import Store
 from farm.store.writer import StoreWriteError
 from tests.support import postgres

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from farm.store import migrations, opening, schema
+from farm.store import migrations, opening, schema, server_opening
 
 VERSION = schema.SCHEMA_VERSION + 1
 
 
 def install(replace: Callable[[object, str, object], None] = setattr) -> None:
     """Turn this process's farm into the next release."""
-    for module in (schema, opening, migrations):
+    for module in (schema, opening, server_opening, migrations):
         replace(module, "SCHEMA_VERSION", VERSION)
     replace(migrations, "VERSION_LOCATIONS", [*migrations.VERSION_LOCATIONS, Path(__file__).parent])
