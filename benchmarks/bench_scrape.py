@@ -15,7 +15,7 @@ from farm.common.events import EventLog
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
 from farm.leasing.model import Holder
-from farm.metrics.collector import FarmCollector, Sources
+from farm.metrics.collector import FarmCollector, QueueFigures, Sources
 from farm.metrics.exposition import OPEN, PLAIN, rendered
 from farm.model.device import DeviceView, Life
 from farm.model.health import Battery, ClusterReading, GpuReading, Health, SensorGroup, Temperature, ThrottleStatus
@@ -61,7 +61,7 @@ def busy_lab(folder: Path) -> FarmCollector:
     collector = FarmCollector(
         Sources(
             version="bench", epoch=1, state_dir=folder, views=lambda: views, holders=lambda: holders,
-            jobs=lambda: Counter(jobs),
+            queue=QueueFigures(jobs=lambda: Counter(jobs)),
             round_trips={"server": Histogram(QUICK_S), "phone": Histogram(QUICK_S)},
         )
     )  # fmt: skip

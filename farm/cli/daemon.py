@@ -37,7 +37,7 @@ def serve(
     from farm.common.systemd import Notifier
     from farm.config import load
 
-    _begin(die_with_parent=die_with_parent, verbose=verbose)
+    begin(die_with_parent=die_with_parent, verbose=verbose)
     flags = {
         "state_dir": state_dir and str(state_dir),
         "runtime_dir": runtime_dir and str(runtime_dir),
@@ -72,7 +72,7 @@ def gate(
     from farm.tvm_server.gate.child import inherited_sockets
     from farm.tvm_server.gate.process import GateProcess, sockets_of
 
-    _begin(die_with_parent=die_with_parent, verbose=verbose)
+    begin(die_with_parent=die_with_parent, verbose=verbose)
     tvm, control = inherited_sockets(*child) if child else sockets_of(host, port, socket)
 
     async def serve() -> None:
@@ -84,7 +84,7 @@ def gate(
     asyncio.run(serve())
 
 
-def _begin(*, die_with_parent: bool, verbose: bool) -> None:
+def begin(*, die_with_parent: bool, verbose: bool) -> None:
     """Set up a process that serves: its log, and its end together with its parent."""
     import ctypes
     import faulthandler

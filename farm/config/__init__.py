@@ -34,7 +34,7 @@ from farm.devices.lifecycle.recovery import RecoveryConfig
 from farm.devices.power.power_rules import PowerConfig, UsbConfig
 from farm.devices.quiesce_policy import QuiesceConfig
 from farm.devices.thermal.thermal_rules import HeatConfig
-from farm.head.config import GatesConfig, LeaseConfig, UserConfig
+from farm.head.config import GatesConfig, LabConfig, LeaseConfig, UserConfig
 from farm.jobs.config import JobsConfig, ToolchainConfig
 
 ENV_PREFIX = "FARM_"
@@ -174,6 +174,7 @@ class FarmConfig:
     web: WebConfig = field(default_factory=WebConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     builders: BuildersConfig = field(default_factory=BuildersConfig)
+    lab: LabConfig = field(default_factory=LabConfig)
 
     @property
     def control_socket(self) -> Path:

@@ -17,6 +17,7 @@ from farm.model.requests import LeaseClass
 
 if TYPE_CHECKING:
     from farm.config import BuildersConfig, ControlConfig, FarmConfig, WebConfig
+    from farm.head.config import LabConfig
 
 
 _LIMITS = tuple(each.name for each in fields(HeatLimits))
@@ -25,6 +26,7 @@ _OF_PLACES = frozenset({"hub", "port", "path"})
 _ROOT_HUB = re.compile(r"usb\d+")
 
 MAX_PORT = 65_535
+_HOST = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _LISTEN = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 
 Mistake = tuple[str, str]  # place in the file with the mistake; hint
@@ -35,6 +37,7 @@ def mistakes(config: FarmConfig) -> Iterator[Mistake]:
     yield from _web(config.web)
     yield from _control(config.control)
     yield from _builders(config.builders)
+    yield from _lab(config.lab, config.store.url)
     heat, probe, battery = config.heat, config.probe, config.battery
     if heat.stale_s <= probe.every_s:
         problem = f"heat.stale_s: {heat.stale_s:g} s is not above probe.every_s ({probe.every_s:g} s): all would be old"
@@ -76,6 +79,17 @@ def _builders(builders: BuildersConfig) -> Iterator[Mistake]:
         yield "builders.advertise: missing", "builders dial it: this host's name or address, as listen is any"
     elif address is not None and address[1] == MAX_PORT:
         yield "builders.listen: there is no port after it, where builders join", "9193"
+
+
+def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
+    if lab.host and _HOST.fullmatch(lab.host) is None:
+        problem = f"lab.host: {lab.host!r} is no host name"
+        yield problem, "small letters, digits, - and . after the first letter or digit; at most 63"
+    if lab.head_apart and not lab.host:
+        yield "lab.host: missing", 'each host of a lab has a name: [lab] host = "lab1"'
+    if lab.head_apart and not store_url:
+        hint = '[store] url = "postgresql://..."; docs/howto-postgresql.md. A single host needs no head apart'
+        yield 'lab.head: "apart" needs a database on a server', hint
 
 
 def _web(web: WebConfig) -> Iterator[Mistake]:

@@ -134,6 +134,7 @@ class Daemon:
         watchdog = Watchdog(self._notifier, progress, lambda: current_status(parts))
         tasks = {
             **persistence.tasks(),
+            **scheduling.tasks(),
             "fleet": phones.fleet.run(),
             "tunnels": phones.tunnels.run(),
             "clock": ClockWatch(persistence.events, scheduling.clock_jumped).run(),

@@ -23,7 +23,8 @@ from farm.common.histogram import Histogram
 from farm.common.systemd import ProgressCheck
 from farm.control.server import ControlServer
 from farm.daemon.interfaces import Parts
-from farm.metrics.collector import FarmCollector, Sources
+from farm.head.local import LocalHead
+from farm.metrics.collector import FarmCollector, QueueFigures, Sources
 from farm.metrics.exposition import rendered
 from farm.model.device import DeviceView
 
@@ -36,12 +37,19 @@ SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 def progress_checks(parts: Parts) -> tuple[ProgressCheck, ...]:
     """The components that must make progress beside the event loop."""
-    phones, scheduling, database = parts.phones, parts.scheduling, parts.persistence.store.database
+    watcher, queue, database = parts.phones.watcher, parts.scheduling.queue, parts.persistence.store.database
     return (
-        ProgressCheck("the adb watcher", lambda: time.monotonic() - phones.watcher.moved_at, WATCHER_LIMIT_S),
-        ProgressCheck("the scheduler", scheduling.head.dispatcher.behind_s, SCHEDULER_LIMIT_S),
-        ProgressCheck("the allocator", scheduling.head.requests.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the adb watcher", lambda: time.monotonic() - watcher.moved_at, WATCHER_LIMIT_S),
+        *(() if queue is None else queue_checks(queue)),
         ProgressCheck("the store", database.writer.silent_s, STORE_LIMIT_S),
+    )
+
+
+def queue_checks(head: LocalHead) -> tuple[ProgressCheck, ...]:
+    """The components of a head that must make progress."""
+    return (
+        ProgressCheck("the scheduler", head.dispatcher.behind_s, SCHEDULER_LIMIT_S),
+        ProgressCheck("the allocator", head.requests.behind_s, SCHEDULER_LIMIT_S),
     )
 
 
@@ -82,7 +90,19 @@ def current_status(parts: Parts) -> str:
         parts.phones.fleet.views(),
         leased=len(scheduling.leasing.active.holders()),
         sessions=scheduling.tvm_server.sessions,
-        waiting=scheduling.head.requests.waiting_by_key.total(),
+        waiting=scheduling.head.waiting_here,
+    )
+
+
+def queue_figures(head: LocalHead) -> QueueFigures:
+    """What the collector reads of a head."""
+    requests = head.requests
+    return QueueFigures(
+        depth=lambda: requests.depth,
+        longest_s=requests.longest_s,
+        servable=requests.overlooked,
+        decisions=requests.decisions,
+        jobs=head.dispatcher.count,
     )
 
 
@@ -95,7 +115,7 @@ def metrics_page(
     GCCollector(registry=process)
     config, phones, scheduling, accounts = parts.config, parts.phones, parts.scheduling, control.accounts
     store, leasing, supervisor = parts.persistence.store, scheduling.leasing, parts.workers.supervisor
-    recoveries, requests = phones.fleet.recovery.log, scheduling.head.requests
+    recoveries, queue = phones.fleet.recovery.log, scheduling.queue
     collector = FarmCollector(
         Sources(
             version=__version__,
@@ -110,14 +130,10 @@ def metrics_page(
             adb_up=lambda: not phones.watcher.server_lost,
             round_trips=phones.client.round_trips,
             holders=leasing.active.holders,
-            depth=lambda: requests.depth,
-            longest_s=requests.longest_s,
-            servable=requests.overlooked,
-            draining=lambda: bool(requests.drained),
-            decisions=requests.decisions,
+            queue=None if queue is None else queue_figures(queue),
+            draining=lambda: bool(scheduling.head.drained),
             sessions=lambda: scheduling.tvm_server.sessions,
             bundles=phones.fleet.rollouts.states,
-            jobs=scheduling.head.dispatcher.count,
             builders=parts.workers.builder_slots,
             toolchains=supervisor.standing,
             zygote_starts=supervisor.starts,

@@ -18,6 +18,7 @@ from farm.jobs.logs import AttemptLogs
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory
 from farm.store.retention import Retention
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 
 log = logging.getLogger("farm")
@@ -35,6 +36,7 @@ class Persistence:
     logs: AttemptLogs
     retention: Retention
     audit: AuditTrail
+    hosts: tuple[str, ...] | None  # whose leases this daemon holds; None: all of the database
 
     def use(self, config: FarmConfig) -> None:
         """Keep things as long as it says, from now on."""
@@ -60,7 +62,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     """
     prepare_runtime_folder(config.runtime_dir, group_to_admit())
     where = config.store.url or config.state_dir / "farm.db"
-    store = Store.open(where, state_dir=config.state_dir)
+    role = StoreRole.HOST if config.lab.head_apart else StoreRole.DAEMON
+    store = Store.open(where, config.lab.host, state_dir=config.state_dir, role=role)
     stack.callback(store.close)
     events = EventLog(store.epoch)
     events.subscribe(_log_event)
@@ -79,7 +82,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
         store.database, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=config.control.audit_days,
         remove_logs=logs.remove,
     )  # fmt: skip
-    return Persistence(where, store, events, follower, history, logs, retention, audit)
+    hosts = (config.lab.host,) if config.lab.head_apart else None
+    return Persistence(where, store, events, follower, history, logs, retention, audit, hosts)
 
 
 def _log_event(event: Event) -> None:

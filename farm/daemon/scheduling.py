@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,15 @@ from farm.adb.program import holds_socket, server_pid
 from farm.adb.watch_policy import Load
 from farm.common.errors import NotAllowedError
 from farm.common.peers import UserNames, owner_of
-from farm.common.selector import normalise
 from farm.common.tasks import BackgroundTasks
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
+from farm.config.lease_policy import lease_policy
+from farm.daemon.lab import HeadLetters, open_head
 from farm.daemon.persistence import Persistence
 from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
-from farm.head.allocator.model import AllocatorPolicy
+from farm.head.head import Head
 from farm.head.local import LocalHead
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWriteQueue
@@ -52,18 +53,28 @@ class Scheduling:
     gate: Callable[[], tuple[str, int]]  # where workers of this host meet the TVM server
     tvm_server: TvmServer
     leasing: Leasing
-    head: LocalHead
+    head: Head
+    letters: HeadLetters | None  # of a head apart; None: it is in this process
     personal: LeaseExecutor
     poison: PoisonLedger
     quiesce: QuiesceController
 
     def use(self, config: FarmConfig) -> None:
         """Share by it from now on; leases and sessions that have begun go on as they are."""
-        policy = _lease_policy(config)
+        policy = lease_policy(config)
         self.leasing.use_policy(policy)
-        self.head.requests.use_quotas(policy)
+        self.head.use(policy)
         self.quiesce.config = config.quiesce
         self.tvm_server.use(_tvm_policy(config.tvm, GateLimits(idle_s=config.lease.idle_s)))
+
+    @property
+    def queue(self) -> LocalHead | None:
+        """The head with its queue; None: it is apart."""
+        return self.head if isinstance(self.head, LocalHead) else None
+
+    def tasks(self) -> dict[str, Coroutine[object, object, None]]:
+        """The tasks that run as long as the daemon, by name."""
+        return {} if self.letters is None else {"letters of the head": self.letters.run()}
 
     def problems(self) -> list[str]:
         """The current problems of the TVM server."""
@@ -103,9 +114,9 @@ async def open_scheduling(
         FarmError: the TVM port is taken.
     """
     store, events = persistence.store, persistence.events
-    policy, writes, tasks = _lease_policy(config), LeaseWriteQueue(events), BackgroundTasks()
-    head = await LocalHead.open(store, events, writes, policy, KINDS, tasks)
-    leasing = _open_leasing(policy, stack, persistence, phones, head, writes)
+    writes, tasks = LeaseWriteQueue(events), BackgroundTasks()
+    head, letters = await open_head(config, stack, persistence, writes, tasks)
+    leasing = _open_leasing(lease_policy(config), stack, persistence, phones, head, writes)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
@@ -135,10 +146,10 @@ async def open_scheduling(
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
     attempts = _attempts(persistence, phones, leasing, executors, tasks)
-    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts, head)
+    await _take_up(stack, persistence, phones, leasing, tvm_server, attempts, letters)
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
-    return Scheduling(gate, tvm_server, leasing, head, personal, poison, phones.fleet.quiesce)
+    return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce)
 
 
 def _attempts(
@@ -176,18 +187,21 @@ async def _take_up(
     leasing: Leasing,
     tvm_server: TvmServer,
     attempts: Attempts,
-    head: LocalHead,
+    letters: HeadLetters | None,
 ) -> None:
     """Take up the jobs and leases that the daemon before this one left, then accept TVM clients."""
     # Before anything else may end them: leases whose sessions the gate has carried through the restart.
     orphans, leases = tvm_server.orphans, persistence.store.leases
     adopted = leasing.tvm.restore_leases(await leases.read(leases.open), orphans) if orphans else frozenset[str]()
-    await attempts.recover(adopted)
-    await attempts.end_left()
-    await head.start(attempts)
+    await attempts.recover(adopted, persistence.hosts)
+    if letters is None:
+        await attempts.end_left()
+    else:
+        letters.attempts = attempts  # it ends them later: no head may answer now
+    await leasing.head.start(attempts)
     attempts.begin()
     stack.push_async_callback(attempts.stop)
-    stack.callback(head.stop_jobs)
+    stack.callback(leasing.head.stop_jobs)
     tvm_server.begin()
     secrets = {each.device: each.secret for each in orphans if not each.ended}
     phones.fleet.outlived_on = lambda name: secrets.get(name, "") if leasing.in_session(name) else ""
@@ -198,7 +212,7 @@ def _open_leasing(
     stack: contextlib.AsyncExitStack,
     persistence: Persistence,
     phones: Phones,
-    head: LocalHead,
+    head: Head,
     writes: LeaseWriteQueue,
 ) -> Leasing:
     """The leases of this host; the parts of the fleet that ask about them are set."""
@@ -213,16 +227,6 @@ def _open_leasing(
     )
     store.on_problem(leasing.store_problem)
     return leasing
-
-
-def _lease_policy(config: FarmConfig) -> LeasePolicy:
-    return LeasePolicy(
-        unused_s=config.lease.unused_s,
-        allocator=AllocatorPolicy(workers=config.jobs.workers),
-        quota=config.quota,
-        users=config.user,
-        tvm_class={normalise(key): lease_class for key, lease_class in config.gates.tvm_class.items()},
-    )
 
 
 async def _open_tvm_server(

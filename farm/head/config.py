@@ -1,10 +1,10 @@
-"""The configuration of leases and users: `[lease]`, `[quota]`, `[user.NAME]`, `[gates]`."""
+"""The configuration of leases, users and the lab: `[lease]`, `[quota]`, `[user.NAME]`, `[gates]`, `[lab]`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -38,3 +38,16 @@ class GatesConfig:
     """The class of lease for requests of stock TVM clients, by key; interactive for any other key."""
 
     tvm_class: Mapping[str, LeaseClass] = field(default_factory=dict)  # key = "interactive", "bench" or "tune"
+
+
+@dataclass(frozen=True, slots=True)
+class LabConfig:
+    """This host's place in a lab of several over one database."""
+
+    host: str = ""  # this host's name in the lab; empty: the only host of its database
+    head: Literal["inside", "apart"] = "inside"  # the process that decides: this daemon, or `farm head`
+
+    @property
+    def head_apart(self) -> bool:
+        """Whether `farm head` decides."""
+        return self.head == "apart"

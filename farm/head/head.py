@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from farm.common.errors import FarmError
+from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
-from farm.head.model import Explanation, JobExplanation, WaitingPage
+from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.model.job import Job
 from farm.model.sessions import FleetSummary
@@ -23,6 +24,22 @@ from farm.store.mailbox import Letter
 
 class Head(ABC):
     """It decides which request gets which phone, and how each job goes on."""
+
+    @abstractmethod
+    async def start(self, runner: AttemptRunner) -> None:
+        """The leases of before are restored: jobs go on, and the attempts of this host run there. Comes once."""
+
+    @abstractmethod
+    def stop_jobs(self) -> None:
+        """The host stops: ask for no more phones for jobs; what runs ends as its host says."""
+
+    @abstractmethod
+    def use(self, policy: LeasePolicy) -> None:
+        """Decide by this from now on; a head apart goes by its own configuration."""
+
+    @abstractmethod
+    def clock_jumped(self) -> None:
+        """The wall clock of this host was set."""
 
     # --- the host's side ------------------------------------------------------------------------------------------
 
@@ -139,6 +156,11 @@ class Head(ABC):
         """Those that are not over, by start."""
 
     # --- questions that are answered at once, by what is known here -----------------------------------------------
+
+    @property
+    @abstractmethod
+    def waiting_here(self) -> int:
+        """How many requests wait without a device; with a head apart, those of this host."""
 
     @property
     @abstractmethod

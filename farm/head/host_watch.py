@@ -90,7 +90,7 @@ class HostWatch:
 
     async def _look(self) -> None:
         hosts = await self._store.mailbox.look_at_hosts()
-        changes = self._beats.looked({each.name: each.beat_at for each in hosts}, self._clock().s)
+        changes = self._beats.looked({each.name: each.beat_at for each in hosts if each.beat_at}, self._clock().s)
         for host in changes.lost:
             error = _lost_error(host)
             log.warning("%s", error.message)

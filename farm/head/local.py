@@ -68,15 +68,19 @@ class LocalHead(Head):
         return cls(requests, dispatcher, reservations)
 
     async def start(self, runner: AttemptRunner) -> None:
-        """Take up every job that has not ended; attempts run there."""
+        """See `Head.start`: every job that has not ended is taken up."""
         await self.dispatcher.start(runner)
 
     def stop_jobs(self) -> None:
-        """Ask for no more phones; what runs ends as its host says."""
+        """See `Head.stop_jobs`."""
         self.dispatcher.close()
 
+    def use(self, policy: LeasePolicy) -> None:
+        """See `Head.use`."""
+        self.requests.use_quotas(policy)
+
     def clock_jumped(self) -> None:
-        """The wall clock was set."""
+        """See `Head.clock_jumped`."""
         self.registry.publish()
         self.dispatcher.clock_jumped()
 
@@ -198,6 +202,11 @@ class LocalHead(Head):
     async def reservations(self) -> Sequence[ReservationRecord]:
         """See `Head.reservations`."""
         return self.registry.all()
+
+    @property
+    def waiting_here(self) -> int:
+        """See `Head.waiting_here`."""
+        return self.requests.waiting_by_key.total()
 
     @property
     def drained(self) -> str:

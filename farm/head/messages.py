@@ -187,6 +187,11 @@ class HostBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLeft:
+    """From a host that stops: who asked there has gone, and its phones are; what people and clients hold goes on."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostDrained:
     """From a host: an operator wants that none of its phones is handed out; leases go on, requests wait."""
 
@@ -239,5 +244,5 @@ class OrderAnswer:
     error: Mapping[str, Any] | None = None
 
 
-ToHead = HostMessage | AttemptEnded | HostBegan | HostDrained | JobSaved | Salvaged | Order
+ToHead = HostMessage | AttemptEnded | HostBegan | HostLeft | HostDrained | JobSaved | Salvaged | Order
 ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer

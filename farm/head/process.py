@@ -30,6 +30,7 @@ from farm.head.messages import (
     FinishAttempt,
     HostBegan,
     HostDrained,
+    HostLeft,
     HostMessage,
     JobSaved,
     LeaseEnded,
@@ -216,6 +217,8 @@ class HeadTerm:
                 self._hosts.salvaged(job_id)
             case HostBegan():
                 self._host_began(host)
+            case HostLeft():
+                self._nothing_is_there(host, f"{host} was stopped before it had it")
             case HostDrained(reason):
                 self._watch.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
@@ -241,10 +244,14 @@ class HeadTerm:
 
     def _host_began(self, host: str) -> None:
         self._watch.began(host)
+        self._nothing_is_there(host, f"{host} began anew before it had it")
+
+    def _nothing_is_there(self, host: str, why: str) -> None:
+        """Nobody asks there, no lease is being armed and no phone can be had; leases that are armed go on."""
         for request_id in self._hosts.requests_of(host):
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
-            self._head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} began anew before it had it"))
+            self._head.requests.receive(LeaseRefused(lease.device, lease.id, why))
         for lease_id in self._hosts.slots_of(host):
             self._host_said(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):

@@ -29,6 +29,7 @@ from farm.head.messages import (
     HeadMessage,
     HostBegan,
     HostDrained,
+    HostLeft,
     HostMessage,
     LeaseArmed,
     LeaseEnded,
@@ -50,7 +51,7 @@ from farm.head.messages import (
     ToHost,
     YieldWanted,
 )
-from farm.head.model import Explanation, JobExplanation, WaitingPage
+from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.head.queue.model import StopAttempt
 from farm.head.reports import asked_for, summarise
@@ -65,6 +66,7 @@ from farm.store.mailbox import Letter, Mailbox
 
 ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
+STOP_LIMIT_S = 5.0  # of a host that stops, for what it salvages
 ASK_AGAIN_S = 5.0  # for what a job becomes: a head that takes over meanwhile has not read the question
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ def head_away_error() -> HostError:
 
 
 class RemoteHead(Head):
-    """`begin` first, then leasing may report; `take` what the mailbox has whenever something may have come."""
+    """`begin` first, then leasing may report; from `start` on, `take` whenever something may have come."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class RemoteHead(Head):
         self._clock = clock
         self._wall = wall
         self._deliver: Callable[[HeadMessage], None]  # from `connect` on
-        self._runner: AttemptRunner  # from `run_attempts_with` on
+        self._runner: AttemptRunner  # from `start` on
         self._tasks = BackgroundTasks()
         self._states: dict[str, DeviceState] = {}
         self._held: dict[str, str] = {}  # device -> lease
@@ -138,9 +140,18 @@ class RemoteHead(Head):
         self._wake()
         self._beating = asyncio.create_task(self._beat(), name="beats of this host")
 
-    def run_attempts_with(self, runner: AttemptRunner) -> None:
-        """Attempts run there; comes once, before the first `take`."""
+    async def start(self, runner: AttemptRunner) -> None:
+        """See `Head.start`: the head apart decides how jobs go on."""
         self._runner = runner
+
+    def stop_jobs(self) -> None:
+        """The head apart goes on with them at other hosts."""
+
+    def use(self, policy: LeasePolicy) -> None:
+        """See `Head.use`."""
+
+    def clock_jumped(self) -> None:
+        """The head apart has its own clock."""
 
     async def take(self) -> None:
         """Take what the head has sent.
@@ -150,14 +161,23 @@ class RemoteHead(Head):
         """
         for letter in await self._mailbox.take(self._host):
             message = wire.to_host(letter.body, self._clock())
-            if message is not None:
+            if message is None:
+                continue
+            try:
                 self._receive(message)
+            except Exception:  # the others of the mailbox are taken out of it too
+                log.exception("%s cannot be acted upon", type(message).__name__)
 
-    async def stop(self, limit_s: float) -> None:
-        """Beat no more, and wait for what is being salvaged."""
-        if self._beating is not None:
-            self._beating.cancel()
-        await self._tasks.end(limit_s)
+    async def stop(self) -> None:
+        """Wait for what is being salvaged, and tell the head that this host stops: it beats no more."""
+        await self._tasks.end(STOP_LIMIT_S)
+        if self._beating is None:
+            return
+        self._beating.cancel()
+        await asyncio.gather(self._beating, return_exceptions=True)
+        with contextlib.suppress(HostError):  # its beats will be missed
+            await self._mailbox.leave(self._letter(HostLeft()))
+            self._wake()
 
     # --- the host's side ------------------------------------------------------------------------------------------
 
@@ -343,6 +363,11 @@ class RemoteHead(Head):
         """See `Head.reservations`."""
         answer: Sequence[ReservationRecord] = await self._order("reservations")
         return answer
+
+    @property
+    def waiting_here(self) -> int:
+        """See `Head.waiting_here`."""
+        return len(self._requests)
 
     @property
     def drained(self) -> str:

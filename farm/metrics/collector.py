@@ -29,6 +29,17 @@ from farm.store.writer import write_ahead_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """The state of the head that the collector reads, where the head is."""
+
+    depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
+    longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
+    servable: Callable[[], int] = lambda: 0  # waiting requests that nothing keeps from an idle device
+    decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
+    jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """The state that the collector reads, from the daemon's parts. No function of it waits or asks the store."""
 
@@ -46,15 +57,11 @@ class Sources:
     round_trips: Mapping[str, Histogram] = field(default_factory=dict)  # "server" or "phone"
 
     holders: Callable[[], Iterable[Holder]] = tuple
-    depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
-    longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
-    servable: Callable[[], int] = lambda: 0  # waiting requests that nothing keeps from an idle device
+    queue: QueueFigures | None = None  # None: the head is another process
     draining: Callable[[], bool] = lambda: False  # an operator wants no phone to be handed out
-    decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
     sessions: Callable[[], int] = lambda: 0
 
     bundles: Callable[[], Mapping[str, int]] = dict  # by state
-    jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
     builders: Callable[[], Mapping[str, int]] = lambda: {"builders": 0, "slots": 0}
     toolchains: Callable[[], Mapping[str, tuple[bool, int]]] = dict  # is it up, attempts under way
     zygote_starts: Mapping[str, int] = field(default_factory=Counter)
@@ -145,6 +152,8 @@ class FarmCollector:
         self._add_daemon(page)
         self._add_store(page)
         self._add_leases(page)
+        if self._sources.queue is not None:
+            self._add_queue(page, self._sources.queue)
         self._add_devices(page)
         self._add_ledger(page)
         self._add_jobs(page)
@@ -193,18 +202,22 @@ class FarmCollector:
             by_user[ledger.user_label(request.user)] += 1
             ledger.bill(holder.lease.id, request.user, holder.held_s)
         ledger.billed_are({holder.lease.id for holder in holders})
-        waiting, longest_s = sources.depth(), sources.longest_s()
         for lease_class in LeaseClass:
-            page.set("farm_requests_waiting", waiting.get(lease_class, 0), lease_class.value)
-            page.set("farm_requests_oldest_wait_seconds", longest_s.get(lease_class, 0.0), lease_class.value)
             for source in LeaseSource:
                 page.set("farm_leases", leases[lease_class.value, source.value], lease_class.value, source.value)
         page.counted("farm_user_leases", by_user)
-        page.distributed("farm_allocator_decision_seconds", {(): sources.decisions})
-        page.set("farm_requests_servable", sources.servable())
         page.set("farm_draining", float(sources.draining()))
         page.set("farm_gate_up", float(not ledger.gate_lost))
         page.set("farm_sessions_open", sources.sessions())
+
+    def _add_queue(self, page: Page, queue: QueueFigures) -> None:
+        waiting, longest_s = queue.depth(), queue.longest_s()
+        for lease_class in LeaseClass:
+            page.set("farm_requests_waiting", waiting.get(lease_class, 0), lease_class.value)
+            page.set("farm_requests_oldest_wait_seconds", longest_s.get(lease_class, 0.0), lease_class.value)
+        page.distributed("farm_allocator_decision_seconds", {(): queue.decisions})
+        page.set("farm_requests_servable", queue.servable())
+        page.counted("farm_jobs", queue.jobs())
 
     def _add_devices(self, page: Page) -> None:
         now_s, now, quarantined = self._monotonic(), self._clock(), self._sources.quarantined()
@@ -259,7 +272,6 @@ class FarmCollector:
 
     def _add_jobs(self, page: Page) -> None:
         sources = self._sources
-        page.counted("farm_jobs", sources.jobs())
         page.counted("farm_bundles", sources.bundles())
         builders = sources.builders()
         page.set("farm_builders", builders["builders"])

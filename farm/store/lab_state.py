@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Connection, delete, exists, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError
 from farm.store.database import Database
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
-from farm.store.schema import device_state, host, lease, request, to_head
+from farm.store.schema import device, device_state, host, lease, metadata, request, to_head, to_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,16 @@ class LabState:
     devices: tuple[Letter, ...]
     requests: tuple[Letter, ...]  # that have no lease, in order
     leases: tuple[LeaseRecord, ...]  # armed, and those ended whose worker slot is kept; by fence
+
+
+def adopt_rows(connection: Connection, name: str) -> None:
+    """The first host of a database that gets a name takes over what the database has of the one without a name."""
+    others = exists().where(host.c.name != name) | exists().where(device.c.host.not_in(("", name)))
+    if not name or connection.execute(select(others)).scalar_one():
+        return
+    for table in metadata.sorted_tables:
+        if "host" in table.c and table not in (device_state, request, to_head, to_host):
+            connection.execute(update(table).where(table.c.host == "").values(host=name))
 
 
 def read_lab_state(database: Database) -> LabState:
@@ -51,4 +61,6 @@ def read_lab_state(database: Database) -> LabState:
     except DBAPIError as error:
         evidence = str(error.orig).strip()
         message = "what hosts have cannot be read from the database"
-        raise HostError(message, Code.STORE_READ_FAILED, hint="farm head tries again", evidence=evidence) from error
+        raise HostError(
+            message, Code.STORE_READ_FAILED, hint="the head tries again by itself", evidence=evidence
+        ) from error

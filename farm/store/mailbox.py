@@ -54,7 +54,7 @@ class HostRecord:
     """A host as its row says."""
 
     name: str
-    beat_at: datetime  # its latest sign of life, by the server's clock
+    beat_at: datetime | None  # its latest sign of life, by the server's clock; None: it was stopped
     protocol: int
     drained: str = ""  # why its phones are not handed out; "": they are
 
@@ -90,6 +90,17 @@ class Mailbox(TableAccess):
             post(connection, to_head, (letter,))
 
         await self._database.write(begin)
+
+    async def leave(self, letter: Letter) -> None:
+        """The letter's host stops: who asked there has gone, its phones are away, and no beat of it is missed."""
+
+        def leave(connection: Connection) -> None:
+            for box in (request, device_state):
+                connection.execute(delete(box).where(box.c.host == letter.host))
+            connection.execute(update(host).where(host.c.name == letter.host).values(beat_at=None))
+            post(connection, to_head, (letter,))
+
+        await self._database.write(leave)
 
     async def beat(self, name: str, protocol: int) -> None:
         """A host's sign of life."""

@@ -25,6 +25,7 @@ from farm.store.columns import StoredValueError
 from farm.store.engine import is_damage, outage_of, sqlite_engine
 from farm.store.files import copy_before, newest_backup
 from farm.store.jobs import select_jobs
+from farm.store.lab_state import adopt_rows
 from farm.store.leases import select_leases
 from farm.store.reserve import ReserveFile
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
@@ -61,7 +62,7 @@ class OpenDatabase:
     notes: tuple[Diagnosis, ...] = ()  # about a server, which stay true until the next start
 
 
-def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
+def open_file(path: Path, reserve: ReserveFile, host: str = "") -> OpenDatabase:
     """Open or create a SQLite database, bring it up to this schema, and count this start durably.
 
     Raises:
@@ -84,7 +85,7 @@ def open_file(path: Path, reserve: ReserveFile) -> OpenDatabase:
                 "%s was not closed by farm and its write-ahead log is not there: unless another program took it in, "
                 "the last changes are lost", path,
             )  # fmt: skip
-        epoch = _count_start(path, reserve)
+        epoch = _count_start(path, reserve, host)
     except StoredValueError as error:
         with reading.connect() as connection:
             evidence = error.with_row(connection)
@@ -303,13 +304,14 @@ def _was_serving(engine: Engine) -> bool:
         return bool(connection.execute(select(meta.c.value).where(meta.c.name == "serving")).scalar())
 
 
-def _count_start(path: Path, reserve: ReserveFile) -> int:
+def _count_start(path: Path, reserve: ReserveFile, host: str) -> int:
     """Fences must never repeat: this commit waits for the disk, and leaves the write-ahead log for the file itself."""
     engine = sqlite_engine(path, begin="BEGIN IMMEDIATE", synchronous="FULL")
     try:
         try:
             with engine.begin() as connection:
                 epoch = next_epoch(connection)
+                adopt_rows(connection, host)
         except DatabaseError as error:
             if outage_of(error) is None or not reserve.release():
                 raise

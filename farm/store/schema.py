@@ -487,7 +487,7 @@ host = Table(
     "host",
     metadata,
     Column("name", Word, primary_key=True),
-    Column("beat_at", UtcTime, nullable=False),  # by the server's clock
+    Column("beat_at", UtcTime),  # by the server's clock; NULL: it was stopped
     Column("protocol", Integer, nullable=False),  # of its messages (farm.head.wire)
     Column("drained", Word, nullable=False, server_default=""),  # why its phones are not handed out; "": they are
 )

@@ -19,6 +19,7 @@ from farm.store.database import insert_new
 from farm.store.engine import DRIVER, outage_of, server_engine, server_url, without_limits
 from farm.store.event_numbers import begin_numbers
 from farm.store.files import read_starts, write_starts
+from farm.store.lab_state import adopt_rows
 from farm.store.opening import OpenDatabase, create_tables, database_error, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION, meta
 from farm.store.server_facts import read_facts
@@ -80,6 +81,8 @@ def open_server(
                         epoch = _begin_host(connection, name, host, seen)
                         break
                     epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role)
+                    if epoch is not None:
+                        adopt_rows(connection, host)
                 time.sleep(min(rest_s, LOOK_AGAIN_S))
         except DatabaseError as error:
             if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
@@ -222,6 +225,7 @@ def _begin_host(connection: Connection, name: str, host: str, seen: int) -> int:
     """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new."""
     version = _lock(connection, name)
     _bring_up_to_date(connection, name, version)
+    adopt_rows(connection, host)
     for row in (STARTS, mark_of(host)):
         insert_new(connection, meta, {"name": row, "value": 0})
     number = max(start_number(connection, STARTS) or 0, start_number(connection) or 0, seen) + 1

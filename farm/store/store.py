@@ -80,7 +80,7 @@ class Store:
             mark = mark_of(host) if role is StoreRole.HOST else NUMBER
             return cls(opened, Writer(opened.writing, epoch=opened.epoch, mark=mark), None, host, role)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
-        opened = open_file(where, reserve)
+        opened = open_file(where, reserve, host)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)
 
     def close(self) -> None:

@@ -31,3 +31,5 @@ def upgrade() -> None:
         sa.Column("host", word, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
     )
+    with op.batch_alter_table("host") as batch:  # one that was stopped has no beat
+        batch.alter_column("beat_at", existing_type=sa.Double(), nullable=True)

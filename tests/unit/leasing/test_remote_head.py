@@ -76,7 +76,6 @@ class Lab:
         events = EventLog()
         writes = LeaseWriteQueue(events)
         self.head = RemoteHead("one", 1, self.post, self.post, writes, self.wake)
-        self.head.run_attempts_with(self.runner)
         self.leasing = Leasing(self.devices, events, 1, self.post, head=self.head, writes=writes)
         self.got = []
 
@@ -112,8 +111,14 @@ class Lab:
         return LeaseGranted(request_id, lease, NOW)
 
 
-async def test_a_lease_is_held_once_that_is_written():
+async def begun_lab():
     lab = Lab()
+    await lab.head.start(lab.runner)
+    return lab
+
+
+async def test_a_lease_is_held_once_that_is_written():
+    lab = await begun_lab()
     request = lab.ask()
     assert (await lab.told(RequestAdded)).request_id == request
     granted = await lab.grant(1, request)
@@ -133,7 +138,7 @@ async def test_a_lease_is_held_once_that_is_written():
 
 
 async def test_a_lease_that_the_head_has_ended_was_never_held():
-    lab = Lab()
+    lab = await begun_lab()
     granted = await lab.grant(1)
     await lab.post.end("L1", ended_at=NOW, reason="a new head", held_s=0.0)
     await lab.tell(granted, await lab.grant(2))
@@ -142,7 +147,7 @@ async def test_a_lease_that_the_head_has_ended_was_never_held():
 
 
 async def test_a_lease_of_a_phone_that_is_held_is_refused():
-    lab = Lab()
+    lab = await begun_lab()
     lease = Lease("L0", "a", 1, ANDROID, time.monotonic())
     lab.leasing.restore(lease)
     await lab.tell(await lab.grant(2))
@@ -151,7 +156,7 @@ async def test_a_lease_of_a_phone_that_is_held_is_refused():
 
 
 async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it():
-    lab = Lab()
+    lab = await begun_lab()
     granted = await lab.grant(1)
     attempt = Attempt("j.1", "j", 1, "a", "L1", 1, started_at=NOW)
     lab.post.gate.clear()
@@ -164,7 +169,7 @@ async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it()
 
 
 async def test_leases_end_while_the_database_is_away_and_that_is_written_later():
-    lab = Lab()
+    lab = await begun_lab()
     await lab.tell(await lab.grant(1))
     await until(lambda: lab.leasing.holds("a"))
     lab.post.gate.clear()
@@ -177,7 +182,7 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later()
 
 async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch):
     monkeypatch.setattr(remote_head, "ASK_AGAIN_S", 0.01)
-    lab = Lab()
+    lab = await begun_lab()
     ended = AttemptEnded("j", Outcome(AttemptState.DONE, device="a", result={"kept": "here"}), NOW)
     deciding = asyncio.ensure_future(lab.head.decide_end(ended))
     first = await lab.told(AttemptEnded)
@@ -189,22 +194,22 @@ async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch
 
 
 async def test_what_attempts_have_left_is_kept_when_the_head_says_so():
-    lab = Lab()
+    lab = await begun_lab()
     await lab.tell(Salvage(job("j")))
     assert (await lab.told(Salvaged)).job == "j"
     assert [each.id for each in lab.runner.got] == ["j"]
-    await lab.head.stop(1.0)
+    await lab.head.stop()
 
 
 async def test_a_host_that_begins_says_so():
-    lab = Lab()
+    lab = await begun_lab()
     await lab.head.begin()
     assert await lab.told(HostBegan) == HostBegan()
 
 
 async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monkeypatch):
     monkeypatch.setattr(remote_head, "ANSWER_LIMIT_S", 0.01)
-    lab = Lab()
+    lab = await begun_lab()
     with raises_code(Code.HEAD_AWAY):
         await lab.head.cancel(["j"], UserError("enough"))
     with raises_code(Code.HEAD_AWAY):
@@ -300,14 +305,14 @@ async def test_an_order_that_fails_or_is_not_known_has_its_error():
 
 
 async def test_a_drain_needs_no_answer_of_a_head():
-    lab = Lab()
+    lab = await begun_lab()
     await lab.head.drain("ann drains it")
     assert (lab.head.drained, lab.post.drained) == ("ann drains it", {"one": "ann drains it"})
     assert await lab.told(HostDrained) == HostDrained("ann drains it")
 
 
 async def test_the_error_of_an_order_reaches_its_caller():
-    lab = Lab()
+    lab = await begun_lab()
     asking = asyncio.ensure_future(lab.head.cancel(["j"], UserError("enough", Code.JOB_CANCELLED)))
     order = await lab.told(Order)
     head = Asked(JobRunsError("j runs"))

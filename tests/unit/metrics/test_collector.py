@@ -20,7 +20,7 @@ from farm.common.histogram import Histogram
 from farm.common.systemd import ProgressCheck
 from farm.leasing.model import Holder
 from farm.metrics.catalogue import METRICS
-from farm.metrics.collector import FarmCollector, Sources
+from farm.metrics.collector import FarmCollector, QueueFigures, Sources
 from farm.metrics.devices import MOST_NAMES, MOST_SENSORS, shown_sensors
 from farm.metrics.exposition import OPEN, PLAIN, Page, rendered
 from farm.model.device import DeviceView, Life, Service
@@ -49,9 +49,11 @@ class Lab:
                 quarantined=lambda: self.quarantined,
                 away_limit_s=lambda pool: 86400.0 if pool == "spare" else 900.0,
                 holders=lambda: self.holders,
-                depth=lambda: {LeaseClass.BENCH: 4},
-                longest_s=lambda: {LeaseClass.BENCH: 30.0},
-                jobs=lambda: {("tune", "queued"): 9},
+                queue=QueueFigures(
+                    depth=lambda: {LeaseClass.BENCH: 4},
+                    longest_s=lambda: {LeaseClass.BENCH: 30.0},
+                    jobs=lambda: {("tune", "queued"): 9},
+                ),
                 toolchains=lambda: {"default": (True, 2)},
                 store_problem=lambda: self.problem,
                 progress=[ProgressCheck("the allocator", lambda: 0.5, 30.0)],

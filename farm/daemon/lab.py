@@ -1,0 +1,86 @@
+"""The head of this daemon: in its own process, or `farm head`, with which it exchanges letters over the database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from farm.common.errors import HostError
+from farm.common.tasks import BackgroundTasks
+from farm.config import FarmConfig
+from farm.config.lease_policy import lease_policy
+from farm.daemon.persistence import Persistence
+from farm.head.head import Head
+from farm.head.local import LocalHead
+from farm.head.write_queue import LeaseWriteQueue
+from farm.jobs.attempts import Attempts
+from farm.kinds import KINDS
+from farm.leasing.remote_head import RemoteHead
+from farm.store.mailbox import HEAD, WakeUps, channel_of
+
+TRY_AGAIN_S = 1.0  # after an error of the database
+
+log = logging.getLogger(__name__)
+
+
+class HeadLetters:
+    """Takes what a head apart sends, for as long as the daemon serves; the database may go away meanwhile."""
+
+    def __init__(self, host: str, persistence: Persistence, writes: LeaseWriteQueue) -> None:
+        """Listen for wake-ups of this host."""
+        store = persistence.store
+        self._wake_ups = WakeUps(store.database, channel_of(host))
+        self.head = RemoteHead(host, store.epoch, store.mailbox, store.leases, writes, self._wake_head)
+        self.attempts: Attempts  # of this host, from before `run`
+
+    async def run(self) -> None:
+        """Read letters for ever, and end what the daemon before this one left: the head says what becomes of it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._end_left(), name="attempts of the daemon before")
+            while True:
+                with contextlib.suppress(HostError):  # the writer reports it
+                    await self.head.take()
+                await self._wake_ups.wait()
+
+    async def stop(self) -> None:
+        """Tell the head that this host stops; read no more."""
+        await self.head.stop()
+        await self._wake_ups.close()
+
+    def _wake_head(self) -> None:
+        self._wake_ups.wake(HEAD)
+
+    async def _end_left(self) -> None:
+        problem = ""
+        while True:
+            try:
+                await self.attempts.end_left()
+            except HostError as error:
+                if error.message != problem:
+                    log.warning("what the daemon before left is not ended yet: %s", error.message)
+                problem = error.message
+                await asyncio.sleep(TRY_AGAIN_S)
+            else:
+                return
+
+
+async def open_head(
+    config: FarmConfig,
+    stack: contextlib.AsyncExitStack,
+    persistence: Persistence,
+    writes: LeaseWriteQueue,
+    tasks: BackgroundTasks,
+) -> tuple[Head, HeadLetters | None]:
+    """The head, and the letters of one apart. Leasing may report to it at once.
+
+    Raises:
+        HostError: the database is away.
+    """
+    if not config.lab.head_apart:
+        policy, store = lease_policy(config), persistence.store
+        return await LocalHead.open(store, persistence.events, writes, policy, KINDS, tasks), None
+    letters = HeadLetters(config.lab.host, persistence, writes)
+    stack.push_async_callback(letters.stop)
+    await letters.head.begin()
+    return letters.head, letters
