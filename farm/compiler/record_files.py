@@ -20,7 +20,17 @@ from farm.common.errors import Code, HostError, UserError
 from farm.common.files import publish
 from farm.compiler.files import TarError, tar_archive, tar_members
 from farm.compiler.nodes import check_nodes
-from farm.compiler.records import FILES, RECORDS, WORKLOADS, RecordDamage, RecordReading, RecordSet, Workload, read
+from farm.compiler.records import (
+    FILES,
+    RECORDS,
+    WORKLOADS,
+    RecordDamage,
+    RecordReading,
+    RecordSet,
+    Workload,
+    merge,
+    read,
+)
 
 LOCK = "lock"  # held by the process that writes the folder
 ASIDE = "corrupt.jsonl"  # lines that were wrong, with where they stood and why
@@ -49,7 +59,7 @@ def read_records(source: Path | bytes, name: str = "") -> RecordReading:
     files = _in_folder(source) if isinstance(source, Path) and source.is_dir() else _in_tar(source, name)
     if WORKLOADS not in files or RECORDS not in files:
         raise BadRecordsError(f"{name} has no tuning records", hint=f"a folder or .tar with {WORKLOADS} and {RECORDS}")
-    found = _checked(read(files))
+    found = checked(read(files))
     if not found.set.records and found.damage:
         raise BadRecordsError(
             f"{name} has no record that can be read: {found.damage[0]}", evidence="\n".join(map(str, found.damage[:20]))
@@ -155,6 +165,14 @@ class RecordFolder:
         right = {name: workloads.get(name, each) for name, each in now.workloads.items()}
         self._rewrite(replace(now, workloads=right), damage)
 
+    def add(self, others: RecordSet) -> int:
+        """Take in records of the same search from another place, before its own; returns how many it did not have."""
+        own = self.found.set
+        together = merge([others, own])
+        if more := len(together.records) - len({each.key for each in own.records}):
+            self._rewrite(together, ())
+        return more
+
     def _rewrite(self, rest: RecordSet, damage: Sequence[RecordDamage]) -> None:
         _replace(self._folder, rest, tuple(damage))
         self.damage = (*self.damage, *damage)
@@ -230,7 +248,7 @@ _LENGTH_BYTES = 8  # before the document, little-endian
 _ALSO = frozenset({"ir.Type"})
 
 
-def _checked(found: RecordReading) -> RecordReading:
+def checked(found: RecordReading) -> RecordReading:
     """A reading without the modules and traces that stock TVM cannot load, or that are unsafe to load: they are damage.
 
     A module may still not be the one of its hash; only TVM can check that.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from farm.jobs.supervisor import Supervisor
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
+from farm.model.job import Attempt
 from farm.store.artifacts import RecordSets
 
 WORKER = "worker"  # source of what workers say
@@ -353,6 +354,14 @@ class DeviceQuiescer:
         return notes
 
 
+@dataclass(frozen=True, slots=True)
+class LabParts:
+    """Parts of the daemon of a host in a lab of several."""
+
+    second_copy: Callable[[str], Awaitable[object]]  # gives an artifact a copy at another place; FarmError: none has it
+    attempts_of: Callable[[str], Awaitable[Sequence[Attempt]]]  # of a job, first to last
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorParts:
     """Parts of the daemon; each executor takes some of them."""
@@ -372,3 +381,4 @@ class ExecutorParts:
     artifacts: ArtifactFolder
     # The user of a loopback connection, as jobs name them; "" for root and the service user, who may use every lease.
     user_of: Callable[[socket.socket], Awaitable[str]]
+    lab: LabParts | None = None  # None: the only host of its database

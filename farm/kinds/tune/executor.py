@@ -13,6 +13,7 @@ from farm.jobs.attempt import SessionOffer, YieldedError, text_field
 from farm.jobs.executor import AttemptContext, Executor
 from farm.jobs.pool import Pool, not_in_pool_error
 from farm.kinds.execution import DeviceQuiescer, ExecutorParts, LeaseHost, epoch_of
+from farm.kinds.tune.kept_parts import KeptParts, parts_of
 from farm.kinds.tune.spec import SalvageTask, TuneSpec, TuneTask
 from farm.model.requests import NoSuchLeaseError
 from farm.store.artifacts import BadSetError, check_set
@@ -47,6 +48,7 @@ class PoolHost(RecordsHost):
     """The daemon's side of a tune attempt's worker: its pool, sessions on each phone of it, and to keep records."""
 
     pool: Pool
+    kept: KeptParts | None = field(default=None, kw_only=True)  # None: the records are kept on this host only
     quiet: dict[str, DeviceQuiescer] = field(default_factory=dict, kw_only=True)  # by lease
 
     async def open_session(self, lease: str) -> SessionOffer:
@@ -91,6 +93,9 @@ class PoolHost(RecordsHost):
                     raise ProtocolError("the worker does not say whether it searches")
                 self.pool.search(on=on)
                 return {}
+            case "records.part" if self.kept is not None:
+                self.kept.add(fields)
+                return {}
         return await RecordsHost.serve(self, verb, fields)
 
     def yield_wanted(self) -> bool:
@@ -116,7 +121,8 @@ class TuneExecutor(Executor):
         spec, pool = context.spec, context.pool
         assert isinstance(spec, TuneSpec)
         assert pool is not None
-        host = PoolHost(context, self.parts, pool)
+        lab = self.parts.lab
+        host = PoolHost(context, self.parts, pool, kept=None if lab is None else KeptParts(context, lab.second_copy))
         try:
             task = await self._task(context, spec)
             report = await self.parts.work.run(context, WORKER, task.to_wire(), host)
@@ -124,16 +130,21 @@ class TuneExecutor(Executor):
             if not host.versions and ends_job(context, error):
                 await self._salvage(context, host)
             raise
+        finally:
+            if host.kept is not None:
+                await host.kept.close()
         return {**report, "target": spec.target, "devices": list(pool.had)}
 
     async def _task(self, context: AttemptContext, spec: TuneSpec) -> TuneTask:
-        view = context.view
+        view, lab = context.view, self.parts.lab
         return TuneTask(
             spec=spec,
             target=self.parts.work.target(context, spec.target),
             cache=self.parts.work.cache(context),
             job=context.job.id,
             builders=self.parts.builders,
+            parts=() if lab is None else parts_of(await lab.attempts_of(context.job.id)),
+            keep_parts=lab is not None,
             search_s=search_s(spec.timeout_s),
             nominals=await self.parts.nominals(view.name, epoch_of(view)),
         )

@@ -54,6 +54,8 @@ class TuneTask(ModelTask[TuneSpec]):
     spec: TuneSpec  # declared again: pydantic does not look up the parameter of a base class
     job: str  # whose records and progress these are
     builders: str = ""  # the unix socket of the farm's builders; "": there are none
+    parts: tuple[Sha256, ...] = ()  # of records that an earlier attempt has kept (farm.compiler.record_parts)
+    keep_parts: bool = False  # whether the records are kept at another host of the lab, too
     search_s: float  # the search ends so many seconds after its start: what is left of the attempt is for the end
 
 

@@ -20,6 +20,7 @@ from farm.compiler.build import SMALL_BYTES, make_package
 from farm.compiler.record_files import BadRecordsError, packed, read_records
 from farm.compiler.records import RecordSet
 from farm.jobs.attempt import YieldedError
+from farm.kinds.tune.parts import kept_in_parts, take_up
 from farm.kinds.tune.run import COMPARE_S, TuningPlan, builds, built, compared, prepared, searched, summary
 from farm.kinds.tune.spec import TuneTask
 from farm.model.specs import task_from_wire
@@ -67,7 +68,15 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         limit_s = search_limit_s(task.search_s, until_s - now_s, now_s - began_s)
         plan = replace(plan, options=replace(plan.options, search_s=limit_s))
     daemon.search(on=True)
-    records, found = searched(plan, ready, daemon, daemon, yielding(daemon), server=forked())
+    take_up(task.parts, ready.folder, daemon)
+    with kept_in_parts(task.keep_parts, ready.folder, daemon) as begin_keeping:
+        check = yielding(daemon)
+
+        def checked() -> None:
+            begin_keeping()
+            check()
+
+        records, found = searched(plan, ready, daemon, daemon, checked, server=forked())
     daemon.search(on=False)
     stored = _store_records(records, ready.model.key, task, daemon)
 

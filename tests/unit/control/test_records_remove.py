@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -37,7 +38,7 @@ def call(user: str, role: Role, *, verb: str = "records.remove", **fields: objec
     ],
 )
 async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]) -> None:
-    verbs = RecordsVerbs(SimpleNamespace(), SimpleNamespace(path=lambda _: None))  # type: ignore[arg-type]
+    verbs = RecordsVerbs(SimpleNamespace(), SimpleNamespace(ensure=AsyncMock()))  # type: ignore[arg-type]
     asked: Any = SimpleNamespace(fields=FIELDS | wrong, request=SimpleNamespace(kind="records.keep"))
     with pytest.raises(BadSetError):
         await handler(verbs.keep)(asked)
@@ -46,7 +47,7 @@ async def test_what_cannot_be_kept_beside_a_set_is_refused(wrong: dict[str, Any]
 @pytest.fixture
 def verbs(tmp_path: Path) -> Iterator[RecordsVerbs]:
     store = Store.open(tmp_path / "farm.db")
-    yield RecordsVerbs(store.record_sets, SimpleNamespace(path=lambda _: None))
+    yield RecordsVerbs(store.record_sets, SimpleNamespace(ensure=AsyncMock()))
     store.close()
 
 

@@ -80,7 +80,7 @@ class Keeper:
 
 
 class Artifacts:
-    def path(self, sha256):
+    async def ensure(self, sha256):
         if sha256 != A:
             raise UserError(f"there is no artifact {sha256}")
 
@@ -264,6 +264,7 @@ def executor(work, keeper):
             record_sets=keeper,
             artifacts=Artifacts(),
             nominals=AsyncMock(return_value={}),
+            lab=None,
         )
     )
 
