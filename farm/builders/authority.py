@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,10 +21,10 @@ from typing import TypeVar
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pydantic import TypeAdapter
 
 from farm.builders.token_policy import KEPT_S, TokenRecord, check_name, unknown_token_error
+from farm.common.certificates import PEM, key_pem, name_of, new_key, signed
 from farm.common.errors import UserError
 from farm.common.files import write_durably
 
@@ -33,7 +33,6 @@ BUILDER_LIFE = timedelta(days=730)
 SECRET_BYTES = 24
 HOST = "farm"  # the name of the host's own certificate
 
-_PEM = serialization.Encoding.PEM
 T = TypeVar("T")
 
 
@@ -117,11 +116,11 @@ class Authority:
             raise UserError("the builder's key cannot be read") from error
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UserError("the builder's key is of another kind", hint="is it the same release of farm?")
-        certificate = _signed(name, key, self._key, self._certificate.subject, BUILDER_LIFE)
+        certificate = signed(name, key, self._key, self._certificate.subject, BUILDER_LIFE)
         members = {**self.members.builders, name: Member(certificate.serial_number)}
         tokens = {**self.members.tokens, digest: replace(token, used_by=name)}
         self._keep(replace(self.members, tokens=tokens, builders=members))
-        return certificate.public_bytes(_PEM)
+        return certificate.public_bytes(PEM)
 
     def remove(self, name: str) -> None:
         """Take a builder's certificate back.
@@ -164,14 +163,14 @@ class Authority:
             ) from error
 
     def _make(self) -> None:
-        key, host = _new_key(), _new_key()
-        name = _name("farm's builders")
-        own = _signed("farm's builders", key.public_key(), key, name, AUTHORITY_LIFE, authority=True)
+        key, host = new_key(), new_key()
+        name = name_of("farm's builders")
+        own = signed("farm's builders", key.public_key(), key, name, AUTHORITY_LIFE, authority=True)
         self._write("ca.key", key_pem(key))
         self._write("host.key", key_pem(host))
-        signed = _signed(HOST, host.public_key(), key, own.subject, AUTHORITY_LIFE)
-        self._write("host.pem", signed.public_bytes(_PEM))
-        self._write("ca.pem", own.public_bytes(_PEM))  # last: it says that the others are there
+        certificate = signed(HOST, host.public_key(), key, own.subject, AUTHORITY_LIFE)
+        self._write("host.pem", certificate.public_bytes(PEM))
+        self._write("ca.pem", own.public_bytes(PEM))  # last: it says that the others are there
 
     def _write_crl(self) -> None:
         # OpenSSL keeps the older of two lists of the same second: each removal makes the list's date a second later.
@@ -180,46 +179,14 @@ class Authority:
         for serial in self.members.revoked:
             row = x509.RevokedCertificateBuilder(serial, made).build()
             builder = builder.add_revoked_certificate(row)
-        self._write("crl.pem", builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM))  # type: ignore[arg-type]
+        self._write("crl.pem", builder.sign(self._key, hashes.SHA256()).public_bytes(PEM))  # type: ignore[arg-type]
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
     """A private key and its public one, PEM."""
-    key = _new_key()
-    public = key.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    key = new_key()
+    public = key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return key_pem(key), public
-
-
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A private key, PEM."""
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _signed(
-    name: str, key: ec.EllipticCurvePublicKey, signer: object, issuer: x509.Name, life: timedelta, *,
-    authority: bool = False,
-) -> x509.Certificate:  # fmt: skip
-    now = _now()
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=authority, crl_sign=authority, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-    builder = x509.CertificateBuilder(
-        subject_name=_name(name), issuer_name=issuer, public_key=key, serial_number=x509.random_serial_number(),
-        not_valid_before=now - timedelta(hours=1), not_valid_after=now + life,  # a builder's clock may be off
-    )  # fmt: skip
-    extensions: Sequence[x509.ExtensionType] = (x509.BasicConstraints(ca=authority, path_length=None), usage)
-    for each in extensions:
-        builder = builder.add_extension(each, critical=True)
-    return builder.sign(signer, hashes.SHA256())  # type: ignore[arg-type]
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def _digest(secret: str) -> str:

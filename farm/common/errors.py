@@ -61,6 +61,7 @@ class Code(StrEnum):
     BAD_ARTIFACT = "bad_artifact", Fault.USER, "The artifact request is wrong."
     BAD_BUNDLE = "bad_bundle", Fault.USER, "The folder cannot be a bundle."
     BAD_CONFIG = "bad_config", Fault.USER, "The configuration has a mistake."
+    BAD_HOST_VERSION = "bad_host_version", Fault.HOST, "Two hosts of a lab have releases that do not fit together."
     BAD_INPUTS = "bad_inputs", Fault.USER, "The inputs do not fit the model."
     BAD_LABELS = "bad_labels", Fault.USER, "The labels do not fit the model's outputs."
     BAD_PACKAGE = "bad_package", Fault.USER, "The file is no package, or is damaged."

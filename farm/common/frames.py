@@ -21,7 +21,12 @@ def frame(fields: Mapping[str, Any], payload: bytes = b"") -> bytes:
 class FrameReader:
     """Takes bytes as they come."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, max_line_bytes: int = MAX_LINE_BYTES, max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    ) -> None:  # fmt: skip
+        """Refuse longer messages."""
+        self._max_line_bytes = max_line_bytes
+        self._max_payload_bytes = max_payload_bytes
         self._input = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
@@ -32,24 +37,32 @@ class FrameReader:
         """
         self._input += data
         while (end := self._input.find(b"\n")) >= 0:
-            fields = _fields(bytes(self._input[:end]))
+            if end > self._max_line_bytes:
+                break
+            fields = _fields(bytes(self._input[:end]), self._max_payload_bytes)
             whole = end + 1 + fields[SIZE]
             if len(self._input) < whole:
                 return
             payload = bytes(self._input[end + 1 : whole])
             del self._input[:whole]
             yield fields, payload
-        if len(self._input) > MAX_LINE_BYTES:
+        if len(self._input) > self._max_line_bytes:
             raise ProtocolError("a line of a message has no end")
 
+    def trailing_data(self) -> bytes:
+        """The bytes after the last whole message. Empties the reader."""
+        data = bytes(self._input)
+        self._input.clear()
+        return data
 
-def _fields(line: bytes) -> dict[str, Any]:
+
+def _fields(line: bytes, max_payload_bytes: int) -> dict[str, Any]:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a message's line is no JSON") from error
     if not isinstance(fields, dict) or not isinstance(fields.setdefault(SIZE, 0), int):
         raise ProtocolError("a message's line is no object")
-    if not 0 <= fields[SIZE] <= MAX_PAYLOAD_BYTES:
+    if not 0 <= fields[SIZE] <= max_payload_bytes:
         raise ProtocolError(f"a message with {fields[SIZE]} bytes")
     return fields

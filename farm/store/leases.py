@@ -62,6 +62,8 @@ class LeaseRecord:
     host: str = ""  # which holds its device; "": the only one of the database
     armed_at: datetime | None = None  # its host took it; None: it has not
     slot: bool = False  # the worker slot that came with it outlasts it
+    holder_host: str = ""  # the other host where it was asked for; "": there is none
+    match_sha256: str = ""  # of the match key that a TVM client of that host has; "": none
 
 
 @dataclass(frozen=True, slots=True)

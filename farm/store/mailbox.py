@@ -57,6 +57,9 @@ class HostRecord:
     beat_at: datetime | None  # its latest sign of life, by the server's clock; None: it was stopped
     protocol: int
     drained: str = ""  # why its phones are not handed out; "": they are
+    address: str = ""  # HOST:PORT where other hosts dial it; "": nowhere
+    certificate: str = ""  # PEM, of its connections with other hosts; "": it has none
+    removed_at: datetime | None = None  # it is no host of the lab any more
 
 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
@@ -105,6 +108,11 @@ class Mailbox(TableAccess):
     async def beat(self, name: str, protocol: int) -> None:
         """A host's sign of life."""
         await self._database.write(lambda connection: connection.execute(_BEAT, {"name": name, "protocol": protocol}))
+
+    async def publish(self, name: str, address: str, certificate: str) -> None:
+        """Other hosts dial this host there, and it shows this certificate (PEM)."""
+        wanted = update(host).where(host.c.name == name).values(address=address, certificate=certificate)
+        await self._database.execute(wanted)
 
     async def drain(self, reason: str, letter: Letter) -> None:
         """Phones of the letter's host are handed out no more, for this reason; "": they are again."""
@@ -159,6 +167,11 @@ class Mailbox(TableAccess):
     async def take(self, host: str) -> tuple[Letter, ...]:
         """Take what the head has sent to a host, in order."""
         return await self._take(to_host, host)
+
+    async def hosts(self) -> tuple[HostRecord, ...]:
+        """Every host, by name."""
+        rows = await self.in_thread(self._database.rows, select(host).order_by(host.c.name))
+        return tuple(HostRecord(**row) for row in rows)
 
     # --- at the head ----------------------------------------------------------------------------------------------
 

@@ -193,6 +193,10 @@ lease = Table(
     Column("host", Word, nullable=False, server_default=""),  # which holds its device; "": the only one of the database
     Column("armed_at", UtcTime),  # its host took it; NULL: it has not, and the lease was never held
     Column("slot", Flag, nullable=False, server_default="0"),  # the worker slot that came with it outlasts it
+    # The host where it was asked for, if that is another one; "": it is the same, or the head asked for a job.
+    Column("holder_host", Word, nullable=False, server_default=""),
+    # SHA-256 of the match key that a TVM client of holder_host has; "": none.
+    Column("match_sha256", Word, nullable=False, server_default=""),
     _one_of("source", LeaseSource, "lease_source"),
     _one_of("lease_class", LeaseClass, "lease_class"),
     CheckConstraint("slot IN (0, 1)", name="lease_slot"),
@@ -490,6 +494,9 @@ host = Table(
     Column("beat_at", UtcTime),  # by the server's clock; NULL: it was stopped
     Column("protocol", Integer, nullable=False),  # of its messages (farm.head.wire)
     Column("drained", Word, nullable=False, server_default=""),  # why its phones are not handed out; "": they are
+    Column("address", Word, nullable=False, server_default=""),  # HOST:PORT where other hosts dial it; "": nowhere
+    Column("certificate", Word, nullable=False, server_default=""),  # PEM, of its connections with other hosts
+    Column("removed_at", UtcTime),  # it is no host of the lab any more
 )
 
 request = Table(

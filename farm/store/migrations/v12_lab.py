@@ -1,4 +1,4 @@
-"""Several hosts: which host has which artifact, and the bundles that one host has added for all."""
+"""Several hosts: how they dial each other, whose leases they hold, which has which artifact, and bundles for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "11"
 
 
 def upgrade() -> None:
-    """No host has told yet what it has: each does when it starts."""
+    """No host has told yet what it has and where it is: each does when it starts."""
     on_server = op.get_bind().dialect.name == "postgresql"
     word = sa.String(collation="C") if on_server else sa.String()
     op.create_table(
@@ -31,5 +31,11 @@ def upgrade() -> None:
         sa.Column("host", word, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
     )
-    with op.batch_alter_table("host") as batch:  # one that was stopped has no beat
-        batch.alter_column("beat_at", existing_type=sa.Double(), nullable=True)
+    with op.batch_alter_table("host") as batch:
+        batch.alter_column("beat_at", existing_type=sa.Double(), nullable=True)  # one that was stopped has no beat
+        for name in ("address", "certificate"):
+            batch.add_column(sa.Column(name, word, nullable=False, server_default=""))
+        batch.add_column(sa.Column("removed_at", sa.Double()))
+    with op.batch_alter_table("lease") as batch:
+        for name in ("holder_host", "match_sha256"):
+            batch.add_column(sa.Column(name, word, nullable=False, server_default=""))

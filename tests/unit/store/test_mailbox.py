@@ -129,11 +129,11 @@ async def test_a_host_that_begins_anew_has_no_requests_and_no_letters(store):
 
 async def test_a_host_has_its_beat_and_its_drain_until_it_begins_anew(store):
     await store.mailbox.begin(letter("began"), 1)
-    ((name, began, protocol, drained),) = rows(store, host)
+    ((name, began, protocol, drained, *_),) = rows(store, host)
     assert (name, protocol, drained) == (ONE, 1, "")
     await store.mailbox.drain("ann drains it", letter("drained"))
     await store.mailbox.beat(ONE, 2)
-    ((_, beat, protocol, drained),) = rows(store, host)
+    ((_, beat, protocol, drained, *_),) = rows(store, host)
     assert beat > began
     assert (protocol, drained) == (2, "ann drains it")
     await store.mailbox.begin(letter("began"), 2)
@@ -195,6 +195,16 @@ async def test_wake_ups_are_heard_at_once(store, monkeypatch):
         hearing._stop.set(), speaking._stop.set()
         speaking.wake(HEAD), speaking.wake(channel_of(TWO))
         await asyncio.gather(hearing.close(), speaking.close())
+
+
+async def test_a_host_says_where_others_dial_it(store):
+    await store.mailbox.begin(letter("began"), 1)
+    (before,) = await store.mailbox.hosts()
+    assert (before.address, before.certificate, before.removed_at) == ("", "", None)
+    await store.mailbox.publish(ONE, "192.0.2.1:9194", "PEM")
+    await store.mailbox.begin(letter("began"), 1)
+    (after,) = await store.mailbox.hosts()
+    assert (after.address, after.certificate) == ("192.0.2.1:9194", "PEM")
 
 
 async def test_without_wake_ups_the_mailbox_is_looked_into_all_the_same(store, monkeypatch):

@@ -75,7 +75,7 @@ def make_version_9(where):
         operations.drop_index("lease_slot_kept", "lease")
         with operations.batch_alter_table("lease") as batch:
             batch.drop_constraint("lease_slot", type_="check")
-            for column in ("host", "armed_at", "slot"):
+            for column in ("host", "armed_at", "slot", "holder_host", "match_sha256"):
                 batch.drop_column(column)
         operations.drop_index("recovery_of_serial", "recovery")
         for table, key in v10_hosts.KEYS.items():

@@ -1,0 +1,96 @@
+"""The hosts of the lab as their rows say, and TLS with exactly their certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.common.errors import HostError
+from farm.common.tasks import SharedCall
+from farm.lab.identity import HostIdentity
+from farm.lab.tls import client_context, server_context
+from farm.store.mailbox import HostRecord
+
+RECENT_S = 1.0  # what is known of a host that is dialled is at most that old
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedHosts:
+    """The other hosts that were not removed, and have a certificate."""
+
+    hosts: Mapping[str, HostRecord]  # by name
+    names: Mapping[bytes, str]  # by certificate (DER)
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+class KnownHosts:
+    """Reads the rows of hosts when a connection needs them; while they cannot be read, those read last count."""
+
+    def __init__(self, identity: HostIdentity, read: Callable[[], Awaitable[Sequence[HostRecord]]]) -> None:
+        """`read` gives every row."""
+        self._identity = identity
+        self._read = read
+        self._rows: Sequence[HostRecord] = ()
+        self._table = _table(identity, ())
+        self._read_at = float("-inf")
+        self._shared = SharedCall(self._reread)
+
+    async def now(self) -> PinnedHosts:
+        """As the rows are now."""
+        return await self._shared(())
+
+    async def recent(self) -> PinnedHosts:
+        """As the rows were within the last second."""
+        if asyncio.get_running_loop().time() - self._read_at <= RECENT_S:
+            return self._table
+        return await self.now()
+
+    async def _reread(self, _: object) -> PinnedHosts:
+        try:
+            rows = [each for each in await self._read() if _counts(each, self._identity.host)]
+        except HostError as error:
+            log.debug("the rows of hosts cannot be read, those read before count: %s", error)
+            return self._table
+        self._read_at = asyncio.get_running_loop().time()
+        if _certified(rows) != _certified(self._rows):
+            self._table = _table(self._identity, rows)
+        elif rows != self._rows:
+            self._table = PinnedHosts({each.name: each for each in rows}, *_tls_of(self._table))
+        self._rows = rows
+        return self._table
+
+
+def _counts(row: HostRecord, own: str) -> bool:
+    return bool(row.certificate) and row.removed_at is None and row.name != own
+
+
+def _certified(rows: Sequence[HostRecord]) -> dict[str, str]:
+    return {each.name: each.certificate for each in rows}
+
+
+def _tls_of(table: PinnedHosts) -> tuple[Mapping[bytes, str], ssl.SSLContext, ssl.SSLContext]:
+    return table.names, table.server, table.client
+
+
+def _table(identity: HostIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:
+    usable = [each for each in rows if _is_certificate(each.certificate)]
+    names = {ssl.PEM_cert_to_DER_cert(each.certificate): each.name for each in usable}
+    certificates = [each.certificate for each in usable]
+    known = {each.name: each for each in rows}
+    return PinnedHosts(known, names, server_context(identity, certificates), client_context(identity, certificates))
+
+
+def _is_certificate(text: str) -> bool:
+    """A row that something else has written shuts no other host out."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        ssl.PEM_cert_to_DER_cert(text)
+    except (ssl.SSLError, ValueError):
+        return False
+    return True

@@ -1,0 +1,364 @@
+"""The link of a host to the other hosts of its lab: listens for them, dials them, and knows the services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.common.errors import Code, FarmError, HostError, ProtocolError
+from farm.common.limiter import Limiter
+from farm.common.peers import address_of
+from farm.common.tasks import BackgroundTasks
+from farm.lab.hosts import KnownHosts, PinnedHosts
+from farm.lab.identity import HostIdentity
+from farm.lab.tls import Secured, TlsError, TlsThreads
+from farm.lab.wire import (
+    MAX_BYTES,
+    VERSION,
+    AnswerReader,
+    Preface,
+    PrefaceAnswer,
+    PrefaceReader,
+    encode_answer,
+    encode_preface,
+)
+from farm.store.mailbox import HostRecord
+from farm.tvm_server.connection import set_options
+from farm.tvm_server.listener import Acceptor, bind, refusal_log
+
+CHECK_EVERY_S = 5.0  # whether the hosts of open connections are still in the table
+
+log = logging.getLogger(__name__)
+
+
+class HostUnreachableError(HostError):
+    """Another host of the lab cannot be reached."""
+
+    code = "host_unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """Bounds of one connection, or of all together."""
+
+    handshake_s: float = 5.0  # of TLS
+    preface_s: float = 5.0  # from there to the preface
+    dial_s: float = 10.0  # to connect, shake hands and be answered
+    idle_s: float = 3600.0  # a connection without a byte; services have shorter limits of their own
+    unknown: int = 64  # connections at once whose host is not known yet; further ones wait in the kernel's queue
+    of_host: int = 512  # connections of one host
+
+
+@dataclass(slots=True, eq=False)
+class LinkConnection:
+    """A connection to a service of another host: the socket is its owner's."""
+
+    host: str  # the other one
+    fields: Mapping[str, Any]  # JSON: of the preface, or of its answer
+    sock: socket.socket  # plain and non-blocking
+    early: bytes = b""  # came before the first byte that the socket has
+    passed_on: bool = False  # the socket has another owner now
+    _writer: asyncio.StreamWriter | None = field(default=None, repr=False)
+
+    async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Reader and writer over the socket; to be called once, if `take` is not."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        reader.feed_data(self.early)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_unix_connection(lambda: protocol, sock=self.sock)
+        self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        return reader, self._writer
+
+    def take(self) -> tuple[socket.socket, bytes]:
+        """The socket and its early bytes: from now on the caller closes it."""
+        self.passed_on = True
+        return self.sock, self.early
+
+    async def close(self) -> None:
+        """End the connection after what was written. Harmless when repeated, and after `take`."""
+        if self.passed_on:
+            return
+        if self._writer is None:
+            self.sock.close()
+            return
+        with contextlib.suppress(OSError):
+            self._writer.close()
+            await self._writer.wait_closed()
+
+
+@dataclass(slots=True, eq=False)
+class LinkCall(LinkConnection):
+    """A connection from another host. A service accepts it, or raises why it does not."""
+
+    accepted: bool = False
+
+    async def accept(self, **fields: Any) -> None:
+        """PrefaceAnswer the other host: from now on the connection is the service's."""
+        self.accepted = True
+        await asyncio.get_running_loop().sock_sendall(self.sock, encode_answer(PrefaceAnswer(fields)))
+
+
+# Serves one connection, which is closed when this returns, unless it was taken. An error before `accept` is sent.
+Service = Callable[[LinkCall], Awaitable[None]]
+
+
+class HostLink:
+    """All connections between this host and others. Used on the event loop."""
+
+    def __init__(
+        self,
+        identity: HostIdentity,
+        read_hosts: Callable[[], Awaitable[Sequence[HostRecord]]],
+        limits: LinkLimits = LinkLimits(),
+    ) -> None:
+        """`read_hosts` gives every row of the host table."""
+        self.identity = identity
+        self._limits = limits
+        self._hosts = KnownHosts(identity, read_hosts)
+        self._services: dict[str, Service] = {}
+        self._tls = TlsThreads(limits.handshake_s, limits.idle_s)
+        self._acceptor = Acceptor(self._accepted)
+        self._unknown: Limiter[str] = Limiter(limits.unknown)
+        self._of_host: Limiter[str] = Limiter(per_key=limits.of_host)
+        self._open: dict[Secured, str] = {}  # -> its host
+        self._tasks = BackgroundTasks()
+        self._checking: asyncio.Task[None] | None = None
+        self._log_refused = refusal_log()
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0: nowhere."""
+        return self._acceptor.port
+
+    def serve(self, service: str, handler: Service) -> None:
+        """Other hosts that name this service get this handler."""
+        assert service not in self._services, service
+        self._services[service] = handler
+
+    def listen(self, address: str, port: int) -> None:
+        """Accept connections there.
+
+        Raises:
+            HostError: the port is taken, or the address is none of this host.
+        """
+        self._acceptor.take(bind(address, port))
+
+    async def stop(self) -> None:
+        """Listen no more, and cut every connection."""
+        self._acceptor.stop()
+        if self._checking is not None:
+            self._checking.cancel()
+        await self._tls.stop()
+        await self._tasks.end(0.0)
+
+    async def hosts(self) -> Mapping[str, HostRecord]:
+        """The other hosts by name, with what their rows said within the last second."""
+        return (await self._hosts.recent()).hosts
+
+    # --- to another host ------------------------------------------------------------------------------------------
+
+    async def dial(
+        self, host: str, service: str, fields: Mapping[str, Any] | None = None, *, limit_s: float | None = None
+    ) -> LinkConnection:
+        """Connect to a service of another host; its answer's fields are the connection's.
+
+        Args:
+            host: its name.
+            service: one that it serves.
+            fields: what is wanted there, JSON.
+            limit_s: until it has answered; None: as for all.
+
+        Raises:
+            HostUnreachableError: it is no host of the lab, does not answer, or is not the one of that name.
+            FarmError: it refuses.
+        """
+        limit_s = self._limits.dial_s if limit_s is None else limit_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._dial(host, encode_preface(Preface(service, fields or {})))
+        except TimeoutError as error:
+            raise _unreachable(host, f"it has not answered within {limit_s:g} s") from error
+        except (TlsError, OSError, ProtocolError) as error:
+            raise _unreachable(host, str(error)) from error
+
+    async def _dial(self, host: str, preface: bytes) -> LinkConnection:
+        table = await self._hosts.recent()
+        row = table.hosts.get(host)
+        if row is None:
+            raise _unreachable(host, "it is no host of the lab", "farm host list")
+        if not row.address:
+            raise _unreachable(host, "it does not listen for others", f"set [lab] listen on {host}")
+        secured = await self._tls.secure(await _connected(row.address), table.client)
+        try:
+            if table.names.get(secured.certificate) != host:
+                raise TlsError(f"{row.address} is another host of the lab")
+            self._keep(secured, host)
+            answer, early = await _asked(secured, preface)
+            if answer.error is not None:
+                raise answer.error
+            return LinkConnection(host, answer.fields, secured.sock, early)
+        except BaseException:
+            secured.sock.close()
+            raise
+
+    # --- from another host ----------------------------------------------------------------------------------------
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._unknown.take("")
+        if not self._unknown.total_fits(""):
+            self._acceptor.hold()
+        self._tasks.spawn(self._serve(sock), "a host's connection")
+
+    async def _serve(self, sock: socket.socket) -> None:
+        address = ""
+        try:
+            try:
+                set_options(sock)
+                address, _ = address_of(sock.getpeername())
+                table = await self._hosts.now()
+                secured = await self._tls.secure(sock, table.server)
+            finally:
+                self._unknown.give_back("")
+                self._acceptor.release()
+        except (TlsError, OSError) as error:
+            sock.close()
+            self._log_refused(address, f"not let in as a host of the lab: {error}")
+            return
+        except BaseException:
+            sock.close()
+            raise
+        if (called := await self._called(address, table, secured)) is not None:
+            await self._handle(*called)
+
+    async def _called(self, address: str, table: PinnedHosts, secured: Secured) -> tuple[str, LinkCall] | None:
+        """The preface of a host that is let in."""
+        host = table.names.get(secured.certificate)
+        reason = ""
+        if host is None:
+            reason = "its certificate is none of the lab's hosts"
+        elif not self._of_host.fits(host):
+            reason = f"host {host} has {self._of_host.per_key} connections"
+        else:
+            self._keep(secured, host)
+            try:
+                async with asyncio.timeout(self._limits.preface_s):
+                    preface, early = await _preface(secured.sock)
+                return preface.service, self._checked(host, preface, secured.sock, early)
+            except TimeoutError:
+                reason = f"host {host} has not said what it wants within {self._limits.preface_s:g} s"
+            except (OSError, FarmError) as error:
+                reason = f"host {host}: {error}"
+        secured.sock.close()
+        self._log_refused(address, reason)
+        return None
+
+    def _checked(self, host: str, preface: Preface, sock: socket.socket, early: bytes) -> LinkCall:
+        reason = ""
+        if preface.version != VERSION:
+            reason = (
+                f"it speaks version {preface.version} of the protocol between hosts, {self.identity.host} {VERSION}"
+            )
+        elif preface.service not in self._services:
+            reason = f"it wants the service {preface.service!r}, which {self.identity.host} does not have"
+        if reason:
+            error = HostError(reason, Code.BAD_HOST_VERSION, hint="upgrade the host that has the older release")
+            _send(sock, PrefaceAnswer(error=error))
+            raise error
+        return LinkCall(host, preface.fields, sock, early)
+
+    async def _handle(self, service: str, call: LinkCall) -> None:
+        try:
+            await self._services[service](call)
+        except FarmError as error:
+            log.debug("%s of %s: %s", service, call.host, error)
+            if not call.accepted:
+                _send(call.sock, PrefaceAnswer(error=error))
+        except (OSError, asyncio.IncompleteReadError) as error:
+            log.debug("%s of %s: its connection was lost: %s", service, call.host, error)
+        except Exception as error:
+            log.exception("%s of host %s failed inside farm", service, call.host)
+            if not call.accepted:
+                _send(call.sock, PrefaceAnswer(error=FarmError(f"{type(error).__name__} at host {self.identity.host}")))
+        finally:
+            await call.close()
+
+    # --- open connections -----------------------------------------------------------------------------------------
+
+    def _keep(self, secured: Secured, host: str) -> None:
+        self._open[secured] = host
+        self._of_host.take(host)
+        secured.over.add_done_callback(lambda _: self._over(secured))
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check(), name="hosts of open connections")
+
+    def _over(self, secured: Secured) -> None:
+        self._of_host.give_back(self._open.pop(secured))
+
+    async def _check(self) -> None:
+        """Cut the connections of hosts that were removed, or have another certificate now."""
+        while self._open:
+            await asyncio.sleep(CHECK_EVERY_S)
+            names = (await self._hosts.recent()).names
+            for secured, host in tuple(self._open.items()):
+                if names.get(secured.certificate) != host:
+                    self._log_refused(host, "it is no host of the lab any more: its connections are cut")
+                    secured.cut()
+        self._checking = None
+
+
+async def _connected(address: str) -> socket.socket:
+    """A connection to HOST:PORT."""
+    loop = asyncio.get_running_loop()
+    name, _, port = address.rpartition(":")
+    try:
+        places = await loop.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, place = places[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            set_options(sock)
+            await loop.sock_connect(sock, place)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise OSError(f"{address}: {error.strerror or error}") from error
+    return sock
+
+
+async def _asked(secured: Secured, preface: bytes) -> tuple[PrefaceAnswer, bytes]:
+    """The answer to a preface, and what came behind it."""
+    loop, reader = asyncio.get_running_loop(), AnswerReader()
+    try:
+        await loop.sock_sendall(secured.sock, preface)
+        while (answer := reader.feed(data := await loop.sock_recv(secured.sock, MAX_BYTES))) is None:
+            if not data:
+                raise ConnectionResetError
+    except ConnectionError as error:  # the reason is known where TLS ends
+        raise ProtocolError(await asyncio.shield(secured.over) or "it closed the connection") from error
+    return answer, reader.trailing_data()
+
+
+async def _preface(sock: socket.socket) -> tuple[Preface, bytes]:
+    """The preface, and what came behind it."""
+    loop, reader = asyncio.get_running_loop(), PrefaceReader()
+    while (preface := reader.feed(data := await loop.sock_recv(sock, MAX_BYTES))) is None:
+        if not data:
+            raise ProtocolError("it left before it had said what it wants")
+    return preface, reader.trailing_data()
+
+
+def _send(sock: socket.socket, answer: PrefaceAnswer) -> None:
+    """A fresh socket has room for it; a host that is gone reads none."""
+    with contextlib.suppress(OSError):
+        sock.send(encode_answer(answer))
+
+
+def _unreachable(host: str, reason: str, hint: str = "") -> HostUnreachableError:
+    hint = hint or f"see whether the daemon of {host} runs, and its [lab] listen can be reached from here"
+    return HostUnreachableError(f"host {host} cannot be reached: {reason}", hint=hint)

@@ -1,0 +1,253 @@
+"""Ends of TLS: a thread per connection shakes hands, and then copies between TLS and a plain unix socket.
+
+So services see sockets and nothing of TLS: a session's socket goes on to the gate's process, and a busy event loop
+delays none. OpenSSL works without the interpreter's lock. When either side ends, the other gets what was read before
+and is closed too: a service that sends files says how many bytes come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from farm.common.errors import HostError
+from farm.lab.identity import HostIdentity
+from farm.tvm_server.connection import UNIX_BUFFER_BYTES
+
+CHUNK_BYTES = 256 << 10
+LAST_BYTES_S = 5.0  # when one side has ended: how long the other may take for the bytes already read
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
+STOP_S = 5.0  # for threads that copy: a closed socket ends them at once
+
+
+class TlsError(HostError):
+    """The other host did not show a certificate of the lab, or did not take this host's."""
+
+    code = "tls_failed"
+
+
+def server_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+    """For connections of other hosts: these (PEM) and no others."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, identity, certificates)
+    context.num_tickets = 0  # nothing is resumed: a certificate counts at each connection
+    return context
+
+
+def client_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+    """For connections to other hosts: these (PEM) and no others. The caller compares which."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, identity, certificates)
+
+
+def _context(protocol: int, identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
+    context.load_cert_chain(identity.certificate_file, identity.key_file)
+    if pinned := "\n".join(certificates):
+        context.load_verify_locations(cadata=pinned)
+    return context
+
+
+@dataclass(slots=True, eq=False)
+class Secured:
+    """A connection after the handshake."""
+
+    certificate: bytes  # of the other host, DER
+    sock: socket.socket  # plain and non-blocking; closed by its owner
+    over: asyncio.Future[str]  # why it ended; "": a side closed it
+    cut: Callable[[], None]
+
+
+class TlsThreads:
+    """The threads of all connections. Used on the event loop."""
+
+    def __init__(self, handshake_s: float, idle_s: float) -> None:
+        """`idle_s`: a connection without a byte for so long ends."""
+        self._handshake_s = handshake_s
+        self._idle_s = idle_s
+        self._threads: set[threading.Thread] = set()
+        self._open: set[Secured] = set()
+
+    async def secure(self, sock: socket.socket, context: ssl.SSLContext) -> Secured:
+        """Shake hands over a connected socket, which is the thread's from now on.
+
+        Raises:
+            TlsError: the other side is no host of the context, refuses this host, or is too slow.
+        """
+        loop = asyncio.get_running_loop()
+        secured: asyncio.Future[Secured] = loop.create_future()
+        self._threads = {each for each in self._threads if each.is_alive()}
+        work = partial(self._run, loop, sock, context, secured)
+        thread = threading.Thread(target=work, name="farm-link", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        return await secured
+
+    async def stop(self) -> None:
+        """Cut every connection, and wait for the threads."""
+        for each in tuple(self._open):
+            each.cut()
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join, STOP_S)
+
+    # --- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, context: ssl.SSLContext,
+        secured: asyncio.Future[Secured],
+    ) -> None:  # fmt: skip
+        server = context.protocol == ssl.PROTOCOL_TLS_SERVER
+        with (
+            contextlib.suppress(RuntimeError),  # the loop is closed: nobody waits for it
+            context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False) as tls,
+        ):
+            tls.settimeout(self._handshake_s)
+            try:
+                tls.do_handshake()
+            except OSError as error:
+                loop.call_soon_threadsafe(_fail, secured, TlsError(_reason(error)))
+                _leave(tls)
+                return
+            ours, theirs = _plain_pair()
+            with ours:
+                over: asyncio.Future[str] = loop.create_future()
+                certificate = tls.getpeercert(binary_form=True) or b""
+                found = Secured(certificate, theirs, over, partial(_shut, ours))
+                loop.call_soon_threadsafe(self._secured, secured, found)
+                why = copy(tls, ours, self._idle_s)
+            loop.call_soon_threadsafe(self._over, found, why)
+
+    def _secured(self, secured: asyncio.Future[Secured], found: Secured) -> None:
+        self._open.add(found)
+        if secured.done():  # cancelled
+            found.sock.close()
+        else:
+            secured.set_result(found)
+
+    def _over(self, found: Secured, why: str) -> None:
+        self._open.discard(found)
+        found.over.set_result(why)
+
+
+def _fail(secured: asyncio.Future[Secured], error: TlsError) -> None:
+    if not secured.done():
+        secured.set_exception(error)
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is none of the lab's hosts ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        return f"it refuses this host ({reason})" if " alert " in reason else f"TLS failed ({reason})"
+    if isinstance(error, TimeoutError):
+        return "the handshake took too long"
+    return error.strerror or str(error) or "the connection was closed"
+
+
+def _plain_pair() -> tuple[socket.socket, socket.socket]:
+    pair = socket.socketpair()
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
+        end.setblocking(False)
+    return pair
+
+
+def _leave(tls: ssl.SSLSocket) -> None:
+    """End a connection so that its last bytes arrive: to close with unread bytes would reset it."""
+    until_s = time.monotonic() + LAST_BYTES_S
+    with contextlib.suppress(OSError):
+        tls.shutdown(socket.SHUT_WR)
+        while (left_s := until_s - time.monotonic()) > 0:
+            tls.settimeout(left_s)
+            if not tls.recv(CHUNK_BYTES):
+                return
+
+
+def copy(tls: ssl.SSLSocket, plain: socket.socket, idle_s: float) -> str:
+    """Copy both ways until either side ends, or no byte comes for `idle_s`; returns why. Blocking; closes nothing."""
+    tls.setblocking(False)
+    up, down = _OneWay(plain, tls), _OneWay(tls, plain)
+    waits = select.poll()
+    masks = {tls.fileno(): 0, plain.fileno(): 0}
+    for descriptor in masks:
+        waits.register(descriptor, 0)
+    while True:
+        for source, sink, descriptor in ((down, up, tls.fileno()), (up, down, plain.fileno())):
+            mask = (0 if source.unsent else select.POLLIN) | (select.POLLOUT if sink.unsent else 0)
+            if mask != masks[descriptor]:
+                masks[descriptor] = mask
+                waits.modify(descriptor, mask)
+        ready = not down.unsent and tls.pending() > 0
+        events = waits.poll(0 if ready else idle_s * 1000)
+        if not events and not ready:
+            return f"no byte for {idle_s:g} s"
+        gone = {descriptor for descriptor, event in events if event & _GONE}
+        try:
+            for each, descriptor in ((down, tls.fileno()), (up, plain.fileno())):  # a refusal before the write it fails
+                if each.move() or (descriptor in gone and each.unsent):  # else it is read, and ends so
+                    each.finish()
+                    if each is up:
+                        _leave(tls)
+                    return ""
+        except OSError as error:
+            return _reason(error)
+
+
+class _OneWay:
+    """One way: what was read and not written yet keeps its source from being read."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self._source = source
+        self._sink = sink
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        self.unsent = self._buffer[:0]
+
+    def move(self) -> bool:
+        """Read and write what can be at once; whether the source has ended."""
+        ended = False
+        if not self.unsent:
+            ended = self._read()
+        if self.unsent:
+            self._write()
+        return ended
+
+    def finish(self) -> None:
+        """The source has ended: write all that it has, `LAST_BYTES_S` at most for each part of it."""
+        with contextlib.suppress(OSError):
+            self._sink.settimeout(LAST_BYTES_S)
+            self._sink.sendall(self.unsent)
+            while not self._read() or self.unsent:
+                self._sink.sendall(self.unsent)
+
+    def _read(self) -> bool:
+        count = 0
+        try:
+            while count < CHUNK_BYTES:  # a record of TLS has at most 16 KiB
+                got = self._source.recv_into(self._buffer[count:])
+                if not got:
+                    self.unsent = self._buffer[:count]
+                    return True
+                count += got
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        self.unsent = self._buffer[:count]
+        return False
+
+    def _write(self) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            while self.unsent:
+                self.unsent = self.unsent[self._sink.send(self.unsent) :]

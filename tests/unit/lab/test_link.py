@@ -1,0 +1,263 @@
+"""Hosts over real TLS: who is let in, what is answered, and what a connection carries."""
+
+import asyncio
+import os
+import socket
+import ssl
+
+import pytest
+
+from farm.common.errors import Code, FarmError, UserError
+from farm.lab import hosts as hosts_module
+from farm.lab import link as link_module
+from farm.lab.identity import open_identity
+from farm.lab.link import HostUnreachableError, LinkLimits
+from farm.lab.tls import server_context
+from farm.lab.wire import Preface, encode_preface
+from tests.support.linked_hosts import LinkedHosts, linked_hosts
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    async with linked_hosts(tmp_path) as lab:
+        for name in ("one", "two"):
+            lab.add(name)
+        yield lab
+
+
+async def echo(call):
+    await call.accept(at=call.host, got=call.fields)
+    reader, writer = await call.streams()
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+def refusals(caplog):
+    return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+
+
+async def logged(caplog, text):
+    await until(lambda: any(text in line for line in refusals(caplog)))
+
+
+async def test_a_service_of_another_host_is_reached_and_knows_who_calls(lab):
+    lab.links["two"].serve("echo", echo)
+    connection = await lab.links["one"].dial("two", "echo", {"word": "größe"})
+    assert (connection.host, connection.fields) == ("two", {"at": "one", "got": {"word": "größe"}})
+    reader, writer = await connection.streams()
+    sent = os.urandom(3_000_000)
+
+    async def send():
+        writer.write(sent)
+        await writer.drain()
+
+    sending = asyncio.create_task(send())
+    assert await reader.readexactly(len(sent)) == sent
+    await sending
+    await connection.close()
+
+
+async def test_bytes_behind_preface_and_answer_are_the_services(lab):
+    async def talk(call):
+        await call.accept()
+        await asyncio.get_running_loop().sock_sendall(call.sock, b"first words")
+        reader, _ = await call.streams()
+        assert await reader.readexactly(5) == b"early"
+
+    lab.links["two"].serve("talk", talk)
+    connection = await lab.links["one"].dial("two", "talk")
+    reader, writer = await connection.streams()
+    writer.write(b"early")
+    assert await reader.read() == b"first words"
+    await connection.close()
+
+
+async def test_what_was_written_before_an_end_arrives(lab):
+    content = os.urandom(5_000_000)
+
+    async def give(call):
+        await call.accept(size_bytes=len(content))
+        _, writer = await call.streams()
+        writer.write(content)
+        await writer.drain()
+
+    lab.links["two"].serve("give", give)
+    connection = await lab.links["one"].dial("two", "give")
+    reader, _ = await connection.streams()
+    assert await reader.read() == content
+    await connection.close()
+
+
+async def test_a_refusal_arrives_as_the_error_that_it_is(lab):
+    async def refuse(call):
+        raise UserError("there is no such thing", Code.NO_SUCH_ARTIFACT, hint="look elsewhere")
+
+    async def fail(call):
+        raise KeyError("bug")
+
+    lab.links["two"].serve("refuse", refuse)
+    lab.links["two"].serve("fail", fail)
+    with pytest.raises(UserError) as caught:
+        await lab.links["one"].dial("two", "refuse")
+    assert (caught.value.code, caught.value.hint) == (Code.NO_SUCH_ARTIFACT, "look elsewhere")
+    with pytest.raises(FarmError, match="KeyError at host two"):
+        await lab.links["one"].dial("two", "fail")
+
+
+async def test_a_service_that_the_other_release_does_not_have(lab, caplog):
+    with pytest.raises(FarmError, match="'later', which two does not have") as caught:
+        await lab.links["one"].dial("two", "later")
+    assert caught.value.code == Code.BAD_HOST_VERSION
+    await logged(caplog, "host one: it wants the service 'later'")
+
+
+async def test_another_version_is_refused_in_words(lab, monkeypatch):
+    monkeypatch.setattr(link_module, "encode_preface", lambda preface: encode_preface(Preface("echo", {}, 2)))
+    with pytest.raises(FarmError, match="it speaks version 2 of the protocol between hosts, two 1"):
+        await lab.links["one"].dial("two", "echo")
+
+
+async def test_a_host_without_a_row_is_refused_by_both_sides(lab, caplog):
+    stranger = lab.add("three", known=False)
+    lab.links["two"].serve("echo", echo)
+    with pytest.raises(HostUnreachableError, match=r"it refuses this host \(.*alert unknown ca\)"):
+        await stranger.dial("two", "echo")
+    await logged(caplog, "not let in as a host of the lab: its certificate is none of the lab's hosts")
+    lab.change("two", address=f"127.0.0.1:{stranger.port}")
+    await asyncio.sleep(hosts_module.RECENT_S)  # the age that a known row may have
+    with pytest.raises(HostUnreachableError, match="its certificate is none of the lab's hosts"):
+        await lab.links["one"].dial("two", "echo")
+
+
+async def test_a_host_of_the_lab_is_not_taken_for_another(lab):
+    lab.add("three")
+    lab.change("two", address=lab.rows["three"].address)
+    with pytest.raises(HostUnreachableError, match="is another host of the lab"):
+        await lab.links["one"].dial("two", "echo")
+
+
+async def test_a_removed_host_is_refused_at_once_and_its_connections_are_cut(lab, caplog, monkeypatch):
+    monkeypatch.setattr(link_module, "CHECK_EVERY_S", 0.05)
+    lab.links["two"].serve("echo", echo)
+    connection = await lab.links["one"].dial("two", "echo")
+    reader, writer = await connection.streams()
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    lab.remove("one")
+    with pytest.raises(HostUnreachableError, match="it refuses this host"):
+        await lab.links["one"].dial("two", "echo")
+    assert await reader.read() == b""
+    await connection.close()
+    await logged(caplog, "one: it is no host of the lab any more: its connections are cut")
+
+
+async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, monkeypatch):
+    lab.links["two"].serve("echo", echo)
+    await (await lab.links["one"].dial("two", "echo")).close()
+
+    async def away():
+        raise link_module.HostError("the database is away")
+
+    monkeypatch.setattr(lab.links["two"]._hosts, "_read", away)
+    await (await lab.links["one"].dial("two", "echo")).close()
+
+
+async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab):
+    lab.links["two"].serve("echo", echo)
+    lab.add("three")
+    lab.change("three", certificate="-----BEGIN CERTIFICATE-----\nZm9v\n-----END CERTIFICATE-----\n")
+    await (await lab.links["one"].dial("two", "echo")).close()
+
+
+@pytest.mark.parametrize(
+    ("host", "change", "why"),
+    [
+        ("four", {}, "it is no host of the lab"),
+        ("two", {"address": ""}, "it does not listen for others"),
+        ("two", {"address": "127.0.0.1:1"}, "127.0.0.1:1: Connect call failed|127.0.0.1:1: Connection refused"),
+        ("two", {"address": "nonsense"}, "nonsense"),
+    ],
+)
+async def test_a_host_that_cannot_be_dialled_is_named(lab, host, change, why):
+    if change:
+        lab.change(host, **change)
+    with pytest.raises(HostUnreachableError, match=f"host {host} cannot be reached: {why}"):
+        await lab.links["one"].dial(host, "echo")
+
+
+async def test_a_host_that_does_not_answer_is_given_up(lab):
+    waits = asyncio.Event()
+    lab.links["two"].serve("wait", lambda call: waits.wait())
+    with pytest.raises(HostUnreachableError, match=r"it has not answered within 0.3 s"):
+        await lab.links["one"].dial("two", "wait", limit_s=0.3)
+    waits.set()
+
+
+async def test_a_slow_handshake_and_a_host_that_says_nothing_are_ended(tmp_path, caplog):
+    async with linked_hosts(tmp_path, LinkLimits(handshake_s=0.2, preface_s=0.2)) as lab:
+        lab.add("one")
+        lab.add("two")
+        silent = socket.create_connection(("127.0.0.1", lab.links["two"].port))
+        await logged(caplog, "the handshake took too long")
+        silent.close()
+        context = lab.links["one"]._hosts
+        table = await context.now()
+        plain = socket.create_connection(("127.0.0.1", lab.links["two"].port))
+        tls = await asyncio.to_thread(table.client.wrap_socket, plain)
+        await logged(caplog, "host one has not said what it wants within 0.2 s")
+        tls.close()
+
+
+async def test_connections_of_a_host_are_bounded(tmp_path, caplog):
+    async with linked_hosts(tmp_path, LinkLimits(of_host=1)) as lab:
+        lab.add("one").limits = LinkLimits()
+        lab.add("two").serve("echo", echo)
+        first = await lab.links["one"].dial("two", "echo")
+        with pytest.raises(HostUnreachableError):
+            await lab.links["one"].dial("two", "echo")
+        await logged(caplog, "host one has 1 connections")
+        await first.close()
+
+
+async def test_an_idle_connection_ends(tmp_path):
+    async with linked_hosts(tmp_path, LinkLimits(idle_s=0.2)) as lab:
+        lab.add("one")
+        lab.add("two").serve("echo", echo)
+        reader, _ = await (connection := await lab.links["one"].dial("two", "echo")).streams()
+        assert await reader.read() == b""
+        await connection.close()
+
+
+async def test_tls_1_2_is_refused(lab, caplog):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection(("127.0.0.1", lab.links["two"].port)) as plain, pytest.raises(OSError):
+        await asyncio.to_thread(context.wrap_socket, plain)
+    await logged(caplog, "not let in as a host of the lab: TLS failed (unsupported protocol)")
+
+
+def test_an_identity_is_kept_and_belongs_to_its_name(tmp_path):
+    first = open_identity(tmp_path, "one")
+    assert open_identity(tmp_path, "one") == first
+    assert first.key_file.stat().st_mode & 0o777 == 0o600
+    renamed = open_identity(tmp_path, "two")
+    assert renamed.certificate != first.certificate
+    assert server_context(renamed, [first.certificate])
+    renamed.key_file.write_text("damaged")
+    with pytest.raises(link_module.HostError, match="cannot be used") as caught:
+        open_identity(tmp_path, "two")
+    assert "lab.key" in caught.value.hint
+
+
+async def test_stopping_cuts_what_is_open(tmp_path):
+    lab = LinkedHosts(tmp_path)
+    lab.add("one")
+    lab.add("two").serve("echo", echo)
+    reader, _ = await (connection := await lab.links["one"].dial("two", "echo")).streams()
+    await lab.links["two"].stop()
+    assert await reader.read() == b""
+    await connection.close()
+    await lab.links["one"].stop()
