@@ -43,8 +43,18 @@ plan() {
     esac
 }
 
+# await_watch: the watch starts while values are read, and nothing is changed without it.
+await_watch() {
+    round=0
+    while [ ! -e "$QUIET/watch" ] && [ "$round" -lt "$REAP_ROUNDS" ]; do
+        nap
+        round=$((round + 1))
+    done
+}
+
 # carry_out: the plan into the ledger, then the changes.
 carry_out() {
+    await_watch
     {
         echo "boot $(boot_id) - -"
         echo "owner $owner $level -"
@@ -178,11 +188,6 @@ begin() {
     else
         sh "$0" watch </dev/null >/dev/null 2>&1 8>&- &
     fi
-    round=0
-    while [ ! -e "$QUIET/watch" ] && [ "$round" -lt "$REAP_ROUNDS" ]; do
-        nap
-        round=$((round + 1))
-    done
     plan_gentle
     [ "$level" != full ] || plan_full
     carry_out

@@ -75,11 +75,13 @@ class QuiesceController:
         self.owners[serial] = owner
         devpath = agent.device.devpath if agent.device else ""
         link = "network" if over_network(serial, devpath) else "usb"
-        # What was changed must have left the link as it was: only who can renew keeps it for longer than that.
-        command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {round(min(TRIAL_S, restore_after_s))}"
+        # Airplane mode may cut the link: such a state lasts longer than a trial only if farm still reaches the phone.
+        on_trial = level is Level.FULL
+        seconds = max(1, round(min(TRIAL_S, restore_after_s) if on_trial else restore_after_s))
+        command = f"sh {QUIESCE} begin {level} {link} {quote(owner)} {seconds}"
         result = await self._client.shell(serial, command, timeout_s=BEGIN_TIMEOUT_S)
         quiet = parse_begun(result.output)
-        if not await self._renew(serial, restore_after_s):
+        if on_trial and not await self._renew(serial, restore_after_s):
             raise PhoneError(f"{name} ended its quiet state before farm could renew it")
         self._renewing[serial] = asyncio.create_task(self._keep(serial, restore_after_s), name=f"quiet {name}")
         return quiet

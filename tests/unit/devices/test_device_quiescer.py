@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from farm.adb.client import AdbClient
 from farm.adb.shell import ShellResult
 from farm.common.errors import NoSuchDeviceError
@@ -22,6 +24,7 @@ class Phones:
     def __init__(self) -> None:
         self.name = "pixel"
         self.asked: list[str] = []
+        self.seconds: list[str] = []  # the last word of each
         self.renewed = asyncio.Event()
 
     def find(self, name: str) -> Agent:
@@ -33,9 +36,14 @@ class Phones:
         assert serial == "58db5c20"
         order = command.partition("quiesce.sh ")[2].split()[0]
         self.asked.append(order)
+        self.seconds.append(command.rsplit(maxsplit=1)[-1])
         if order == "renew":
             self.renewed.set()
-        said = {"begin": "begun gentle\n", "renew": "renewed\n", "end": "restored display=Asleep\nended\n"}[order]
+        said = {
+            "begin": f"begun {command.split()[3]}\n",
+            "renew": "renewed\n",
+            "end": "restored display=Asleep\nended\n",
+        }[order]
         return ShellResult(said.encode(), b"", 0)
 
 
@@ -59,4 +67,15 @@ async def test_a_phone_that_left_its_lease_under_another_name_is_nobodys() -> No
     quiet.leave("pixel")
     assert not quiet.owners
     quiet.close()
-    assert phones.asked == ["begin", "renew"]
+    assert phones.asked == ["begin"]
+
+
+@pytest.mark.parametrize(("level", "asked"), [(Level.GENTLE, ["begin 300"]), (Level.FULL, ["begin 60", "renew 300"])])
+async def test_a_level_that_may_cut_the_link_lasts_only_if_farm_still_reaches_the_phone(
+    level: Level, asked: list[str]
+) -> None:
+    phones = Phones()
+    quiet = QuiesceController(cast(AdbClient, phones), phones.find)
+    await quiet.begin("pixel", level, "lease-1", restore_after_s=300)
+    quiet.close()
+    assert [f"{order} {seconds}" for order, seconds in zip(phones.asked, phones.seconds, strict=True)] == asked
