@@ -57,6 +57,7 @@ class Code(StrEnum):
         return member
 
     AFTER_FAILED = "after_failed", Fault.USER, "A job that this one waits for did not succeed.", ExitCode.FAILED
+    ARTIFACT_AWAY = "artifact_away", Fault.HOST, "No host that has the artifact gives it."
     ARTIFACT_NOT_STORED = "artifact_not_stored", Fault.HOST, "The artifact folder cannot be written."
     BAD_ARTIFACT = "bad_artifact", Fault.USER, "The artifact request is wrong."
     BAD_BUNDLE = "bad_bundle", Fault.USER, "The folder cannot be a bundle."

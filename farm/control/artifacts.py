@@ -16,7 +16,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,12 @@ artifact_error = partial(UserError, code=Code.BAD_ARTIFACT)
 
 
 artifact_storage_error = partial(HostError, code=Code.ARTIFACT_NOT_STORED)
+
+
+def no_such_artifact_error(sha256: str) -> UserError:
+    """The error for an artifact that is not here."""
+    message = f"there is no artifact {short_hash(sha256)}"
+    return UserError(message, Code.NO_SUCH_ARTIFACT, hint="upload it first (artifact.put)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,9 @@ class ArtifactFolder:
         self._tidying = threading.Lock()
         self._senders: dict[str, str] = {}  # who sent what, since the start
         self._in_vain_s = -TIDY_AGAIN_S  # monotonic: when tidying last made too little room
+        # In a lab of several hosts. Called in any thread when an artifact came, with its size in bytes, or went (None).
+        self.on_change: Callable[[str, int | None], None] = lambda *_: None
+        self.pull: Callable[[str], Awaitable[None]] | None = None  # gets one from another host, or raises
 
     @property
     def used_bytes(self) -> int:
@@ -130,12 +139,27 @@ class ArtifactFolder:
         """
         found = self._folder / checked_sha256(sha256)
         if not _touch(found):
-            raise UserError(
-                f"there is no artifact {short_hash(sha256)}",
-                Code.NO_SUCH_ARTIFACT,
-                hint="upload it first (artifact.put)",
-            )
+            raise no_such_artifact_error(sha256)
         return found
+
+    async def ensure(self, sha256: str) -> Path:
+        """Where a complete artifact is; one that this host lacks is pulled from another host of the lab.
+
+        Raises:
+            UserError: as `path`.
+            HostError: none of the hosts that have it answers, or there is no room for it here.
+        """
+        if self.pull is not None and not self.has(checked_sha256(sha256)):
+            await self.pull(sha256)
+        return self.path(sha256)
+
+    def has(self, sha256: str) -> bool:
+        """Whether a complete artifact is here."""
+        return (self._folder / sha256).exists()
+
+    def sizes(self) -> dict[str, int]:
+        """Every complete artifact with its size in bytes. Blocking."""
+        return {path.name: size_bytes for path, _, size_bytes in _files(self._folder) if is_sha256(path.name)}
 
     def add(self, data: bytes) -> str:
         """Keep `data` (of the daemon itself); returns its SHA-256. Blocking.
@@ -204,13 +228,21 @@ class ArtifactFolder:
                 evidence=str(error),
             ) from error
 
+    def drop_partial(self, sha256: str, sender: str) -> None:
+        """Forget what the sender has sent of an artifact that is not complete."""
+        partial = self._partial_of(sha256, sender)
+        size_bytes = _size(partial)
+        partial.unlink(missing_ok=True)
+        self._counted(-size_bytes)
+
     async def get(self, sha256: str, offset: int) -> tuple[bytes, int]:
         """Up to one frame of a complete artifact from `offset`, and the artifact's size in bytes.
 
         Raises:
-            UserError: the offset is outside the artifact, or it is not here.
+            UserError: the offset is outside the artifact, or there is none.
+            HostError: as `ensure`.
         """
-        path = self.path(sha256)
+        path = await self.ensure(sha256)
         size_bytes = path.stat().st_size
         if not 0 <= offset <= size_bytes:
             raise artifact_error(f"offset {offset} is outside artifact {short_hash(sha256)} of {size_bytes} bytes")
@@ -254,6 +286,8 @@ class ArtifactFolder:
             going += to_drop(files, self._rules, live=live, results=results, room_bytes=room_bytes)
         for name in going:
             (self._folder / name).unlink(missing_ok=True)
+            if is_sha256(name):
+                self.on_change(name, None)
         with self._count:
             self._used_bytes = self._measured()
         return len(going)
@@ -262,6 +296,7 @@ class ArtifactFolder:
         left_bytes = _size(final)  # of one that was damaged
         become(final)
         self._counted(-left_bytes)
+        self.on_change(final.name, _size(final))
 
     def _make_room(self, size_bytes: int, spare: str = "") -> None:
         """See to it that so much more fits the budget; the upload `spare` is not in the way.
@@ -297,8 +332,7 @@ class ArtifactFolder:
         final = self._folder / sha256
         if _is_kept(final, total_bytes):
             return Stored(sha256, total_bytes, complete=True)
-        token = _token(sender)
-        partial = self._partial / (f"{sha256}.{token}" if token else sha256)
+        partial = self._partial_of(sha256, sender)
         there = partial.stat().st_size if partial.exists() else 0
         if offset != there or (not data and there < total_bytes):  # it only asks how much is here
             return Stored(sha256, there, complete=False)
@@ -316,8 +350,11 @@ class ArtifactFolder:
                 f"the uploaded bytes are not artifact {short_hash(sha256)}", hint="upload it again from the start"
             )
         self._become(lambda final: publish(partial, final), final)
-        self._senders[sha256] = token
+        self._senders[sha256] = _token(sender)
         return Stored(sha256, there, complete=True)
+
+    def _partial_of(self, sha256: str, sender: str) -> Path:
+        return self._partial / (f"{sha256}.{_token(sender)}" if sender else sha256)
 
 
 def checked_sha256(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, select
+from sqlalchemy import Connection, Select, delete, exists, select
 
 from farm.store.database import TableAccess, in_parts, put
 from farm.store.schema import artifact_copy
@@ -37,6 +37,13 @@ class ArtifactCopies(TableAccess):
     def of_host(self, host: str) -> tuple[ArtifactCopy, ...]:
         """Everything that a host has."""
         return self._copies(select(artifact_copy).where(artifact_copy.c.host == host))
+
+    def alone(self, host: str, since: datetime) -> tuple[ArtifactCopy, ...]:
+        """What the host got at or after a time and no other host has."""
+        others = artifact_copy.alias()
+        elsewhere = exists().where(others.c.sha256 == artifact_copy.c.sha256, others.c.host != host)
+        mine = select(artifact_copy).where(artifact_copy.c.host == host, artifact_copy.c.at >= since)
+        return self._copies(mine.where(~elsewhere))
 
     async def change(self, host: str, sizes: Mapping[str, int | None]) -> None:
         """The host has these artifacts (size in bytes by SHA-256) from now on; None: it has that one no more."""

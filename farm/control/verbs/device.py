@@ -254,7 +254,7 @@ class ToolVerbs(VerbGroup):
         serial = self._usable(call, device)
         with tempfile.TemporaryDirectory(prefix="farm-tools-") as folder:
             local = Path(folder) / "package.apk"
-            local.symlink_to(self._artifacts.path(package))
+            local.symlink_to(await self._artifacts.ensure(package))
             await tools.install(self._client, serial, local)
         return {"device": device, "name": name}
 

@@ -6,7 +6,6 @@ of a phone may report what killed there, operators let one be run again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Annotated, Any
@@ -74,7 +73,7 @@ class RecordsVerbs(VerbGroup):
             UserError: there is no such artifact, or target or best are none or too large.
         """
         check_set(target, best)
-        await asyncio.to_thread(self._artifacts.path, artifact)
+        await self._artifacts.ensure(artifact)
         version = await self._sets.save(
             model=model,
             name=name,

@@ -37,7 +37,7 @@ class RecordsHost(LeaseHost):
         if verb != "records.keep":
             return await LeaseHost.serve(self, verb, fields)
         found = _records(fields)
-        await asyncio.to_thread(self.parts.artifacts.path, found["artifact"])
+        await self.parts.artifacts.ensure(found["artifact"])
         job = self.context.job
         self.versions.append(await self.parts.record_sets.save(**found, user=job.user, job=job.id))
         return {"version": self.versions[-1]}
