@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
 from dataclasses import dataclass
 
 from farm.common.errors import NotAllowedError, UserError
+from farm.common.token_text import token_text, token_values
 
 LIFE_S = 24 * 3600.0
 KEPT_S = 7 * LIFE_S  # after its end, so that the reason can be said
@@ -28,9 +26,7 @@ class BuilderToken:
 
     def text(self) -> str:
         """As it is given to people."""
-        fields = json.dumps([self.host, self.port, self.authority, self.secret], separators=(",", ":"))
-        checked = hashlib.sha256(fields.encode()).digest()[:4] + fields.encode()
-        return PREFIX + base64.urlsafe_b64encode(checked).decode().rstrip("=")
+        return token_text(PREFIX, [self.host, self.port, self.authority, self.secret])
 
     @classmethod
     def parse(cls, text: str) -> BuilderToken:
@@ -39,14 +35,12 @@ class BuilderToken:
         Raises:
             UserError: it is no token, or not all of one.
         """
-        body = text.strip().removeprefix(PREFIX)
         try:
-            data = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-            host, port, authority, secret = json.loads(data[4:])
-        except (ValueError, TypeError):
-            data = b""
-        if not data or hashlib.sha256(data[4:]).digest()[:4] != data[:4] or not text.strip().startswith(PREFIX):
-            raise UserError("this is no builder token, or not all of it", hint=f"copy the whole line; or {_ANOTHER}")
+            host, port, authority, secret = token_values(PREFIX, text)
+        except ValueError as error:
+            raise UserError(
+                "this is no builder token, or not all of it", hint=f"copy the whole line; or {_ANOTHER}"
+            ) from error
         return cls(str(host), int(port), str(authority), str(secret))
 
 

@@ -1,9 +1,11 @@
-"""The loss of a host: what it had not armed was never held, and its jobs go on elsewhere.
+"""The loss of a host, and its removal: what it had not armed was never held, and its jobs go on elsewhere.
 
 A host that is cut off works on, and its phones are held by whom it knows. So leases of TVM clients and people stay, and
 an armed lease of a job stays open until the host has ended it; only its user's quota and worker slot are free at once.
 The end of an attempt is one conditional UPDATE, of the host's or of the head: a job has one result. None of the host's
 phones is handed out before it is back and has ended what it ran.
+
+A host that was removed writes nothing any more: all its leases end here, and then its rows go (`_remove`).
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from farm.head.beats import BeatWatch
 from farm.head.hosts import Hosts, WithheldFor
 from farm.head.job_store import ended_events
 from farm.head.local import LocalHead
-from farm.head.messages import AttemptEnded, LeaseEnded, LeaseRefused
+from farm.head.messages import AttemptEnded, DeviceForgotten, LeaseEnded, LeaseRefused, SlotFreed
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.head.queue.retry import broken_off
+from farm.head.write_queue import released_event
 from farm.model.job import Attempt, Job
 from farm.model.requests import LeaseSource
 from farm.model.specs import Kinds
@@ -90,7 +93,8 @@ class HostWatch:
 
     async def _look(self) -> None:
         hosts = await self._store.mailbox.look_at_hosts()
-        changes = self._beats.looked({each.name: each.beat_at for each in hosts if each.beat_at}, self._clock().s)
+        heard = {each.name: each.beat_at for each in hosts if each.beat_at and not each.removed_at}
+        changes = self._beats.looked(heard, self._clock().s)
         for host in changes.lost:
             error = _lost_error(host)
             log.warning("%s", error.message)
@@ -104,32 +108,71 @@ class HostWatch:
             self.withhold(host, WithheldFor.LOSS, "")
         if lost := self._beats.lost:
             await self._break_off(lost)
+        for each in hosts:
+            if each.removed_at:
+                await self._remove(each.name)
 
     async def _break_off(self, lost: Collection[str]) -> None:
         """At each look again: what was under way when the host was lost comes to light later."""
         for host in lost:
-            for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
-                reason = f"host {host} was lost before it had it"
-                self._head.requests.receive(LeaseRefused(lease.device, lease.id, reason))
+            self._refuse_unarmed(host, f"host {host} was lost before it had it")
         read, jobs = self._store.read, self._store.jobs
         armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
         known = {job.id: job for job in await read(jobs.several, [each.job for each in running])}
         with_people = {each.job for each in running if _has_person(self._kinds, known[each.job], each)}
         for attempt in running:
-            if attempt.job not in with_people:
-                await self._end(attempt, known[attempt.job])
+            host = self._hosts.runs_at(attempt.job)
+            if attempt.job not in with_people and host in self._beats.lost:
+                await self._end(attempt, known[attempt.job], host, _lost_error(host))
         for record in armed:
             if record.source is LeaseSource.JOB and record.job not in with_people:
                 self._let_go(record)
 
-    async def _end(self, attempt: Attempt, job: Job) -> None:
-        """End an attempt, unless its host has done so."""
-        host = self._hosts.runs_at(job.id)
-        if host not in self._beats.lost:
+    async def _remove(self, host: str) -> None:
+        """End what a removed host had, and forget it; what cannot be ended now, the next look finds again."""
+        why = f"host {host} was removed from the lab"
+        self.withhold(host, WithheldFor.LOSS, why)
+        self._refuse_unarmed(host, f"{why} before it had it")
+        for request_id in self._hosts.requests_of(host):
+            self._head.requests.withdraw(request_id)
+        read, jobs = self._store.read, self._store.jobs
+        running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) == host]
+        known = {job.id: job for job in await read(jobs.several, [each.job for each in running])}
+        for attempt in running:
+            await self._end(attempt, known[attempt.job], host, HostError(why, Code.HOST_LOST))
+        held = [each for each in await read(self._store.leases.open) if each.host == host]
+        for record in held:
+            await self._end_lease(record, why)
+        if running or held:
             return
+        for lease_id in self._hosts.slots_of(host):
+            self._head.requests.receive(self._hosts.note(host, SlotFreed(lease_id)))
+        for device in self._hosts.devices_of(host):
+            self._head.requests.receive(self._hosts.note(host, DeviceForgotten(device)))
+        await self._store.mailbox.forget_host(host)
+        self._ending.pop(host, None)
+        self.withhold(host, WithheldFor.LOSS, "")
+        log.info("%s", why)
+        self._events.publish("host.removed", host)
+
+    async def _end_lease(self, record: LeaseRecord, reason: str) -> None:
         now = self._clock()
-        state, error = broken_off(self._kinds, job, _lost_error(host))
+        held_s = max(0.0, (now.at - record.granted_at).total_seconds())
+        with self._events.drafted(released_event(record, reason, held_s)) as drafts:
+            end = self._store.leases.end
+            if await end(record.id, ended_at=now.at, reason=reason, held_s=held_s, events=drafts):
+                ended = LeaseEnded(record.device, record.id)
+                self._head.requests.receive(self._hosts.note(record.host, ended))
+
+    def _refuse_unarmed(self, host: str, reason: str) -> None:
+        for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
+            self._head.requests.receive(LeaseRefused(lease.device, lease.id, reason))
+
+    async def _end(self, attempt: Attempt, job: Job, host: str, why: HostError) -> None:
+        """End an attempt, unless its host has done so."""
+        now = self._clock()
+        state, error = broken_off(self._kinds, job, why)
         try:
             message = AttemptEnded(job.id, Outcome(state, error, attempt.device), now.at)
             becomes = self._head.dispatcher.attempt_ended(message)

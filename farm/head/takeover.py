@@ -88,6 +88,7 @@ class Takeover:
         now = self._clock()
         for host in state.hosts:
             self._hosts.withhold(host.name, WithheldFor.DRAIN, host.drained)
+            self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
         for letter in state.devices:
             self._say(letter.host, letter.body)
         for record in state.leases:

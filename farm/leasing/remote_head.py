@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from farm import __version__
 from farm.common.errors import Code, FarmError, HostError, error_from_wire
 from farm.common.tasks import BackgroundTasks
 from farm.head import beats, orders, wire
@@ -136,7 +137,7 @@ class RemoteHead(Head):
         Raises:
             StoreWriteError: nothing can be written now.
         """
-        await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL)
+        await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL, __version__)
         self._wake()
         self._beating = asyncio.create_task(self._beat(), name="beats of this host")
 

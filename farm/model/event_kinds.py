@@ -77,6 +77,7 @@ _OTHERS = (
         "host.lost", "the head has not heard of a host of the lab: its jobs go on elsewhere", "host", ("reason",)
     ),
     EventKind("host.back", "the head hears of it again", "host", ()),
+    EventKind("host.removed", "a host that was removed from the lab has nothing any more", "host", ()),
     EventKind("host.usb_lost", "phones of several hubs vanished together", "usb", ("devices", "reason")),
     EventKind("host.usb_back", "they are there again", "usb", ("devices",)),
     EventKind("gate.lost", "the gate's process is gone: its sessions have ended", "gate", ("reason",)),

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Table, TextClause, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.common.errors import HostError
 from farm.common.events import Event
 from farm.store.database import Database, TableAccess, put
-from farm.store.schema import device_state, host, lease, request, to_head, to_host
+from farm.store.schema import device_state, host, lease, metadata, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
 POLL_S = 0.5  # what a lost wake-up holds up
@@ -35,9 +35,15 @@ HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(:channel, '')")
+_BEGIN = sql(
+    "INSERT INTO host (name, beat_at, protocol, version) "
+    "VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol, :version) ON CONFLICT (name) DO UPDATE "
+    "SET beat_at = excluded.beat_at, protocol = excluded.protocol, version = excluded.version "
+    "WHERE host.removed_at IS NULL"
+)
 _BEAT = sql(
-    "INSERT INTO host (name, beat_at, protocol) VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol) "
-    "ON CONFLICT (name) DO UPDATE SET beat_at = excluded.beat_at, protocol = excluded.protocol"
+    "UPDATE host SET beat_at = extract(epoch FROM clock_timestamp()), protocol = :protocol "
+    "WHERE name = :name AND removed_at IS NULL"
 )
 
 
@@ -54,12 +60,25 @@ class HostRecord:
     """A host as its row says."""
 
     name: str
-    beat_at: datetime | None  # its latest sign of life, by the server's clock; None: it was stopped
+    beat_at: datetime | None  # its latest sign of life, by the server's clock; None: it was stopped, or never started
     protocol: int
     drained: str = ""  # why its phones are not handed out; "": they are
     address: str = ""  # HOST:PORT where other hosts dial it; "": nowhere
     certificate: str = ""  # PEM, of its connections with other hosts; "": it has none
-    removed_at: datetime | None = None  # it is no host of the lab any more
+    version: str = ""  # of farm there
+    role: str = ""  # with which it logs in; "": not one of its own
+    removed_at: datetime | None = None  # None: it belongs to the lab
+
+
+class HostRemovedError(HostError):
+    """This host was removed from the lab."""
+
+    code = "host_removed"
+
+
+def _note_life(connection: Connection, statement: TextClause, **values: object) -> None:
+    if connection.execute(statement, values).rowcount == 0:
+        raise HostRemovedError(hint="to join again: farm host token NAME on a host of the lab, farm host join here")
 
 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
@@ -78,16 +97,19 @@ class Mailbox(TableAccess):
 
     # --- at a host ------------------------------------------------------------------------------------------------
 
-    async def begin(self, letter: Letter, protocol: int) -> None:
+    async def begin(self, letter: Letter, protocol: int, version: str = "") -> None:
         """A host begins anew: what was asked there or sent to it is void, its phones are still to come.
 
-        It is not drained.
+        It is not drained. `version`: of farm there.
+
+        Raises:
+            HostRemovedError: it does not belong to the lab any more.
         """
 
         def begin(connection: Connection) -> None:
             for box in (request, to_host, device_state):
                 connection.execute(delete(box).where(box.c.host == letter.host))
-            connection.execute(_BEAT, {"name": letter.host, "protocol": protocol})
+            _note_life(connection, _BEGIN, name=letter.host, protocol=protocol, version=version)
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=""))
             connection.execute(update(lease).where(lease.c.host == letter.host, lease.c.slot == 1).values(slot=False))
             post(connection, to_head, (letter,))
@@ -106,8 +128,12 @@ class Mailbox(TableAccess):
         await self._database.write(leave)
 
     async def beat(self, name: str, protocol: int) -> None:
-        """A host's sign of life."""
-        await self._database.write(lambda connection: connection.execute(_BEAT, {"name": name, "protocol": protocol}))
+        """A host's sign of life.
+
+        Raises:
+            HostRemovedError: it does not belong to the lab any more.
+        """
+        await self._database.write(lambda connection: _note_life(connection, _BEAT, name=name, protocol=protocol))
 
     async def publish(self, name: str, address: str, certificate: str) -> None:
         """Other hosts dial this host there, and it shows this certificate (PEM)."""
@@ -182,6 +208,18 @@ class Mailbox(TableAccess):
             return tuple(HostRecord(**row) for row in connection.execute(select(host).order_by(host.c.name)).mappings())
 
         return await self._database.write(look)
+
+    async def forget_host(self, name: str) -> None:
+        """A host that was removed has nothing any more: neither rows about its phones nor one about itself."""
+
+        def forget(connection: Connection) -> None:
+            of_hosts = [each for each in metadata.sorted_tables if "host" in each.primary_key.columns]
+            for table in (*of_hosts, request, to_head, to_host):
+                connection.execute(delete(table).where(table.c.host == name))
+            connection.execute(update(lease).where(lease.c.host == name, lease.c.slot == 1).values(slot=False))
+            connection.execute(delete(host).where(host.c.name == name, host.c.removed_at.is_not(None)))
+
+        await self._database.write(forget)
 
     async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
         """Letters to hosts that report nothing which rows say."""

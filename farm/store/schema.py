@@ -65,7 +65,7 @@ def _host() -> Column[str]:
 
 # schema_version; epoch (grows with every start of the daemon: the upper part of every fence and event number);
 # serving (1 from start to orderly stop); on a server until (ms since 1970 by its clock: see farm.store.term), events
-# (see farm.store.event_numbers) and starts (the number of the latest start of a host whose head is apart).
+# (see farm.store.event_numbers), starts (the number of the latest start of a host whose head is apart), lab (its id).
 meta = Table(
     "meta",
     metadata,
@@ -491,12 +491,24 @@ host = Table(
     "host",
     metadata,
     Column("name", Word, primary_key=True),
-    Column("beat_at", UtcTime),  # by the server's clock; NULL: it was stopped
+    Column("beat_at", UtcTime),  # by the server's clock; NULL: it was stopped, or never started
     Column("protocol", Integer, nullable=False),  # of its messages (farm.head.wire)
     Column("drained", Word, nullable=False, server_default=""),  # why its phones are not handed out; "": they are
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT where other hosts dial it; "": nowhere
     Column("certificate", Word, nullable=False, server_default=""),  # PEM, of its connections with other hosts
-    Column("removed_at", UtcTime),  # it is no host of the lab any more
+    Column("version", Word, nullable=False, server_default=""),  # of farm there
+    Column("role", Word, nullable=False, server_default=""),  # with which it logs in; "": not one of its own
+    Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends what it held, then its row
+)
+
+# Tokens with which a machine may join, each with a role of the server whose password is good until it expires.
+host_token = Table(
+    "host_token",
+    metadata,
+    Column("name", Word, primary_key=True),  # of the host that it will be
+    Column("role", Word, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("made_by", Word, nullable=False),
 )
 
 request = Table(

@@ -26,7 +26,7 @@ _FACTS = sql("""
 WITH mine AS (
     SELECT count(*) FILTER (WHERE application_name = current_setting('application_name')) AS own,
         count(*) AS of_role
-    FROM pg_stat_activity WHERE usename = current_user
+    FROM pg_stat_activity WHERE usename = session_user
 ), used AS (
     SELECT sum(numbackends) AS everywhere, sum(numbackends) FILTER (WHERE datname = current_database()) AS here
     FROM pg_stat_database
@@ -47,7 +47,7 @@ SELECT current_setting('server_version') AS version,
     CASE WHEN current_setting('synchronous_standby_names') = '' THEN 0 ELSE
         (SELECT count(*) FROM pg_stat_replication WHERE sync_state IS NULL OR sync_state IN ('sync', 'quorum'))
     END::int AS synchronous_standbys
-FROM pg_database d, pg_roles r, mine, used WHERE d.datname = current_database() AND r.rolname = current_user
+FROM pg_database d, pg_roles r, mine, used WHERE d.datname = current_database() AND r.rolname = session_user
 """)
 
 

@@ -17,6 +17,7 @@ from farm.head.messages import Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
 from farm.model.job import AttemptState, JobState
+from farm.store.mailbox import HostRemovedError
 from farm.store.store import Store
 from tests.support import postgres
 from tests.support.lab_host import LabHost
@@ -300,6 +301,33 @@ async def test_the_jobs_of_a_silent_host_go_on_elsewhere_and_have_one_result(hea
         assert two.store.jobs.result(again.id)["done"] == "two"
         if not takeover:
             await until(one, lambda: events_of(one) == ["host.lost", "host.back"])
+
+
+async def test_what_a_removed_host_had_ends_and_its_jobs_go_on_elsewhere(heads):
+    head = heads.begin(QUICK_S)
+    async with (
+        a_host(heads, "a", "c", beat_s=QUICK_S) as one,
+        a_host(heads, "b", name="two", beat_s=QUICK_S) as two,
+    ):
+        one.busy = True
+        with_client, others = await (await one.ask("c")), await (await two.ask("b"))
+        await submit(two, "soc=sm8550")
+        await until(one, lambda: one.ran)
+        one.reaches.clear()
+        head.kill()  # the next one finds the removal in the host's row
+        with psycopg.connect(heads.url.replace("+psycopg", "")) as connection:
+            connection.execute("UPDATE host SET removed_at = 1 WHERE name = 'one'")
+        await heads.decides(heads.begin(QUICK_S))
+        await two.give_back(others)
+        await until(two, lambda: not two.store.jobs.live())
+        (done,) = two.store.jobs.page()
+        assert (done.state, two.store.jobs.result(done.id)["done"]) == (JobState.DONE, "two")
+        assert two.store.jobs.attempts(done.id)[0].error["code"] == Code.HOST_LOST
+        await until(two, lambda: "host.removed" in events_of(two))
+        assert two.store.leases.get(with_client.id).reason == "host one was removed from the lab"
+        assert [each.name for each in await two.store.mailbox.look_at_hosts()] == ["two"]
+        with pytest.raises(HostRemovedError):
+            await one.store.mailbox.beat("one", 1)
 
 
 async def test_a_host_that_is_merely_slow_is_not_lost(heads):

@@ -1,4 +1,4 @@
-"""Several hosts: how they dial each other, whose leases they hold, which has which artifact, and bundles for all."""
+"""Several hosts: their joining and how they dial each other, whose leases they hold, artifacts, bundles for all."""
 
 from __future__ import annotations
 
@@ -33,9 +33,16 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("host") as batch:
         batch.alter_column("beat_at", existing_type=sa.Double(), nullable=True)  # one that was stopped has no beat
-        for name in ("address", "certificate"):
+        for name in ("address", "certificate", "version", "role"):
             batch.add_column(sa.Column(name, word, nullable=False, server_default=""))
         batch.add_column(sa.Column("removed_at", sa.Double()))
     with op.batch_alter_table("lease") as batch:
         for name in ("holder_host", "match_sha256"):
             batch.add_column(sa.Column(name, word, nullable=False, server_default=""))
+    op.create_table(
+        "host_token",
+        sa.Column("name", word, primary_key=True),
+        sa.Column("role", word, nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.Column("made_by", word, nullable=False),
+    )

@@ -11,7 +11,7 @@ from farm.store import mailbox
 from farm.store.database import Database
 from farm.store.engine import server_engine
 from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
-from farm.store.schema import device_state, host, request
+from farm.store.schema import device_state, request
 from farm.store.store import Store
 from farm.store.writer import Writer
 from tests.support.errors import raises_code
@@ -128,16 +128,16 @@ async def test_a_host_that_begins_anew_has_no_requests_and_no_letters(store):
 
 
 async def test_a_host_has_its_beat_and_its_drain_until_it_begins_anew(store):
-    await store.mailbox.begin(letter("began"), 1)
-    ((name, began, protocol, drained, *_),) = rows(store, host)
-    assert (name, protocol, drained) == (ONE, 1, "")
+    await store.mailbox.begin(letter("began"), 1, "1.0")
+    (row,) = await store.mailbox.look_at_hosts()
+    assert (row.name, row.protocol, row.drained, row.version) == (ONE, 1, "", "1.0")
     await store.mailbox.drain("ann drains it", letter("drained"))
     await store.mailbox.beat(ONE, 2)
-    ((_, beat, protocol, drained, *_),) = rows(store, host)
-    assert beat > began
-    assert (protocol, drained) == (2, "ann drains it")
+    (later,) = await store.mailbox.look_at_hosts()
+    assert later.beat_at > row.beat_at
+    assert (later.protocol, later.drained) == (2, "ann drains it")
     await store.mailbox.begin(letter("began"), 2)
-    assert rows(store, host)[0][3] == ""
+    assert (await store.mailbox.look_at_hosts())[0].drained == ""
     assert kinds(await store.mailbox.take_all()) == ["began", "drained", "began"]
 
 

@@ -70,7 +70,16 @@ def make_version_9(where):
     engine = engine_of(where)
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
-        for table in ("artifact_copy", "shared_bundle", "device_state", "host", "request", "to_head", "to_host"):
+        for table in (
+            "artifact_copy",
+            "shared_bundle",
+            "device_state",
+            "host",
+            "host_token",
+            "request",
+            "to_head",
+            "to_host",
+        ):
             operations.drop_table(table)
         operations.drop_index("lease_slot_kept", "lease")
         with operations.batch_alter_table("lease") as batch:

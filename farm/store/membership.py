@@ -1,0 +1,296 @@
+"""Membership of hosts in a lab: its id, tokens, joining and removal, in the lab's database itself. Blocking.
+
+A token is a role of the server with a password that is good for a day, and a row of `host_token`. Joining replaces the
+password by one that only the new host knows and the row by one of `host`, in one transaction. Removing a host takes its
+role's right to log in and marks its row; the head ends what it held and deletes the row (farm.head.host_watch).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, delete, exists, insert, select, update
+from sqlalchemy import text as sql
+from sqlalchemy.exc import DatabaseError
+
+from farm.common.errors import Code, HostError, UserError
+from farm.store.accounts import AuditRecord
+from farm.store.database import insert_new, put, values_of
+from farm.store.engine import server_engine, server_url
+from farm.store.host_token_policy import LIFE_S, HostToken, check_host_name, role_of
+from farm.store.lab_roles import SETTLE, TRIES, LabRoles, is_locked, pause, verifier
+from farm.store.opening import create_tables, database_error, version_of
+from farm.store.schema import SCHEMA_VERSION, audit, device, host, host_token, meta
+from farm.store.server_opening import LOCK, check_server, named_engine, server_error
+
+LAB = "lab"  # in `meta`: the lab's id
+SECRET_BYTES = 24
+PASSFILE = "database.pass"
+OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL no other host has
+REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The result of a removal."""
+
+    name: str
+    had_role: bool  # of its own; else it has the owner's password yet
+    connections: int  # that were ended
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedBy:
+    """The person who gives an order, for the audit log."""
+
+    user: str
+    origin: str  # "uid 0 on lab1"
+
+
+def found_lab(url: str) -> str:
+    """Make the tables of a lab in an empty database, unless they are there; returns the lab's id.
+
+    Raises:
+        HostError: the database cannot be used, or is of another release or program.
+    """
+    with _operating(url) as connection:
+        return lab_of(connection)
+
+
+def lab_of(connection: Connection) -> str:
+    """The lab's id; a lab without one gets one."""
+    insert_new(connection, meta, {"name": LAB, "value": secrets.randbits(63)})
+    return _lab_id(connection)
+
+
+def new_token(
+    url: str, name: str, release: str, protocol: int, by: OrderedBy, *, address: str = ""
+) -> tuple[HostToken, bool]:
+    """A token with which a machine joins as the host `name`; an earlier one for that name is void.
+
+    Args:
+        url: of the lab's database, with a role that may make roles.
+        name: of the new host.
+        release: of farm here.
+        protocol: of messages between hosts and head here.
+        by: who makes it.
+        address: the database's URL as the new host reaches it, if that is another one.
+
+    Returns:
+        The token, and whether its URL leads to the database from other machines too.
+
+    Raises:
+        UserError: the name cannot be one, or a host has it.
+        NotAllowedError: the role may make no roles.
+        HostError: the database cannot be used.
+    """
+    check_host_name(name)
+
+    def make(connection: Connection) -> HostToken:
+        _check_free(connection, name)
+        roles = LabRoles(connection)
+        lab, password = lab_of(connection), secrets.token_urlsafe(SECRET_BYTES)
+        roles.prepare(lab)
+        expires_s, until = connection.execute(
+            sql("SELECT extract(epoch FROM t)::float8, t::text FROM (SELECT clock_timestamp() + :life * interval '1 s')"
+                " AS made (t)"), {"life": LIFE_S},
+        ).one()  # fmt: skip
+        role = roles.admit(lab, name, password, until)
+        row = {"name": name, "role": role, "expires_at": datetime.fromtimestamp(expires_s, UTC), "made_by": by.user}
+        put(connection, host_token, row)
+        _note(connection, by, "host.token", name)
+        return HostToken(lab, name, _url_of(address or url, role), password, release, protocol, expires_s)
+
+    token = _in_one_go(url, make)
+    return token, _leads_here_from_elsewhere(server_url(token.url))
+
+
+def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], None]) -> None:
+    """Use a token up; from then on the host logs in with a password of its own.
+
+    Args:
+        token: of the lab.
+        release: of farm here.
+        protocol: of messages between hosts and head here.
+        keep: writes the new password down; called before the token is used up.
+
+    Raises:
+        UserError: this farm is of another release than the lab, or the database is of another lab.
+        NotAllowedError: the token was used, taken back or has expired.
+        HostError: the database cannot be used.
+    """
+    token.check_release(release, protocol)
+    password = secrets.token_urlsafe(SECRET_BYTES)
+    name, engine = named_engine(with_password(token.url, token.password))
+    try:
+        with engine.begin() as connection:
+            check_server(connection, name)
+            _check_lab(connection, name, token)
+            connection.execute(
+                sql(f"SELECT {SETTLE}(:verifier)"),
+                {"verifier": verifier(connection, role_of(token.lab, token.name), password)},
+            )
+            row = {"name": token.name, "protocol": protocol, "version": release, "role": role_of(token.lab, token.name)}
+            connection.execute(insert(host), row)
+            keep(password)
+    except DatabaseError as error:
+        if any(each in str(error.orig) for each in REFUSED):
+            raise token.used_error() from error
+        if not _logs_in(token.url, password):  # else the commit's answer was lost
+            raise server_error(name, error) from error
+    finally:
+        engine.dispose()
+
+
+def remove(url: str, name: str, by: OrderedBy) -> Removed:
+    """Take a host, or a token that nobody has used, out of the lab: its role logs in no more, its connections end.
+
+    Raises:
+        UserError: there is no such host.
+        NotAllowedError: the role may make no roles.
+        HostError: the database cannot be used.
+    """
+
+    def dismiss(connection: Connection) -> tuple[str, bool]:
+        roles = LabRoles(connection)
+        void = connection.execute(delete(host_token).where(host_token.c.name == name)).rowcount
+        now = datetime.now(UTC)
+        left = update(host).where(host.c.name == name, host.c.removed_at.is_(None)).values(removed_at=now)
+        if not connection.execute(left).rowcount + void:
+            raise UserError(f"there is no host {name!r} in the lab", hint="farm host list")
+        lab = lab_of(connection)
+        had_role = roles.dismiss(lab, name)
+        _note(connection, by, "host.remove", name)
+        return lab, had_role
+
+    lab, had_role = _in_one_go(url, dismiss)
+    ended = _in_one_go(url, lambda connection: LabRoles(connection).drop(lab, name)) if had_role else 0
+    return Removed(name, had_role, ended)
+
+
+def with_password(url: str, password: str) -> str:
+    """A database's address with a password."""
+    return _shown(server_url(url).set(password=password))
+
+
+def with_passfile(url: str, path: str) -> str:
+    """A database's address with the file that has its password, for [store] url."""
+    return _shown(server_url(url).update_query_dict({"passfile": path}))
+
+
+def _shown(url: URL) -> str:
+    return url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _url_of(text: str, role: str) -> str:
+    """The address for another host: with its role, and without what only this host has."""
+    url = server_url(text)
+    return _shown(url.set(username=role)._replace(password=None).difference_update_query(OF_THIS_HOST))
+
+
+def _leads_here_from_elsewhere(url: URL) -> bool:
+    given = url.query.get("host", ())
+    hosts = [url.host or "", *((given,) if isinstance(given, str) else given)]
+    return not any(each.startswith(("/", "127.", "localhost")) or each == "::1" for each in hosts) and any(hosts)
+
+
+@contextmanager
+def _operating(url: str) -> Iterator[Connection]:
+    """One transaction over a lab's database, of this schema; a daemon that begins meanwhile waits.
+
+    Raises:
+        HostError: it cannot be used.
+    """
+    name, engine = named_engine(url)
+    try:
+        with engine.begin() as connection:
+            check_server(connection, name)
+            connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+            version = version_of(connection, name)
+            if version is None:
+                create_tables(connection)
+            elif version < SCHEMA_VERSION:
+                raise database_error(
+                    f"{name} is of an earlier farm release", hint="start its daemon once, which brings it up to date"
+                )
+            yield connection
+    except DatabaseError as error:
+        if is_locked(error):
+            raise
+        raise server_error(name, error) from error
+    finally:
+        engine.dispose()
+
+
+def _in_one_go(url: str, change: Callable[[Connection], T]) -> T:
+    for _ in range(TRIES):
+        try:
+            with _operating(url) as connection:
+                return change(connection)
+        except DatabaseError:  # see `is_locked`
+            pause()
+    raise HostError(
+        "the lab's daemons keep its tables locked; nothing was changed", Code.DATABASE_UNUSABLE, hint="try again"
+    )
+
+
+def _check_free(connection: Connection, name: str) -> None:
+    taken = connection.execute(select(host.c.removed_at).where(host.c.name == name)).first()
+    if taken is not None and taken.removed_at is not None:
+        raise UserError(f"{name} is being removed: the head has not ended all that it held", hint="farm host list")
+    if taken is not None:
+        raise UserError(f"there is a host {name} in the lab", hint=f"another name, or: farm host remove {name}")
+    if connection.execute(select(exists().where(device.c.host == ""))).scalar_one():
+        raise UserError(
+            "the host that this database had so far has no name yet",
+            hint='[lab] host = "NAME" in its configuration, and start its daemon again; then make the token',
+        )
+
+
+def _check_lab(connection: Connection, name: str, token: HostToken) -> None:
+    """Whether the database is that of the token, which nobody has used.
+
+    Raises:
+        UserError: it is another lab's, or of another release.
+        NotAllowedError: the token was used, taken back or has expired.
+    """
+    if version_of(connection, name) != SCHEMA_VERSION:
+        raise UserError(
+            f"the lab's database has another schema than this farm ({SCHEMA_VERSION}); nothing was changed",
+            Code.DATABASE_UNUSABLE,
+            hint="install the lab's release here, then join",
+        )
+    if (found := _lab_id(connection)) != token.lab:
+        raise token.other_lab_error(found)
+    token.check_time(
+        float(connection.execute(sql("SELECT extract(epoch FROM clock_timestamp())::float8")).scalar_one())
+    )
+    if connection.execute(delete(host_token).where(host_token.c.name == token.name)).rowcount != 1:
+        raise token.used_error()
+
+
+def _lab_id(connection: Connection) -> str:
+    number = connection.execute(select(meta.c.value).where(meta.c.name == LAB)).scalar_one_or_none()
+    return "" if number is None else f"{number:016x}"
+
+
+def _logs_in(url: str, password: str) -> bool:
+    engine = server_engine(with_password(url, password))
+    try:
+        with engine.connect():
+            return True
+    except DatabaseError:
+        return False
+    finally:
+        engine.dispose()
+
+
+def _note(connection: Connection, by: OrderedBy, kind: str, subject: str) -> None:
+    record = values_of(AuditRecord(datetime.now(UTC), by.user, "operator", by.origin, kind, subject, "ok"))
+    connection.execute(insert(audit), {name: value for name, value in record.items() if name != "seq"})

@@ -1,0 +1,208 @@
+"""Tokens with which hosts join a lab's database, and removal: each host's role on a real PostgreSQL with passwords."""
+
+import socket
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from farm.common.errors import HostError, NotAllowedError, UserError
+from farm.store import membership
+from farm.store.host_token_policy import HostToken
+from farm.store.membership import OrderedBy
+from farm.store.server_opening import StoreRole, look_at_server
+from farm.store.store import Store
+from tests.support import postgres
+
+BY = OrderedBy("ann", "uid 1000 on lab1")
+
+
+@pytest.fixture(scope="module")
+def server():
+    if why := postgres.missing():
+        pytest.skip(why)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    hba = "host all all 127.0.0.1/32 scram-sha-256\n"
+    with postgres.new_server(port=port, hba=hba, superuser="postgres") as server:
+        yield server
+
+
+class Lab:
+    """A database of the role `farm`, which may make roles."""
+
+    def __init__(self, server):
+        self.server = server
+        name = postgres.new_database(server.url).partition("?")[0].rpartition("/")[2]
+        self.superuser(
+            "DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'farm') THEN "
+            "CREATE ROLE farm LOGIN CREATEROLE PASSWORD 'x'; CREATE ROLE plain LOGIN PASSWORD 'x'; END IF; END $$"
+        )
+        self.superuser(f"ALTER DATABASE {name} OWNER TO farm")
+        self.url = f"postgresql://farm:x@127.0.0.1:{server.port}/{name}"
+        self.id = membership.found_lab(self.url)
+        self.passwords = []
+
+    def superuser(self, statement):
+        url = f"host={self.server.folder} port={self.server.port} user=postgres dbname=postgres"
+        with psycopg.connect(url, autocommit=True) as connection:
+            return connection.execute(statement)
+
+    def token(self, name="lab2", **others):
+        token, _ = membership.new_token(self.url, name, "1.0", 1, BY, **others)
+        return token
+
+    def join(self, token, release="1.0", protocol=1):
+        membership.join(token, release, protocol, self.passwords.append)
+        return membership.with_password(token.url, self.passwords[-1])
+
+    def rows(self, query):
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(query).fetchall()
+
+
+@pytest.fixture
+def lab(server):
+    return Lab(server)
+
+
+def test_a_token_is_good_once_and_its_host_logs_in_with_a_password_of_its_own(lab):
+    token = HostToken.parse(lab.token().text())
+    url = lab.join(token)
+    assert token.password not in url
+    assert "farm:x" not in token.url
+    with pytest.raises(NotAllowedError, match="lab2 has joined with it, or it was taken back"):
+        lab.join(token)
+    store = Store.open(url, "lab2", role=StoreRole.HOST)
+    store.close()
+    assert lab.rows("SELECT name, version, role, beat_at FROM host") == [
+        ("lab2", "1.0", f"farm_{lab.id[:8]}_lab2", None)
+    ]
+    assert lab.rows('SELECT kind, subject, "user" FROM audit') == [("host.token", "lab2", "ann")]
+
+
+def test_what_one_host_creates_all_can_use_and_no_host_makes_roles(lab):
+    url = lab.join(lab.token())
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE later (a int)")
+        connection.execute("ALTER TABLE job ADD COLUMN later int")
+    assert lab.rows("SELECT * FROM later") == []
+    assert lab.rows("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'") == [
+        (f"farm_{lab.id[:8]}",)
+    ]
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("CREATE ROLE mine")
+    with pytest.raises(NotAllowedError, match="may not make roles") as raised:
+        membership.new_token(url, "lab3", "1.0", 1, BY)
+    assert "CREATEROLE" in raised.value.hint
+
+
+def test_a_later_token_for_the_same_host_makes_the_earlier_one_void(lab):
+    first, second = lab.token(), lab.token()
+    with pytest.raises(NotAllowedError, match="does not take this token"):
+        lab.join(first)
+    lab.join(second)
+    with pytest.raises(UserError, match="there is a host lab2 in the lab"):
+        lab.token()
+
+
+def test_a_refused_token_changes_nothing(lab):
+    token = lab.token()
+    other = Lab(lab.server)
+    refused = (
+        (replace(token, release="2.0"), UserError, "the lab 2.0"),
+        (replace(token, protocol=2), UserError, "protocol 2"),
+        (replace(token, lab=other.id), UserError, f"the database is of lab {lab.id}"),
+        (replace(token, url=token.url.replace("127.0.0.1", "127.0.0.2")), HostError, "cannot use the database"),
+    )
+    for wrong, error, said in refused:
+        with pytest.raises(error, match=said):
+            lab.join(wrong)
+    role = f"farm_{lab.id[:8]}_lab2"
+    with psycopg.connect(lab.url) as connection:
+        connection.execute("SET ROLE NONE")
+        connection.execute(f"ALTER ROLE {role} VALID UNTIL '2020-01-01'")
+    with pytest.raises(NotAllowedError, match="does not take this token"):
+        lab.join(token)
+    with psycopg.connect(lab.url) as connection:
+        connection.execute("SET ROLE NONE")
+        connection.execute(f"ALTER ROLE {role} VALID UNTIL 'infinity'")
+    with pytest.raises(NotAllowedError, match="expired"):
+        lab.join(replace(token, expires_s=1.0))
+    assert lab.passwords == []
+    lab.join(token)
+
+
+def test_a_password_that_cannot_be_kept_leaves_the_token_good(lab):
+    token = lab.token()
+
+    def full(_):
+        raise HostError("no room")
+
+    with pytest.raises(HostError, match="no room"):
+        membership.join(token, "1.0", 1, full)
+    lab.join(token)
+
+
+def test_a_removed_host_is_cut_off_and_its_name_is_free(lab):
+    token = lab.token()
+    url = lab.join(token)
+    connection = psycopg.connect(url)
+    removed = membership.remove(lab.url, "lab2", BY)
+    assert (removed.had_role, removed.connections) == (True, 1)
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url)
+    with pytest.raises(UserError, match="is being removed"):
+        lab.token()
+    with pytest.raises(UserError, match="there is no host 'lab2'"):
+        membership.remove(lab.url, "lab2", BY)
+    with psycopg.connect(lab.url) as owner:  # as the head does
+        owner.execute("DELETE FROM host")
+    lab.join(lab.token())
+
+
+def test_a_token_that_nobody_used_is_taken_back(lab):
+    token = lab.token()
+    assert membership.remove(lab.url, "lab2", BY).connections == 0
+    with pytest.raises(NotAllowedError, match="does not take this token"):
+        lab.join(token)
+
+
+def test_a_removed_host_reads_why_its_database_is_away(lab):
+    url = lab.join(lab.token())
+    with psycopg.connect(lab.url) as connection:
+        connection.execute("SET ROLE NONE")
+        connection.execute(f"ALTER ROLE farm_{lab.id[:8]}_lab2 NOLOGIN")
+    (finding,) = look_at_server(url)
+    assert "removed from the lab" in finding.detail
+
+
+def test_a_host_without_a_name_gets_one_before_others_join(lab):
+    with psycopg.connect(lab.url) as connection:
+        connection.execute("INSERT INTO device (serial, name, adopted) VALUES ('s', 'n', 1)")
+    with pytest.raises(UserError, match="has no name yet"):
+        lab.token()
+
+
+def test_a_role_that_may_make_no_roles_is_told_so(lab):
+    lab.token()
+    name = lab.url.rpartition("/")[2]
+    with psycopg.connect(lab.url) as connection:
+        connection.execute("SET ROLE NONE")
+        connection.execute(f"GRANT farm_{lab.id[:8]} TO plain")
+    with pytest.raises(NotAllowedError, match="plain may not make roles"):
+        membership.new_token(f"postgresql://plain:x@127.0.0.1:{lab.server.port}/{name}", "lab3", "1.0", 1, BY)
+
+
+def test_the_url_for_another_host_has_nothing_of_this_one(lab):
+    there, far = membership.new_token(
+        lab.url, "lab2", "1.0", 1, BY, address="postgresql://me:secret@db1,db2:5433/farm?passfile=/x&sslmode=require"
+    )
+    assert far
+    assert "secret" not in there.url
+    assert "passfile" not in there.url
+    assert "sslmode=require" in there.url
+    assert there.url.startswith(f"postgresql://farm_{lab.id[:8]}_lab2@")
