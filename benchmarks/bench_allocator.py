@@ -36,15 +36,17 @@ def run(context: Context) -> list[Figure]:
     figures = []
     for waiting in (GOAL_WAITING, 10_000):
         context.say(f"{waiting} requests of {USERS} users wait for {DEVICES} devices")
-        lab = _Lab(waiting, reserved=False)
+        lab = BusyLab(waiting, reserved=False)
         figures += _figures(f"a phone freed, {waiting} waiting", lab.freed(EVENTS), goal=waiting == GOAL_WAITING)
         figures += _figures(f"a request comes, {waiting} waiting", lab.coming(EVENTS))
     context.say("the same with starved queues, few worker slots, and reservations")
-    figures += _figures("a phone freed, 10000 waiting for 8 worker slots", _Lab(10_000, workers=8).freed(EVENTS))
-    figures += _figures("a phone freed, 10000 waiting, 20 reservations", _Lab(10_000, reserved=True).freed(EVENTS))
-    figures += _figures("a phone freed, 10000 waiting, all starve", _Lab(10_000, starved_s=1.0).freed(EVENTS))
-    figures += _figures("a phone freed, 1000 waiting, a third too warm for benches", _Lab(1000, warm=3).freed(EVENTS))
-    figures += _figures("a request comes, no one waits, all are free", _Lab(0, workers=1000).served(EVENTS))
+    figures += _figures("a phone freed, 10000 waiting for 8 worker slots", BusyLab(10_000, workers=8).freed(EVENTS))
+    figures += _figures("a phone freed, 10000 waiting, 20 reservations", BusyLab(10_000, reserved=True).freed(EVENTS))
+    figures += _figures("a phone freed, 10000 waiting, all starve", BusyLab(10_000, starved_s=1.0).freed(EVENTS))
+    figures += _figures(
+        "a phone freed, 1000 waiting, a third too warm for benches", BusyLab(1000, warm=3).freed(EVENTS)
+    )
+    figures += _figures("a request comes, no one waits, all are free", BusyLab(0, workers=1000).served(EVENTS))
     return figures
 
 
@@ -56,19 +58,28 @@ def _figures(title: str, seconds: Iterable[float], *, goal: bool = False) -> lis
     ]
 
 
-class _Lab:
+class BusyLab:
     """A busy lab: every device held, so many requests waiting in a few hundred groups."""
 
     def __init__(
-        self, waiting: int, *, reserved: bool = False, workers: int = 10_000, starved_s: float = 1800.0, warm: int = 0
+        self,
+        waiting: int,
+        *,
+        devices: int = DEVICES,
+        reserved: bool = False,
+        workers: int = 10_000,
+        starved_s: float = 1800.0,
+        warm: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`warm`: each device of so many is too warm for benches."""
+        """`warm`: each device of so many is too warm for benches. `clock`: times an event, seconds."""
+        self.devices, self.clock = devices, clock
         self.random = random.Random(SEED)
         self.allocator = Allocator(AllocatorPolicy(workers=workers, starved_s=starved_s))
         self.now_s = 1000.0
         self.ids = count()
         self.waiting: list[str] = []
-        for number in range(DEVICES):
+        for number in range(devices):
             too_warm = bool(warm) and number % warm == 0
             self.decide(Allocator.device_changed, replace(_device(number), closed=WARM if too_warm else {}))
         self.decide(Allocator.usage_loaded, {f"user-{number}": 1e4 * self.random.random() for number in range(USERS)})
@@ -78,12 +89,12 @@ class _Lab:
                 for n in range(20)
             )
             self.decide(Allocator.reservations_changed, tuple(windows))
-        for _ in range(DEVICES + waiting if waiting else 0):
+        for _ in range(devices + waiting if waiting else 0):
             self.decide(Allocator.request_added, *self.lease_request())
 
     def lease_request(self) -> tuple[str, LeaseRequest]:
         """The id of a request, and the request."""
-        number = self.random.randrange(DEVICES)
+        number = self.random.randrange(self.devices)
         text = self.random.choice(
             ["android", f"gpu-{number % 12}", f"soc-{number % 40}", f"batch={number % 20}", f"device-{number:03}"]
         )
@@ -103,10 +114,10 @@ class _Lab:
 
     def timed(self, happened: Callable[..., object], *facts: object) -> float:
         """Seconds that one event takes, with the question when to look again."""
-        begun = time.perf_counter()
+        begun = self.clock()
         happened(self.allocator, *facts, self.now_s)
         self.allocator.next_check_s()
-        return time.perf_counter() - begun
+        return self.clock() - begun
 
     def freed(self, events: int) -> list[float]:
         """A random lease ends; a new request keeps the queue as long as it is."""

@@ -6,8 +6,10 @@ running attempts. A job that was given a phone and no attempt, because the head 
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from farm.common.events import EventLog
@@ -19,7 +21,7 @@ from farm.head.messages import HostMessage, LeaseEnded, LeaseRestored, LeaseUnwa
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading
 from farm.head.write_queue import released_event
-from farm.model.job import Attempt, Job
+from farm.model.job import FINAL, Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import Kinds
 from farm.store.lab_state import LabState, read_lab_state
@@ -59,6 +61,11 @@ class Takeover:
             HostError: the database is away, or another head has taken over.
         """
         self._requests.drain(TAKING_OVER)
+        with _objects_kept():
+            await self._take_over()
+        self._requests.drain("")
+
+    async def _take_over(self) -> None:
         read = self._store.read
         for record in await read(self._store.leases.unarmed):
             with self._events.drafted(released_event(record, NEVER_HELD, 0.0)) as drafts:
@@ -66,7 +73,8 @@ class Takeover:
                     record.id, ended_at=self._clock().at, reason=NEVER_HELD, events=drafts
                 )
         state = await self._store.in_thread(read_lab_state, self._store.database)
-        jobs = {job.id: job for job in await read(self._store.jobs.live)}
+        holders = dict.fromkeys(record.job for record in state.leases if record.job)
+        jobs = {job.id: job for job in await read(self._store.jobs.several, tuple(holders)) if job.state not in FINAL}
         running = {attempt.job: attempt for attempt in await read(self._store.jobs.running)}
         self._learn(state, jobs, running)
         for attempt in running.values():
@@ -80,9 +88,8 @@ class Takeover:
                 self._hosts.receive(LeaseUnwanted(record.id, "the head that had granted it is gone"))
         log.info(
             "took over: %d phones, %d requests, %d leases, %d jobs",
-            len(state.devices), len(state.requests), len(state.leases), len(jobs),
+            len(state.devices), len(state.requests), len(state.leases), self._head.dispatcher.count().total(),
         )  # fmt: skip
-        self._requests.drain("")
 
     def _learn(self, state: LabState, jobs: Mapping[str, Job], running: Mapping[str, Attempt]) -> None:
         now = self._clock()
@@ -134,3 +141,16 @@ class Takeover:
             key=record.key,
             job=record.job,
         )
+
+
+@contextmanager
+def _objects_kept() -> Iterator[None]:
+    """The garbage collector passes over what is made meanwhile: 100,000 jobs would hold up the loop at each look."""
+    gc.unfreeze()  # a term before this one
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

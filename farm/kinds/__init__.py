@@ -104,9 +104,12 @@ class KindRegistry(Mapping[str, "type[JobSpec]"]):
 
     def __init__(self, *kinds: JobKind) -> None:
         self.kinds = {kind.name: kind for kind in kinds}
+        self._specs: dict[str, type[JobSpec]] = {}  # those asked for: a start with 100,000 jobs asks twice for each
 
     def __getitem__(self, name: str) -> type[JobSpec]:
-        return self.kinds[name].spec
+        if name not in self._specs:
+            self._specs[name] = self.kinds[name].spec
+        return self._specs[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.kinds)

@@ -47,7 +47,9 @@ from farm.store.schema import attempt, job, selector, submission, toolchain
 PAGE = 50
 
 
-_JOB_COLUMNS = [job.c[field.name] for field in fields(Job) if field.name != "selector"]
+_JOB_COLUMNS = [
+    selector.c.text.label("selector") if field.name == "selector" else job.c[field.name] for field in fields(Job)
+]
 # Columns that a decision changes, and that the end of an attempt changes.
 _DECIDED = ("state", "device", "avoid", "priority", "attempts", "uncounted", "not_before", "error", "ended_at")
 _ENDED = ("state", "ended_at", "error")
@@ -67,8 +69,8 @@ LIVE = update(job).where(job.c.id == bindparam("of"), job.c.ended_at.is_(None))
 
 
 def select_jobs() -> Select[Any]:
-    """Whole jobs (`Job(**row)`), with the text of their selector."""
-    return select(*_JOB_COLUMNS, selector.c.text.label("selector")).join_from(job, selector)
+    """Whole jobs (`Job(*row)`), with the text of their selector."""
+    return select(*_JOB_COLUMNS).join_from(job, selector)
 
 
 class JobTable(TableAccess):
@@ -277,7 +279,8 @@ class JobTable(TableAccess):
         return await self._database.change(RUNNING, values={"of": attempt_id, "under": fence, "facts": facts})
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:
-        return tuple(Job(**row) for row in self._database.rows(wanted))
+        with self._database.reading() as connection:
+            return tuple(Job(*row) for row in connection.execute(wanted))
 
     def _attempts(self, wanted: Select[Any]) -> tuple[Attempt, ...]:
         return tuple(Attempt(**row) for row in self._database.rows(wanted))
@@ -427,7 +430,7 @@ def _written(text: str) -> str:
 
 def _jobs(connection: Connection, seqs: list[int]) -> tuple[Job, ...]:
     wanted = select_jobs().where(job.c.seq.in_(seqs)).order_by(job.c.seq.desc())
-    return tuple(Job(**row) for row in connection.execute(wanted).mappings())
+    return tuple(Job(*row) for row in connection.execute(wanted))
 
 
 def _older(connection: Connection, seq: int) -> bool:

@@ -279,7 +279,12 @@ class Beside(RuleBasedStateMachine):
             assert orders == sorted(orders)
             for name in group.devices:
                 demand[name] += (group.waiting + group.recent) * (WHOLE_REQUEST // len(group.devices))
+        for group in index._unweighed:
+            for name in group.devices:
+                demand[name] -= group.unweighed * (WHOLE_REQUEST // len(group.devices))
         assert index._demand == {name: demand[name] for name in self.model.views}
+        known = {(word, view.name) for view in index.views.values() for word in (*view.aliases, *view.labels.items())}
+        assert {(word, name) for word, names in index._known_by.items() for name in names or {""}} == known
         for groups in index._groups_of.values():
             assert groups <= set(index._groups.values())
         assert self.allocator._state.free == set(self.model.free())

@@ -163,8 +163,11 @@ class Allocator:
         Raises:
             ValueError: `request_id` came before.
         """
-        new_request = self._at(now_s).request_added(request_id, request)
-        return self._decide(self._state.suiting(new_request.queue.group, self._state.free), new_request=new_request)
+        state = self._at(now_s)
+        new_request = state.request_added(request_id, request)
+        if state.paused:  # a head that takes over adds 100,000
+            return ()
+        return self._decide(state.suiting(new_request.queue.group, state.free), new_request=new_request)
 
     def request_withdrawn(self, request_id: str, now_s: float) -> tuple[Grant, ...]:
         """A request was withdrawn."""
@@ -349,7 +352,8 @@ class Allocator:
         reluctance = self._state.index.reluctance
         if len(chosen) == 1:
             ((waiting, devices),) = chosen.items()
-            return {waiting: min(devices & waiting.request.prefer or devices, key=reluctance)}
+            preferred = devices & waiting.request.prefer or devices
+            return {waiting: min(preferred, key=reluctance) if len(preferred) > 1 else next(iter(preferred))}
         assignment: Matching[str, QueuedRequest] = Matching()
         for device in sorted(set().union(*chosen.values()), key=reluctance):
             assignment.add(device, [waiting for waiting, devices in chosen.items() if device in devices])

@@ -18,7 +18,7 @@ first. The order of the queues for a device:
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
@@ -29,6 +29,7 @@ from farm.model.device import DeviceState
 from farm.model.requests import LeaseClass, LeaseRequest
 
 REMEMBERED_REQUESTS = 256  # recent ones tell which phones are in demand; about what a busy lab sees in a minute
+Word = str | tuple[str, str]  # an alias, or a label with its value
 WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices that suit it: integers add up exactly
 
 
@@ -77,6 +78,7 @@ class Group:
     devices: set[str] = field(default_factory=set)
     recent: int = 0  # how many of the remembered requests were of this group
     waiting: int = 0
+    unweighed: int = 0  # requests more, or fewer, than its devices' demand counts yet
     # By priority and user, in the order in which they were served last (or began).
     queues: OrderedDict[tuple[int, str], UserQueue] = field(default_factory=OrderedDict)
 
@@ -90,20 +92,21 @@ class DeviceIndex:
         self._groups: dict[RequestTerms, Group] = {}
         self._groups_of: dict[str, set[Group]] = {}  # by device
         self._recent: deque[Group] = deque()
-        self._demand: dict[str, int] = {}
-        self._alias_count: Counter[str] = Counter()
+        self._demand: dict[str, int] = {}  # without what `_unweighed` adds
+        self._unweighed: set[Group] = set()
+        self._known_by: dict[Word, set[str]] = {}  # devices
         self._rarity: dict[str, float] = {}  # remembered until any device's aliases change
 
     def answers_to(self, alias: str) -> bool:
         """Whether any device has this alias."""
-        return alias in self._alias_count
+        return alias in self._known_by
 
     def matching(self, terms: RequestTerms) -> frozenset[str]:
         """Names of the devices meant, leasable or not."""
         group = self._groups.get(terms)
         if group is not None:
             return frozenset(group.devices)
-        return frozenset(name for name, view in self.views.items() if terms.suits(view))
+        return frozenset(self._meant(terms))
 
     def waiting_groups(self, devices: set[str]) -> set[Group]:
         """Groups with waiting requests that any of the devices suits."""
@@ -118,7 +121,7 @@ class DeviceIndex:
         """A request waits from now on. Returns its group."""
         group = self._groups.get(terms)
         if group is None:
-            devices = {name for name, view in self.views.items() if terms.suits(view)}
+            devices = self._meant(terms)
             group = self._groups[terms] = Group(terms, devices)
             for name in devices:
                 self._groups_of[name].add(group)
@@ -143,9 +146,15 @@ class DeviceIndex:
         """Sorts devices by what giving them away costs others: demand, else how few answer to the same keys."""
         rarity = self._rarity.get(device)
         if rarity is None:
-            rarity = sum(1 / self._alias_count[alias] for alias in set(self.views[device].aliases))
+            rarity = sum(1 / len(self._known_by[alias]) for alias in set(self.views[device].aliases))
             self._rarity[device] = rarity
-        return self._demand[device], rarity, device
+        return self.demand(device), rarity, device
+
+    def demand(self, device: str) -> int:
+        """How much waiting and recent requests want this one."""
+        if self._unweighed:
+            self._weigh_all()
+        return self._demand[device]
 
     def device_changed(self, view: DeviceState) -> None:
         """A device appeared, or anything about it is different."""
@@ -153,7 +162,7 @@ class DeviceIndex:
         self.views[view.name] = view
         if before is not None and before.labels == view.labels and before.aliases == view.aliases:
             return
-        self._count_aliases(before, view)
+        self._know(before, view)
         groups = self._groups_of.setdefault(view.name, set())
         self._demand.setdefault(view.name, 0)
         for terms, group in self._groups.items():
@@ -166,14 +175,16 @@ class DeviceIndex:
         view = self.views.get(name)
         if view is None:
             return
+        self._weigh_all()
         for group in tuple(self._groups_of[name]):
             self._change(group, name, suits=False)
-        self._count_aliases(view, None)
+        self._know(view, None)
         del self.views[name], self._groups_of[name], self._demand[name]
 
     def _change(self, group: Group, device: str, *, suits: bool) -> None:
         weight = group.waiting + group.recent
         self._weigh(group, -weight)
+        self._weigh_all()
         if suits:
             group.devices.add(device)
             self._groups_of[device].add(group)
@@ -182,14 +193,25 @@ class DeviceIndex:
             self._groups_of[device].discard(group)
         self._weigh(group, weight)
 
+    def _meant(self, terms: RequestTerms) -> set[str]:
+        words: tuple[Word, ...] = (*terms.selector.aliases, *terms.selector.labels)
+        few = min((self._known_by.get(word, set()) for word in words), key=len, default=self.views.keys())
+        return {name for name in few if terms.suits(self.views[name])}
+
     def _weigh(self, group: Group, requests: int) -> None:
-        """So many more requests, waiting or recent, share their demand among the group's devices."""
-        if not group.devices:
-            return
-        part = requests * (WHOLE_REQUEST // len(group.devices))
+        """So many more requests, waiting or recent, share their demand among the group's devices, once it is asked."""
+        if group.devices:
+            group.unweighed += requests
+            self._unweighed.add(group)
+
+    def _weigh_all(self) -> None:
         demand = self._demand
-        for name in group.devices:
-            demand[name] += part
+        for group in self._unweighed:
+            part = group.unweighed * (WHOLE_REQUEST // len(group.devices))
+            group.unweighed = 0
+            for name in group.devices:
+                demand[name] += part
+        self._unweighed.clear()
 
     def _forget_oldest(self) -> None:
         oldest = self._recent.popleft()
@@ -200,15 +222,23 @@ class DeviceIndex:
     def _drop_if_unused(self, group: Group) -> None:
         if group.waiting or group.recent:
             return
+        if group.unweighed:
+            self._weigh_all()
+        self._unweighed.discard(group)
         for name in group.devices:
             self._groups_of[name].discard(group)
         del self._groups[group.terms]
 
-    def _count_aliases(self, before: DeviceState | None, after: DeviceState | None) -> None:
-        if before is not None:
-            self._alias_count -= Counter(set(before.aliases))
-        if after is not None:
-            self._alias_count += Counter(set(after.aliases))
+    def _know(self, before: DeviceState | None, after: DeviceState | None) -> None:
+        """A device came, left, or has other labels and aliases."""
+        for view in (before,) if before is not None else ():
+            for word in _words(view):
+                self._known_by[word].discard(view.name)
+                if not self._known_by[word]:
+                    del self._known_by[word]
+        for view in (after,) if after is not None else ():
+            for word in _words(view):
+                self._known_by.setdefault(word, set()).add(view.name)
         self._rarity.clear()
 
 
@@ -374,6 +404,10 @@ class UserQueues:
                 heappop(fronts)
             else:
                 heapreplace(fronts, (following.served_order, following, front[2]))
+
+
+def _words(view: DeviceState) -> set[Word]:
+    return {*view.aliases, *view.labels.items()}
 
 
 def _oldest(own: _UserRequests) -> int:
