@@ -17,6 +17,7 @@ from farm.head.messages import Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
 from farm.model.job import AttemptState, JobState
+from farm.simulation.postgres import new_server
 from farm.store.mailbox import HostRemovedError
 from farm.store.store import Store
 from tests.support import postgres
@@ -346,7 +347,7 @@ async def test_a_host_that_is_merely_slow_is_not_lost(heads):
 async def test_while_the_database_is_away_no_host_is_lost():
     if why := postgres.missing():
         pytest.skip(why)
-    with postgres.new_server() as database:
+    with new_server() as database:
         heads = Heads(postgres.new_database(database.url))
         try:
             head = heads.begin(QUICK_S)

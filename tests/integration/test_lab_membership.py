@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from farm.common.errors import HostError, NotAllowedError, UserError
+from farm.simulation.postgres import new_server
 from farm.store import membership
 from farm.store.host_token_policy import HostToken
 from farm.store.membership import OrderedBy
@@ -25,7 +26,7 @@ def server():
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     hba = "host all all 127.0.0.1/32 scram-sha-256\n"
-    with postgres.new_server(port=port, hba=hba, superuser="postgres") as server:
+    with new_server(port=port, hba=hba, superuser="postgres") as server:
         yield server
 
 

@@ -1,137 +1,31 @@
-"""This host's own PostgreSQL (Debian's) on a unix socket, run by a user of no rank."""
+"""Servers of PostgreSQL for tests: databases on one, and what stands between it and farm."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from tests.support.needs import lacks, missing_packages
+from farm.simulation.postgres import as_server_user, missing_packages, new_server, server_folder
+from tests.support.needs import INSTALL
 
-START_TIMEOUT_S = 60
 SOCKET = ".s.PGSQL.5432"
-SERVER_USER = "nobody"  # initdb refuses root
 _COUNT = count(1)
 
 
 def missing() -> str:
     """Why there is no server here; empty when there is."""
-    if programs() is None:
-        return missing_packages("postgresql")
-    if os.geteuid() == 0 and (why := lacks("setpriv")):
-        return why
-    if find_spec("psycopg") is None:
-        return "psycopg is not installed (the extra `postgres`)"
-    return ""
-
-
-@dataclass(frozen=True)
-class Server:
-    """One server's files and programs."""
-
-    folder: Path  # of its data, log and socket
-    port: int = 0  # on loopback; 0: its socket only
-    superuser: str = "farm"
-
-    @property
-    def url(self) -> str:
-        """Of its maintenance database."""
-        return f"postgresql+psycopg://{self.superuser}@/postgres?host={self.folder}" + (
-            f"&port={self.port}" if self.port else ""
-        )
-
-    @property
-    def pid(self) -> int:
-        """Of the server's first process, which reaps all others."""
-        return int((self.folder / "data/postmaster.pid").read_text().split()[0])
-
-    def run(self, program: str, *arguments: str | Path) -> None:
-        """Run one of PostgreSQL's programs as the server's user."""
-        folder = programs()
-        assert folder is not None
-        subprocess.run(
-            [*as_server_user(), folder / program, *map(str, arguments)], check=True, timeout=START_TIMEOUT_S,
-            cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def start(self, options: str = "") -> None:
-        """Start it; returns when it admits connections."""
-        tcp = f"listen_addresses=127.0.0.1 -c port={self.port}" if self.port else "listen_addresses=''"
-        every = f"{options} -c {tcp} -c unix_socket_directories={self.folder}"
-        data, log = self.folder / "data", self.folder / "log"
-        self.run("pg_ctl", "-D", data, "-l", log, "-w", "-o", every, "start")
-
-    def stop(self, mode: str = "immediate") -> None:
-        """Stop it, if it runs; "immediate" is as a crash."""
-        if (self.folder / "data/postmaster.pid").exists():
-            self.run("pg_ctl", "-D", self.folder / "data", "-m", mode, "-w", "stop")
-
-    def copy_to(self, standby: Server) -> None:
-        """Make another server its hot standby, of the name `standby`; that one is started with `start`."""
-        source = f"host={self.folder} user=farm application_name=standby" + (f" port={self.port}" if self.port else "")
-        standby.run("pg_basebackup", "-D", standby.folder / "data", "-R", "-X", "stream", "--no-sync", "-d", source)
-
-    def promote(self) -> None:
-        """Let a standby become the primary."""
-        self.run("pg_ctl", "-D", self.folder / "data", "-w", "promote")
-
-
-def as_server_user() -> list[str]:
-    """The words ahead of a command that refuses root; none for others."""
-    if os.geteuid() != 0:
-        return []
-    user = pwd.getpwnam(SERVER_USER)
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-
-
-@contextmanager
-def server_folder() -> Iterator[Path]:
-    """A new folder of the server's user, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="farm-pg-", dir="/tmp"))  # a socket's path must be short
-    if os.geteuid() == 0:
-        user = pwd.getpwnam(SERVER_USER)
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-@contextmanager
-def new_server(
-    *, durable: bool = False, port: int = 0, hba: str = "", options: str = "", superuser: str = "farm"
-) -> Iterator[Server]:
-    """A new server, gone afterwards.
-
-    Args:
-        durable: it waits for the disk.
-        port: it also listens there on loopback; 0: on its socket only.
-        hba: lines ahead of those of pg_hba.conf, which admit everyone.
-        options: more of postgres.
-        superuser: the role that it has.
-    """
-    with server_folder() as folder:
-        server, data = Server(folder, port, superuser), folder / "data"
-        server.run("initdb", "--no-sync", "--auth=trust", f"--username={superuser}", "--encoding=UTF8", "-D", data)
-        rules = data / "pg_hba.conf"
-        rules.write_text(hba + rules.read_text())
-        server.start(f"-c fsync={'on' if durable else 'off'} {options}")
-        try:
-            yield server
-        finally:
-            server.stop()
+    if packages := missing_packages():
+        return f"no PostgreSQL server: {INSTALL}{' '.join(packages)}"
+    return "" if find_spec("psycopg") else "psycopg is not installed (the extra `postgres`)"
 
 
 @contextmanager
@@ -258,9 +152,3 @@ def emptied(url: str) -> str:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public AUTHORIZATION pg_database_owner")
     return url
-
-
-def programs() -> Path | None:
-    """The folder of the newest server installed here."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    return found[-1].parent if found else None

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 import psycopg
 import pytest
 
+from farm.simulation.postgres import PostgresServer, new_server, server_folder
 from tests.support import postgres
-from tests.support.postgres import Server
 from tests.support.stock_client import Clients
 from tests.support.whole_farm import phones, running_farm, until
 
@@ -47,15 +47,15 @@ SELECT count(*) FILTER (WHERE kind = 'attempt.ended'), count(*) FILTER (WHERE ki
 def primary():
     if why := postgres.missing():
         pytest.skip(why)
-    with postgres.new_server() as server:
+    with new_server() as server:
         yield server
 
 
 @pytest.fixture
 def standby(primary):
     """A synchronous one."""
-    with postgres.server_folder() as folder:
-        standby = Server(folder)
+    with server_folder() as folder:
+        standby = PostgresServer(folder)
         primary.copy_to(standby)
         standby.start()
         try:

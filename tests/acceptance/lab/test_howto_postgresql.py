@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm.common.errors import ExitCode
+from farm.simulation.postgres import new_server, programs
 from tests.support import postgres
 from tests.support.pages import ROOT
 from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
@@ -26,9 +27,7 @@ def server():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    with postgres.new_server(
-        port=port, hba="host all all 127.0.0.1/32 scram-sha-256\n", superuser="postgres"
-    ) as server:
+    with new_server(port=port, hba="host all all 127.0.0.1/32 scram-sha-256\n", superuser="postgres") as server:
         yield server
 
 
@@ -73,7 +72,7 @@ class Reader:
 
     def _as_superuser(self, program, *arguments):
         environment = {**os.environ, "PGHOST": str(self.server.folder), "PGPORT": str(self.server.port)}
-        folder = postgres.programs()
+        folder = programs()
         done = subprocess.run(
             [folder / program, *arguments], env={**environment, "PGUSER": "postgres"}, start_new_session=True,
             input=f"{PASSWORD}\n{PASSWORD}\n", capture_output=True, text=True, check=True,

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 
 from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.common.errors import Code
+from farm.simulation.postgres import new_server
 from farm.store import server_facts
 from farm.store.engine import server_engine, server_url
 from farm.store.server_opening import look_at_server
@@ -48,7 +49,7 @@ def guarded():
     """A server over TCP without TLS, where the role ann needs her password."""
     if why := postgres.missing():
         pytest.skip(why)
-    with postgres.new_server(port=free_port(), hba="local all ann scram-sha-256\n") as guarded:
+    with new_server(port=free_port(), hba="local all ann scram-sha-256\n") as guarded:
         run(guarded.url, f"CREATE ROLE ann LOGIN PASSWORD '{SECRET}'")
         yield guarded.url
 
