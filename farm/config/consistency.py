@@ -90,6 +90,14 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
     if lab.head_apart and not store_url:
         hint = '[store] url = "postgresql://..."; docs/howto-postgresql.md. A single host needs no head apart'
         yield 'lab.head: "apart" needs a database on a server', hint
+    address = address_of(lab.listen)
+    if address is None and lab.listen:
+        yield f"lab.listen: {lab.listen!r} is no address", '"tcp://192.0.2.10:9194"; a number, not a name'
+    elif address is not None and ipaddress.ip_address(address[0]).is_unspecified:
+        yield f"lab.listen: {lab.listen!r} is no one address", "the other hosts dial it: this host's own"
+    for key in ("listen", "object_store"):
+        if getattr(lab, key) and not lab.head_apart:
+            yield f"lab.{key}: this is the only host of its database", '[lab] head = "apart", or no such key'
 
 
 def _web(web: WebConfig) -> Iterator[Mistake]:

@@ -36,6 +36,7 @@ from farm.daemon.phones import Phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
+from farm.daemon.sharing import begin_sharing
 from farm.daemon.workers import Workers
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
@@ -97,6 +98,8 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     parts.problems.sources.append(control.problems)
     await control.start()
     stack.push_async_callback(control.stop)
+    if workers.sharing is not None:
+        await begin_sharing(config, persistence, workers.sharing)
     return control
 
 

@@ -34,9 +34,10 @@ from farm.jobs.attempts import Attempts
 from farm.jobs.executor import Executor
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
-from farm.kinds.execution import ExecutorParts, PhoneWork
+from farm.kinds.execution import ExecutorParts, LabParts, PhoneWork
 from farm.kinds.lease.executor import LeaseExecutor
 from farm.leasing.leases import Leasing
+from farm.store.store import Store
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.remote_server import GateTvmServer
@@ -143,6 +144,7 @@ async def open_scheduling(
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
         user_of=LoopbackUsers(phones.client.address),
+        lab=_lab_parts(workers, store),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
     attempts = _attempts(persistence, phones, leasing, executors, tasks)
@@ -150,6 +152,12 @@ async def open_scheduling(
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
     return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce)
+
+
+def _lab_parts(workers: Workers, store: Store) -> LabParts | None:
+    if (sharing := workers.sharing) is None:
+        return None
+    return LabParts(sharing.artifacts.second_copy, lambda job: store.read(store.jobs.attempts, job))
 
 
 def _attempts(

@@ -15,6 +15,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.control.listeners import group_to_admit
 from farm.control.server import WorkerServer
 from farm.daemon.persistence import Persistence
+from farm.daemon.sharing import Sharing, open_sharing
 from farm.jobs.supervisor import Supervisor
 from farm.jobs.toolchains import Toolchains
 from farm.jobs.worker_user import RunAs, workers_as
@@ -32,6 +33,7 @@ class Workers:
     server: WorkerServer
     gid: int | None  # the group that may use the daemon's sockets
     builders: BuildersProcess | None  # None: this farm takes none
+    sharing: Sharing | None  # with the other hosts; None: this is the only one
     tasks: Sequence[asyncio.Task[None]]  # what runs for as long as the daemon does
 
     def problems(self) -> list[str]:
@@ -56,6 +58,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
     bundles = await asyncio.to_thread(BundleLibrary, config.state_dir / "bundles")
     toolchains = Toolchains(config.toolchain, persistence.store.toolchains, persistence.events, bundles)
     artifacts = ArtifactFolder(config.state_dir / "artifacts", _rules(config), persistence.store.artifact_use)
+    sharing = open_sharing(config, stack, persistence, artifacts)
 
     pythons = [toolchain.python for toolchain in toolchains.all()]
     run_as = await asyncio.to_thread(workers_as, config.jobs.user, config.state_dir, pythons)
@@ -76,7 +79,11 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
         )  # fmt: skip
         tasks.append(asyncio.create_task(builders.run(), name="builders"))
         stack.push_async_callback(_end, tasks[-1])
-    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, group_to_admit(), builders, tasks)
+    if sharing is not None:
+        tasks.append(asyncio.create_task(sharing.spread.run(), name="copies of artifacts"))
+        stack.push_async_callback(_end, tasks[-1])
+    gid = group_to_admit()
+    return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

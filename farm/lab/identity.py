@@ -35,6 +35,7 @@ def open_identity(folder: Path, host: str) -> HostIdentity:
     """
     key_file, certificate_file = folder / "lab.key", folder / "lab.pem"
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (certificate_file.exists() and key_file.exists()) or _name_in(certificate_file) != host:
             key = new_key()
             certificate = signed(host, key.public_key(), key, name_of(host), LIFE, early=EARLY)

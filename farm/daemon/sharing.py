@@ -1,0 +1,74 @@
+"""What the hosts of a lab have from each other: the link between them, and artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farm.common.errors import Code, UserError
+from farm.config import FarmConfig
+from farm.config.consistency import address_of
+from farm.control.artifact_spread import ArtifactSpread
+from farm.control.artifacts import ArtifactFolder
+from farm.control.object_store import ObjectStore
+from farm.daemon.persistence import Persistence
+
+if TYPE_CHECKING:  # one host needs none of it, nor what it imports
+    from farm.lab.artifacts import HostArtifacts
+    from farm.lab.link import HostLink
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The parts for other hosts, of a host in a lab of several."""
+
+    link: HostLink
+    artifacts: HostArtifacts
+    spread: ArtifactSpread
+
+
+def open_sharing(
+    config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, folder: ArtifactFolder
+) -> Sharing | None:
+    """Prepare; None: the only host of its database. Parts add their services to the link, then `begin_sharing`.
+
+    Raises:
+        UserError: a package is not installed, or there is no such object store.
+        HostError: this host's key or certificate cannot be used.
+    """
+    if not config.lab.head_apart:
+        return None
+    try:
+        from farm.lab.artifacts import HostArtifacts
+        from farm.lab.identity import open_identity
+        from farm.lab.link import HostLink
+    except ImportError as error:
+        raise UserError(
+            f"a lab of several hosts needs the package {error.name}, which is not installed",
+            Code.BAD_CONFIG,
+            hint="pip install 'tvm-phone-farm[lab]' for the daemon's interpreter",
+        ) from error
+    store, host = persistence.store, config.lab.host
+    link = HostLink(open_identity(config.state_dir / "keys", host), store.mailbox.hosts)
+    stack.push_async_callback(link.stop)
+    objects = ObjectStore(config.lab.object_store) if config.lab.object_store else None
+    artifacts = HostArtifacts(link, folder, store.artifact_copies, objects)
+    spread = ArtifactSpread(folder, artifacts.pull, store.artifact_copies, host, artifacts.second_copy)
+    store.on_problem(spread.store_problem)
+    stack.push_async_callback(spread.close)
+    return Sharing(link, artifacts, spread)
+
+
+async def begin_sharing(config: FarmConfig, persistence: Persistence, sharing: Sharing) -> None:
+    """Let the other hosts in; the host's row says where, and by which certificate it is known.
+
+    Raises:
+        HostError: the port is taken, or the database is away.
+    """
+    link, address = sharing.link, ""
+    if (listen := address_of(config.lab.listen)) is not None:
+        link.listen(*listen)
+        shown = f"[{listen[0]}]" if ":" in listen[0] else listen[0]
+        address = f"{shown}:{link.port}"
+    await persistence.store.mailbox.publish(config.lab.host, address, link.identity.certificate)

@@ -1,0 +1,152 @@
+"""Artifacts between hosts over their links: pulled, kept twice, had from whoever is there."""
+
+import asyncio
+import hashlib
+import os
+
+import pytest
+
+from farm.common.errors import Code
+from farm.control.artifact_rules import ArtifactRules
+from farm.control.artifact_spread import ArtifactSpread
+from farm.control.artifacts import ArtifactFolder
+from farm.control.object_store import ObjectStore
+from farm.lab.artifacts import HostArtifacts, in_order
+from farm.store.store import Store
+from tests.support.errors import raises_code
+from tests.support.linked_hosts import linked_hosts
+from tests.support.waiting import until
+
+DATA = os.urandom(3_000_000)
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+class ArtifactLab:
+    """Hosts with folders over one database; each says what it has."""
+
+    def __init__(self, links, store, folder):
+        self.links, self.store, self.folder = links, store, folder
+        self.folders, self.hosts, self.spreads, self.tasks = {}, {}, [], []
+
+    def add(self, name, rules=None, object_store=None):
+        folder = self.folders[name] = ArtifactFolder(self.folder / name / "artifacts", rules)
+        host = self.hosts[name] = HostArtifacts(self.links.add(name), folder, self.store.artifact_copies, object_store)
+        spread = ArtifactSpread(folder, host.pull, self.store.artifact_copies, name, host.second_copy)
+        self.spreads.append(spread)
+        self.tasks.append(asyncio.create_task(spread.run()))
+        return folder
+
+    def at(self, sha256=SHA256):
+        return {each.host for each in self.store.artifact_copies.of(sha256)}
+
+    async def close(self):
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for spread in self.spreads:
+            await spread.close()
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    store = Store.open(tmp_path / "farm.db")
+    async with linked_hosts(tmp_path) as links:
+        lab = ArtifactLab(links, store, tmp_path)
+        yield lab
+        await lab.close()
+    store.close()
+
+
+async def put(folder, data=DATA):
+    sha256 = hashlib.sha256(data).hexdigest()
+    for offset in range(0, len(data), 1 << 20):
+        stored = await folder.put(sha256, offset, data[offset : offset + (1 << 20)], len(data), "ann")
+    assert stored.complete
+    return sha256
+
+
+async def test_what_is_put_at_one_host_is_at_two_and_every_host_can_have_it(lab):
+    one, *_, four = [lab.add(name) for name in ("one", "two", "three", "four")]
+    await put(one)
+    await until(lambda: len(lab.at()) == 2)
+    assert (await four.ensure(SHA256)).read_bytes() == DATA
+    await until(lambda: "four" in lab.at())
+
+
+async def test_the_only_host_of_a_lab_has_the_only_copy(lab):
+    one = lab.add("one")
+    await put(one)
+    await until(lambda: lab.at() == {"one"})
+    assert await lab.hosts["one"].second_copy(SHA256) is False
+
+
+async def test_an_artifact_is_had_from_the_host_that_is_left(lab):
+    one, two, three = [lab.add(name) for name in ("one", "two", "three")]
+    await put(one)
+    await until(lambda: len(lab.at()) == 2)
+    (other,) = lab.at() - {"one"}
+    (lacking,) = {"two", "three"} - {other}
+    await lab.links.links.pop("one").stop()
+    assert (await {"two": two, "three": three}[lacking].ensure(SHA256)).read_bytes() == DATA
+
+
+async def test_nobody_is_left_who_has_it(lab):
+    one, two = lab.add("one"), lab.add("two", ArtifactRules(budget_bytes=10))
+    await put(one)
+    await until(lambda: lab.at() == {"one"})
+    with raises_code(Code.ARTIFACT_AWAY, match="one copy: two: no room"):
+        await lab.hosts["one"].second_copy(SHA256)
+    await lab.links.links.pop("one").stop()
+    with raises_code(Code.ARTIFACT_AWAY, match="host one: host one cannot be reached"):
+        await two.ensure(SHA256)
+
+
+async def test_a_row_about_what_is_not_there_any_more_leads_on(lab):
+    one, two, three = [lab.add(name) for name in ("one", "two", "three")]
+    await put(one)
+    await until(lambda: len(lab.at()) == 2)
+    await lab.store.artifact_copies.change("zero", {SHA256: len(DATA)})
+    lab.folders["one"].path(SHA256).unlink()
+    for folder in (two, three):
+        assert (await folder.ensure(SHA256)).read_bytes() == DATA
+
+
+async def test_damaged_bytes_are_not_taken(lab):
+    for name in ("one", "two", "three"):
+        lab.add(name)
+    await put(lab.folders["one"])
+    await until(lambda: len(lab.at()) == 2)
+    (other,) = lab.at() - {"one"}
+    lab.folders[other].path(SHA256).write_bytes(DATA[::-1])
+    (lacking,) = {"two", "three"} - {other}
+    assert (await lab.folders[lacking].ensure(SHA256)).read_bytes() == DATA
+
+
+async def test_what_is_no_artifact_of_that_host_is_refused(lab):
+    lab.add("one")
+    lab.add("two")
+    with raises_code(Code.NO_SUCH_ARTIFACT):
+        await lab.links.links["one"].dial("two", "artifact", {"sha256": SHA256, "offset": 0})
+    for fields in ({}, {"sha256": "../../etc/passwd", "offset": 0}):
+        with raises_code(Code.BAD_ARTIFACT):
+            await lab.links.links["one"].dial("two", "artifact", fields)
+    sha256 = await put(lab.folders["two"])
+    for offset in (-1, len(DATA) + 1, "x", None):
+        with raises_code(Code.BAD_ARTIFACT):
+            await lab.links.links["one"].dial("two", "artifact", {"sha256": sha256, "offset": offset})
+
+
+async def test_an_object_store_is_the_second_place(lab, tmp_path):
+    (tmp_path / "objects").mkdir()
+    one, two = [lab.add(name, object_store=ObjectStore(f"file://{tmp_path}/objects")) for name in ("one", "two")]
+    await put(one)
+    await until(lambda: (tmp_path / "objects" / SHA256).exists())
+    await lab.links.links.pop("one").stop()
+    assert (await two.ensure(SHA256)).read_bytes() == DATA
+
+
+def test_copies_are_spread_over_the_hosts():
+    hosts = ["one", "two", "three"]
+    first = [in_order(f"{number:064x}", hosts)[0] for number in range(300)]
+    assert all(60 < first.count(host) < 140 for host in hosts)
+    assert in_order(SHA256, hosts) == in_order(SHA256, hosts[::-1])
