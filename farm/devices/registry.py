@@ -37,6 +37,7 @@ class DeviceRegistry:
 
     def __init__(self, table: DeviceTable, rules: Sequence[AdoptRule]) -> None:
         self._table = table
+        self._host = table.host
         self.rules = tuple(rules)  # the first that matches adopts
         self._aliases: dict[str, Selector] = {}
         # Read before the first order: an order about a device must build on what is remembered of it.
@@ -127,7 +128,7 @@ class DeviceRegistry:
         named_by_farm = record.name in ("", normalise(serial))
         return replace(
             record,
-            name=device_name(identity, serial, taken, rule.name) if named_by_farm else record.name,
+            name=device_name(identity, serial, taken, rule.name, self._host) if named_by_farm else record.name,
             hardware_serial=identity.hardware_serial,
             pool=record.pool or normalise(rule.pool),
             adopted=True,
@@ -181,7 +182,7 @@ class DeviceRegistry:
             return record.name
         if identity is None:
             return unique(normalise(serial) or "phone", taken)
-        return device_name(identity, serial, {*taken, *self._aliases})
+        return device_name(identity, serial, {*taken, *self._aliases}, host=self._host)
 
     def checked_name(self, wanted: str, taken: Collection[str]) -> str:
         """A name from an order, checked.

@@ -20,13 +20,13 @@ from farm.common.errors import HostError, UserError
 from farm.common.events import EPOCH_SHIFT
 from farm.control.client import ControlClient
 from farm.model.device import LIFE_EVENTS
+from farm.simulation.farm_process import FarmProcess
 
 if TYPE_CHECKING:
     from farm.simulation.control import LabClient
 
 START_TIMEOUT_S = 60.0  # daemon up, on a loaded host
 READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked; a cold import of TVM alone may take 10 s
-STOP_TIMEOUT_S = 20.0  # the daemon ends sessions, workers and its adb server
 
 CONFIG = """\
 [[adopt]]
@@ -46,18 +46,16 @@ def _ignore(_: object) -> None:
     return
 
 
-class DaemonProcess:
+class DaemonProcess(FarmProcess):
     """`farm serve` in a process of its own; may be killed and started again on the same state."""
-
-    wrapper: tuple[str, ...] = ()  # a program before it, as a service manager has: it becomes another user, say
 
     def __init__(self, folder: Path, config: str = "", *, gate: Path | str = "") -> None:
         self.folder = folder
         self.runtime = folder / "run"
-        self.log = folder / "daemon.log"
         self.config = folder / "farm.toml"
         self.config.write_text(CONFIG.replace("{gate}", str(gate)) + config, encoding="utf-8")
-        self.process: subprocess.Popen[bytes] | None = None
+        folders = ("--state-dir", str(folder / "state"), "--runtime-dir", str(self.runtime))
+        super().__init__(folder / "daemon.log", "serve", "--config", str(self.config), *folders)
 
     def start(self) -> ControlClient:
         """Start it and wait until it answers; returns a client of it.
@@ -65,31 +63,15 @@ class DaemonProcess:
         Raises:
             HostError: it did not come up; evidence is the end of its log.
         """
-        command = [*self.wrapper, sys.executable, "-m", "farm", "serve", "--die-with-parent"]
-        command += ["--config", str(self.config)]
-        command += ["--state-dir", str(self.folder / "state"), "--runtime-dir", str(self.runtime)]
-        with self.log.open("ab") as out:
-            process = self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        process = self.launch()
         client = ControlClient(self.runtime / "control.sock")
         try:
             client.wait_until_up(START_TIMEOUT_S, alive=lambda: process.poll() is None)
         except HostError as error:
             client.close()
             self.stop()
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
-            raise HostError("the daemon did not come up", hint="see the evidence", evidence=tail) from error
+            raise HostError("the daemon did not come up", hint="see the evidence", evidence=self.log_end()) from error
         return client
-
-    def kill(self) -> None:
-        """SIGKILL: what a power cut or the OOM killer does."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def wait(self) -> str:
-        """Return when it has ended: how, in words."""
-        code = 0 if self.process is None else self.process.wait()
-        return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
     def keep_ports(self, port: int, *, web_port: int) -> None:
         """Let later starts take these ports in place of free ones."""
@@ -97,16 +79,6 @@ class DaemonProcess:
         for each in (port, web_port):  # in CONFIG's order
             text = text.replace("port = 0\n", f"port = {each}\n", 1) if each else text
         self.config.write_text(text, encoding="utf-8")
-
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help."""
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
 
 class VirtualFarm:
@@ -147,15 +119,19 @@ class VirtualFarm:
             except TimeoutError as error:
                 raise TimeoutError(f"not seen within {timeout_s:g} s; the last event was {event}") from error
 
-    def wait_ready(self, count: int, on_step: Callable[[Mapping[str, Any]], None] = _ignore) -> None:
+    def wait_ready(
+        self, count: int, on_step: Callable[[Mapping[str, Any]], None] = _ignore, since: int | None = None
+    ) -> None:
         """Return when `count` phones are ready; `on_step` takes each `device.*` event.
+
+        `since`: the number of an event; None: the start of this run.
 
         Raises:
             HostError: they did not become ready in time.
         """
         ready: set[str] = set()
         # Events outlive the daemon, what they say of phones does not: only those of this run count.
-        began = self.status()["seq"] >> EPOCH_SHIFT << EPOCH_SHIFT
+        began = self.status()["seq"] >> EPOCH_SHIFT << EPOCH_SHIFT if since is None else since
         try:
             for event in self.events(began):
                 if event["kind"].startswith("device."):

@@ -62,17 +62,17 @@ class HostTable(TableAccess):
 
     def __init__(self, database: Database, host: str = "") -> None:
         super().__init__(database)
-        self._host = host
+        self.host = host  # its name in the lab; "": the only host of its database
 
     def _select(self, table: Table) -> Select[Any]:
         """The host's rows, as its records have them."""
-        return select(*(column for column in table.c if column.name != "host")).where(table.c.host == self._host)
+        return select(*(column for column in table.c if column.name != "host")).where(table.c.host == self.host)
 
     def _of(self, table: Table, serial: str) -> ColumnElement[bool]:
-        return and_(table.c.host == self._host, table.c.serial == serial)
+        return and_(table.c.host == self.host, table.c.serial == serial)
 
     def _values(self, record: Any) -> dict[str, Any]:
-        return {"host": self._host, **values_of(record)}
+        return {"host": self.host, **values_of(record)}
 
 
 class DeviceTable(HostTable):
@@ -99,7 +99,7 @@ class DeviceTable(HostTable):
         """
 
         def exchange(connection: Connection) -> None:
-            connection.execute(delete(device).where(device.c.host == self._host, device.c.serial.in_(serials)))
+            connection.execute(delete(device).where(device.c.host == self.host, device.c.serial.in_(serials)))
             if records:
                 connection.execute(insert(device), [self._values(record) for record in records])
 
@@ -143,7 +143,7 @@ class RecoveryTable(HostTable):
 
     async def end(self, action: str, took_s: float, outcome: str, detail: str, events: Sequence[Event] = ()) -> None:
         """Store how an action (its id) ended."""
-        of = update(recovery).where(recovery.c.host == self._host, recovery.c.id == action)
+        of = update(recovery).where(recovery.c.host == self.host, recovery.c.id == action)
         await self._database.execute(of.values(took_s=took_s, outcome=outcome, detail=detail), events)
 
     async def end_interrupted(self, outcome: str, detail: str) -> None:
@@ -167,7 +167,7 @@ class RecoveryTable(HostTable):
 
     async def add_quarantine(self, serial: str, kept: Quarantine) -> None:
         """Store why a phone is in quarantine."""
-        await self._database.put(quarantine, {"host": self._host, "serial": serial, **values_of(kept)})
+        await self._database.put(quarantine, {"host": self.host, "serial": serial, **values_of(kept)})
 
     async def remove_quarantine(self, serial: str) -> None:
         """Remove a phone's quarantine."""
@@ -179,7 +179,7 @@ class RecoveryTable(HostTable):
 
     async def set_proven(self, serial: str, bundle: str) -> None:
         """Store that the bundle passed its check on that phone."""
-        await self._database.put(proven, {"host": self._host, "serial": serial, "bundle": bundle})
+        await self._database.put(proven, {"host": self.host, "serial": serial, "bundle": bundle})
 
     async def change_serial(self, serial: str, to: str) -> None:
         """Follow a phone to another serial: budgets and quarantine are the phone's."""
@@ -197,7 +197,7 @@ class RecoveryTable(HostTable):
         return tuple(RecoveryRecord(**row) for row in self._database.rows(wanted))
 
     def _but_quarantines(self) -> Update:
-        return update(recovery).where(recovery.c.host == self._host, recovery.c.action != "quarantine")
+        return update(recovery).where(recovery.c.host == self.host, recovery.c.action != "quarantine")
 
 
 def _quarantine_of(row: Mapping[str, Any]) -> Quarantine:
@@ -218,7 +218,7 @@ class RolloutTable(HostTable):
 
     async def save(self, abi: str, platform: str, fields: Mapping[str, Any]) -> None:
         """Insert or replace one."""
-        await self._database.put(rollout, {"host": self._host, "abi": abi, "platform": platform, **fields})
+        await self._database.put(rollout, {"host": self.host, "abi": abi, "platform": platform, **fields})
 
 
 class BatteryTable(HostTable):

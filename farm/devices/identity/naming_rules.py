@@ -159,8 +159,12 @@ def adopting_rule(rules: Iterable[AdoptRule], identity: DeviceIdentity, serial: 
     return next((rule for rule in rules if rule.selector.matches(labels, aliases)), None)
 
 
-def device_name(identity: DeviceIdentity | None, serial: str, taken: Collection[str], template: str = "") -> str:
+def device_name(
+    identity: DeviceIdentity | None, serial: str, taken: Collection[str], template: str = "", host: str = ""
+) -> str:
     """A name that is a legal TVM key and that nothing else in the farm answers to.
+
+    Hosts of a lab name their phones without asking each other: in a lab, the `host` follows.
 
     `{model}` is what is printed on the box when the phone knows it, else the vendor's model number. When nothing of the
     template survives (a market name without Latin letters), vendor and model number are used, then the serial.
@@ -169,8 +173,12 @@ def device_name(identity: DeviceIdentity | None, serial: str, taken: Collection[
     own_aliases = {ANY_PHONE, normalise(fields["soc"]), normalise(fields["gpu"])}
     for candidate in (template or DEFAULT_NAME, "{vendor}-{number}", "{serial}"):
         if name := normalise(candidate.format_map(fields)):
-            return unique(name, {*taken, *own_aliases})
-    return unique("phone", taken)
+            return unique(_at_host(name, host), {*taken, *own_aliases})
+    return unique(_at_host("phone", host), taken)
+
+
+def _at_host(name: str, host: str) -> str:
+    return normalise(f"{name}-{host}")
 
 
 def _name_fields(identity: DeviceIdentity | None, serial: str) -> Mapping[str, str]:

@@ -40,6 +40,8 @@ def test_names_are_unique_and_never_another_alias() -> None:
     assert device_name(POCO, "S1", set()) == "poco-f6"
     assert device_name(POCO, "S1", {"poco-f6"}) == "poco-f6-2"
     assert device_name(DeviceIdentity(model="Android"), "S1", set()) == "android-2"
+    assert device_name(POCO, "S1", set(), host="lab2") == "poco-f6-lab2", "another host's phones have other names"
+    assert device_name(POCO, "S1", {"poco-f6-lab2"}, "{soc}", "lab2") == "sm8635-lab2"
     assert device_name(POCO, "S1", set(), "{gpu}") == "adreno-735-2"
 
 

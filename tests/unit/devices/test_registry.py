@@ -27,7 +27,8 @@ PIXEL = DeviceIdentity(
 class Table:
     """A store in memory."""
 
-    def __init__(self, *records: DeviceRecord) -> None:
+    def __init__(self, *records: DeviceRecord, host: str = "") -> None:
+        self.host = host
         self.kept = {record.serial: record for record in records}
         self.full = False
         self.refused = 0
@@ -54,6 +55,15 @@ def test_a_phone_nobody_adopted_is_named_by_what_it_is() -> None:
     assert registry.name_for("R5CT", PIXEL, {"pixel-7"}) == "pixel-7-2"
     registry.set_aliases({"pixel-7": Selector.parse("gpu=mali-g710")})
     assert registry.name_for("R5CT", PIXEL, ()) == "pixel-7-2"
+
+
+def test_hosts_of_a_lab_name_phones_of_one_model_apart() -> None:
+    one, two = (DeviceRegistry(Table(host=name), (AdoptRule("vendor=google"),)) for name in ("lab1", "lab2"))
+    names = [registry.name_for("R5CT", PIXEL, ()) for registry in (one, two)]
+    assert names == ["pixel-7-lab1", "pixel-7-lab2"]
+    record = two.adopted_by_rule("R5CT", PIXEL, ())
+    assert record is not None
+    assert record.name == names[1]
 
 
 def test_a_rule_names_and_pools_once() -> None:

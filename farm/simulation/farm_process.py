@@ -1,0 +1,53 @@
+"""A `farm` command that serves, in a process of its own; for the demo and tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+STOP_TIMEOUT_S = 20.0  # a daemon ends sessions, workers and its adb server
+
+
+class FarmProcess:
+    """`farm serve` or `farm head`, which ends with the thread that starts it; may be killed and started again."""
+
+    wrapper: tuple[str, ...] = ()  # a program before it, as a service manager has: it becomes another user, say
+
+    def __init__(self, log: Path, *words: str) -> None:
+        """`words`: the command's name and options."""
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self._words = words
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it; its messages go to the end of its log."""
+        command = [*self.wrapper, sys.executable, "-m", "farm", *self._words, "--die-with-parent"]
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        return self.process
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut or the OOM killer does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def wait(self) -> str:
+        """Return when it has ended: how, in words."""
+        code = 0 if self.process is None else self.process.wait()
+        return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def log_end(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
