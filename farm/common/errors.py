@@ -98,6 +98,7 @@ class Code(StrEnum):
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
+    LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer."
     MISCOMPILED = "miscompiled", Fault.USER, "TVM itself compiles a model wrongly: another phone computes the same."
     NOTHING_TO_TUNE = "nothing_to_tune", Fault.USER, "The model has no operator whose schedule could be tuned."
     NOT_A_FILE = "not_a_file", Fault.USER, "The path is not a regular file."

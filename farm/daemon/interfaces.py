@@ -146,7 +146,9 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     def notes_of(job_ids: Sequence[str]) -> Mapping[str, str]:
         return {job.id: str(job.spec.get("note", "")) for job in store.jobs.several(job_ids)}
 
-    streams = JobStreams(store, persistence.history, persistence.logs, scheduling.head.is_live)
+    sharing = parts.workers.sharing
+    open_log = persistence.logs.open if sharing is None else sharing.logs.open
+    streams = JobStreams(store, persistence.history, open_log, scheduling.head.is_live)
     jobs = JobVerbs(scheduling.head, store, streams, JobSteps(events), KINDS)
     leases = LeaseVerbs(
         parts.phones.fleet,

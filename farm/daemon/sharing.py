@@ -1,4 +1,4 @@
-"""What the hosts of a lab have from each other: the link between them, and artifacts."""
+"""What the hosts of a lab have from each other: the link between them, artifacts, and logs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from farm.control.artifact_spread import ArtifactSpread
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
 from farm.daemon.persistence import Persistence
+from farm.model.job import Attempt
 
 if TYPE_CHECKING:  # one host needs none of it, nor what it imports
     from farm.lab.artifacts import HostArtifacts
     from farm.lab.link import HostLink
+    from farm.lab.logs import HostLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Sharing:
     link: HostLink
     artifacts: HostArtifacts
     spread: ArtifactSpread
+    logs: HostLogs
 
 
 def open_sharing(
@@ -43,6 +46,7 @@ def open_sharing(
         from farm.lab.artifacts import HostArtifacts
         from farm.lab.identity import open_identity
         from farm.lab.link import HostLink
+        from farm.lab.logs import HostLogs
     except ImportError as error:
         raise UserError(
             f"a lab of several hosts needs the package {error.name}, which is not installed",
@@ -57,7 +61,12 @@ def open_sharing(
     spread = ArtifactSpread(folder, artifacts.pull, store.artifact_copies, host, artifacts.second_copy)
     store.on_problem(spread.store_problem)
     stack.push_async_callback(spread.close)
-    return Sharing(link, artifacts, spread)
+
+    async def host_of(attempt: Attempt) -> str:
+        lease = await store.read(store.leases.get, attempt.lease)
+        return "" if lease is None else lease.host
+
+    return Sharing(link, artifacts, spread, HostLogs(link, persistence.logs, host_of))
 
 
 async def begin_sharing(config: FarmConfig, persistence: Persistence, sharing: Sharing) -> None:

@@ -14,7 +14,9 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +57,51 @@ class LogPage:
     lines: tuple[LogLine, ...]
     start: int
     next: int
+
+
+class LogReader(ABC):
+    """Reads the log of one attempt, of this host or another one."""
+
+    @abstractmethod
+    async def read(self, after: int, limit: int = PAGE_LINES) -> LogPage:
+        """See `AttemptLogs.read`."""
+
+    @abstractmethod
+    async def read_back(self, before: int | None, limit: int) -> LogPage:
+        """See `AttemptLogs.read_back`."""
+
+    @abstractmethod
+    async def grown(self, after: int) -> None:
+        """See `AttemptLogs.grown`."""
+
+    @abstractmethod
+    def lost(self) -> tuple[LogLine, ...]:
+        """See `AttemptLogs.lost`."""
+
+
+class LocalLog(LogReader):
+    """The log of one attempt of this host."""
+
+    def __init__(self, logs: AttemptLogs, job: str, number: int) -> None:
+        self._logs = logs
+        self._job = job
+        self._number = number
+
+    async def read(self, after: int, limit: int = PAGE_LINES) -> LogPage:
+        """See `AttemptLogs.read`."""
+        return await asyncio.to_thread(self._logs.read, self._job, self._number, after, limit)
+
+    async def read_back(self, before: int | None, limit: int) -> LogPage:
+        """See `AttemptLogs.read_back`."""
+        return await asyncio.to_thread(self._logs.read_back, self._job, self._number, before, limit)
+
+    async def grown(self, after: int) -> None:
+        """See `AttemptLogs.grown`."""
+        await self._logs.grown(self._job, self._number, after)
+
+    def lost(self) -> tuple[LogLine, ...]:
+        """See `AttemptLogs.lost`."""
+        return self._logs.lost(self._job, self._number)
 
 
 class AttemptLogs:
@@ -160,6 +207,11 @@ class AttemptLogs:
                 if not waiters and self._waiters.get((job, number)) is waiters:
                     del self._waiters[job, number]
 
+    @asynccontextmanager
+    async def open(self, attempt: Attempt) -> AsyncIterator[LogReader]:
+        """The log of an attempt of this host."""
+        yield LocalLog(self, attempt.job, attempt.number)
+
     def remove(self, jobs: Collection[str]) -> None:
         """Delete the logs of jobs that are forgotten. Blocking."""
         for job in jobs:
@@ -208,9 +260,14 @@ class AttemptLogs:
         return 0
 
     def _path(self, job: str, number: int) -> Path:
-        if not _JOB.fullmatch(job):
+        if not is_job_id(job):
             raise ValueError(f"{job[:80]!r} is no job's id")
         return self._folder / job / f"{number:d}.jsonl"
+
+
+def is_job_id(text: str) -> bool:
+    """Whether a job may be called so: then a folder may be, too."""
+    return _JOB.fullmatch(text) is not None
 
 
 def _spared(level: str, source: str) -> bool:

@@ -65,10 +65,10 @@ class LinkConnection:
     passed_on: bool = False  # the socket has another owner now
     _writer: asyncio.StreamWriter | None = field(default=None, repr=False)
 
-    async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def streams(self, most_line_bytes: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Reader and writer over the socket; to be called once, if `take` is not."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(loop=loop)
+        reader = asyncio.StreamReader(most_line_bytes, loop=loop)
         reader.feed_data(self.early)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport, _ = await loop.create_unix_connection(lambda: protocol, sock=self.sock)

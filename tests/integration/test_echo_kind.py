@@ -35,7 +35,7 @@ async def socket(tmp_path, kind, monkeypatch):
     async with running(tmp_path / "farm.db", "pixel") as farm:
         farm.attempts._executors["echo"] = kind.executor(None)
         history = EventHistory(farm.events, farm.store.events)
-        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs"), farm.head.is_live)
+        streams = JobStreams(farm.store, history, AttemptLogs(tmp_path / "logs").open, farm.head.is_live)
         verbs = JobVerbs(farm.head, farm.store, streams, JobSteps(farm.events), KINDS)
         path = tmp_path / "control.sock"
         server = ControlServer(path, artifacts=ArtifactFolder(tmp_path / "artifacts"))

@@ -264,9 +264,7 @@ class JobVerbs(VerbGroup):
         `after`: in place of that, the first ones after this position.
         """
         found = await self._store.in_thread(self._one, job)
-        number, tail = await self._store.in_thread(
-            self._streams.log_tail, found.id, number, before=before, after=after, limit=limit
-        )
+        number, tail = await self._streams.log_tail(found.id, number, before=before, after=after, limit=limit)
         return {
             "lines": [line.to_wire() for line in tail.lines], "start": tail.start, "next": tail.next, "number": number,
         }  # fmt: skip

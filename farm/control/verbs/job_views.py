@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
+from farm.common.errors import Code, HostError
 from farm.common.events import Event, EventLog
 from farm.control.verbs import json_of
-from farm.jobs.logs import AttemptLogs, LogPage
+from farm.jobs.logs import FARM, LogLine, LogPage, LogReader
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.store.event_history import EventHistory
 from farm.store.store import Store
@@ -28,13 +30,17 @@ class JobStreams:
     """Streams over the farm's history and the attempts' logs."""
 
     def __init__(
-        self, store: Store, history: EventHistory, logs: AttemptLogs, is_live: Callable[[str], Awaitable[bool]]
+        self,
+        store: Store,
+        history: EventHistory,
+        open_log: Callable[[Attempt], AbstractAsyncContextManager[LogReader]],
+        is_live: Callable[[str], Awaitable[bool]],
     ) -> None:
         """`is_live`: whether a job has not ended, or its end is still being published."""
         self._store = store
         self._events = history.shown
         self._history = history
-        self._logs = logs
+        self._open_log = open_log
         self._is_live = is_live
 
     async def events(self, jobs: Collection[str], since: int) -> AsyncGenerator[Event, None]:
@@ -109,19 +115,24 @@ class JobStreams:
         finally:
             stop()
 
-    def log_tail(
+    async def log_tail(
         self, job: str, number: int | None, *, before: int | None, after: int | None, limit: int
     ) -> tuple[int, LogPage]:
-        """The last lines before a position of an attempt's log, or the first after one, with its number. Blocking.
+        """The last lines before a position of an attempt's log, or the first after one, with its number.
 
-        The number is 0 when there is no such attempt.
+        The number is 0 when there is no such attempt. A log of another host that does not answer is a line about that.
         """
-        attempt = self._attempt(job, number, 0)
+        attempt = await self._store.in_thread(self._attempt, job, number, 0)
         if attempt is None:
             return 0, LogPage((), 0, 0)
-        if after is None:
-            return attempt.number, self._logs.read_back(job, attempt.number, before, limit)
-        return attempt.number, self._logs.read(job, attempt.number, after, limit)
+        try:
+            async with self._open_log(attempt) as log:
+                page = await (log.read_back(before, limit) if after is None else log.read(after, limit))
+        except HostError as error:
+            if error.code != Code.LOG_AWAY:
+                raise
+            return attempt.number, _away(error, after or 0)
+        return attempt.number, page
 
     def _attempt(self, job: str, number: int | None, read: int) -> Attempt | None:
         attempts = self._store.jobs.attempts(job)
@@ -134,21 +145,34 @@ class JobStreams:
     async def _pages(
         self, attempt: Attempt, after: int, news: asyncio.Event, *, follow: bool
     ) -> AsyncGenerator[LogPage, None]:
-        while True:
-            news.clear()
-            ended = await self._store.read(self._ended, attempt)  # first: lines from before the end are read after it
-            while (page := await asyncio.to_thread(self._logs.read, attempt.job, attempt.number, after)).lines:
-                yield page
-                after = page.next
-            if ended or not follow:
-                if lost := self._logs.lost(attempt.job, attempt.number):
-                    yield LogPage(lost, after, after)
-                return
-            await _either(self._logs.grown(attempt.job, attempt.number, after), news.wait())
+        try:
+            async with self._open_log(attempt) as log:
+                while True:
+                    news.clear()
+                    # First: lines from before the end are read after it.
+                    ended = await self._store.read(self._ended, attempt)
+                    while (page := await log.read(after)).lines:
+                        yield page
+                        after = page.next
+                    if ended or not follow:
+                        if lost := log.lost():
+                            yield LogPage(lost, after, after)
+                        return
+                    await _either(log.grown(after), news.wait())
+        except HostError as error:
+            if error.code != Code.LOG_AWAY:
+                raise
+            yield _away(error, after)
 
     def _ended(self, attempt: Attempt) -> bool:
         now = next((each for each in self._store.jobs.attempts(attempt.job) if each.id == attempt.id), None)
         return now is None or now.state is not AttemptState.RUNNING
+
+
+def _away(error: HostError, after: int) -> LogPage:
+    """In place of lines that another host has."""
+    line = LogLine(datetime.now(UTC).isoformat(timespec="milliseconds"), "warning", FARM, error.message)
+    return LogPage((line,), after, after)
 
 
 def _concerned(event: Event) -> tuple[object, ...]:

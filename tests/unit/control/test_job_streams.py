@@ -39,7 +39,7 @@ class Farm:
         self.log = EventLog(self.store.epoch)
         self.history = EventHistory(self.log, self.store.events)
         self.logs = AttemptLogs(path / "logs")
-        self.streams = JobStreams(self.store, self.history, self.logs, nothing_lives)
+        self.streams = JobStreams(self.store, self.history, self.logs.open, nothing_lives)
         self.asked = []
         since = self.store.events.since
         monkeypatch.setattr(self.store.events, "since", lambda *asked: self.asked.append(asked) or since(*asked))

@@ -1,0 +1,102 @@
+"""Logs of attempts at another host: read, followed while they grow, and away."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from farm.common.errors import Code, FarmError
+from farm.jobs.logs import AttemptLogs
+from farm.lab.logs import HostLogs
+from farm.model.job import Attempt
+from tests.support.errors import raises_code
+from tests.support.linked_hosts import linked_hosts
+
+ATTEMPT = Attempt("j1.1", "j1", 1, "pixel", "lease-1", 1, datetime.now(UTC))
+
+
+@pytest.fixture
+async def lab(tmp_path):
+    async def at_two(_attempt):
+        return "two"
+
+    async with linked_hosts(tmp_path) as lab:
+        lab.logs = {name: AttemptLogs(tmp_path / name / "logs") for name in ("one", "two")}
+        lab.hosts = {name: HostLogs(lab.add(name), logs, at_two) for name, logs in lab.logs.items()}
+        yield lab
+
+
+def texts(page):
+    return [line.text for line in page.lines]
+
+
+@pytest.mark.parametrize("reader", ["one", "two"])
+async def test_a_log_reads_the_same_at_every_host(lab, reader):
+    for number in range(300):
+        lab.logs["two"].store(ATTEMPT, f"line {number}: größe")
+    async with lab.hosts[reader].open(ATTEMPT) as log:
+        page = await log.read(0, 200)
+        assert texts(page)[::199] == ["line 0: größe", "line 199: größe"]
+        assert texts(await log.read(page.next))[0] == "line 200: größe"
+        tail = await log.read_back(None, 10)
+        assert texts(tail) == [f"line {number}: größe" for number in range(290, 300)]
+        assert texts(await log.read_back(tail.start, 1)) == ["line 289: größe"]
+
+
+async def test_a_page_of_the_longest_lines_comes_whole(lab):
+    lab.logs["two"].store(ATTEMPT, "\n".join("\x01" * 4000 for _ in range(60)))
+    async with lab.hosts["one"].open(ATTEMPT) as log:
+        mine = await asyncio.to_thread(lab.logs["two"].read, "j1", 1)
+        assert await log.read(0) == mine
+
+
+async def test_a_log_is_followed_while_it_grows(lab):
+    lab.logs["two"].store(ATTEMPT, "first")
+    async with lab.hosts["one"].open(ATTEMPT) as log:
+        page = await log.read(0)
+        waiting = asyncio.create_task(log.grown(page.next))
+        lab.logs["two"].store(ATTEMPT, "second")
+        await waiting
+        assert texts(await log.read(page.next)) == ["second"]
+
+
+async def test_who_waits_for_growth_may_ask_something_else(lab):
+    """The attempt has ended meanwhile: its last lines are read at once."""
+    lab.logs["two"].store(ATTEMPT, "only")
+    async with lab.hosts["one"].open(ATTEMPT) as log:
+        for _ in range(3):
+            page = await log.read(0)
+            waiting = asyncio.create_task(log.grown(page.next))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert texts(await log.read(0)) == ["only"]
+
+
+async def test_a_host_that_is_gone_has_its_log_with_it(lab):
+    lab.logs["two"].store(ATTEMPT, "only")
+    with raises_code(Code.LOG_AWAY, match="host two"):
+        async with lab.hosts["one"].open(ATTEMPT) as log:
+            page = await log.read(0)
+            waiting = asyncio.create_task(log.grown(page.next))
+            await asyncio.sleep(0)
+            await lab.links["two"].stop()
+            await waiting
+    with raises_code(Code.LOG_AWAY, match="the log is at another host: host two cannot be reached"):
+        async with lab.hosts["one"].open(ATTEMPT):
+            pass
+
+
+@pytest.mark.parametrize("fields", [{}, {"job": "../../x", "number": 1}, {"job": "j1", "number": "1"}])
+async def test_what_is_no_attempt_is_refused(lab, fields):
+    with pytest.raises(FarmError, match="without its job"):
+        await lab.links["one"].dial("two", "log", fields)
+
+
+async def test_what_is_no_question_is_answered_so(lab):
+    connection = await lab.links["one"].dial("two", "log", {"job": "j1", "number": 1})
+    reader, writer = await connection.streams()
+    for wrong in (b"{}\n", b"[]\n", b"nothing\n", b'{"id": 1, "after": "x", "limit": 1}\n'):
+        writer.write(wrong)
+        assert b"no question about a log" in await reader.readline()
+    await connection.close()
