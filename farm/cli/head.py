@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +20,8 @@ def head(
 ) -> None:
     """Decide for a lab of several hosts which request gets which phone, in the foreground, until SIGTERM or Ctrl-C.
 
-    It reads the hosts' configuration file: [store] url, [quota], [user.NAME] and [gates] count. Run it on up to three
-    hosts: one decides, and the others wait to take over when it has gone for some seconds. docs/howto-postgresql.md
+    It reads the hosts' configuration file: [store], [quota], [user.NAME], [gates] and [jobs] workers count. Run it on
+    up to three hosts: one decides, and the others take over when it has gone for some seconds. docs/service.md
     """
     import asyncio
     import signal
@@ -39,12 +40,16 @@ def head(
     from farm.config.lease_policy import lease_policy
     from farm.head.process import HeadProcess
     from farm.kinds import KINDS
+    from farm.store.retention import Retention
 
     async def serve() -> None:
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        keep = settings.store
+        audit_days = settings.control.audit_days
+        retention = partial(Retention, keep_days=keep.keep_days, max_mb=keep.max_mb, audit_days=audit_days)
         notifier = Notifier.from_environment()
-        await HeadProcess(settings.store.url, lease_policy(settings), KINDS, notifier).run(stop)
+        await HeadProcess(keep.url, lease_policy(settings), KINDS, retention, notifier).run(stop)
 
     asyncio.run(serve())

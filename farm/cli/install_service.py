@@ -38,7 +38,7 @@ ELSEWHERE = f"make an environment elsewhere: python3 -m venv /opt/farm && {pip_i
 LEFT = """\
 what people made stays: /var/lib/farm, and the users farm and farm-job. To remove these too:
   rm -r /var/lib/farm && userdel farm && userdel farm-job"""
-UNITS = ("farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket")
+UNITS = ("farm.service", "farm-adb.service", "farm-gate.service", "farm-gate.socket", "farm-head.service")
 UNIT_FOLDER = "etc/systemd/system"
 SYSUSERS = "etc/sysusers.d/farm.conf"
 CONFIG = "etc/farm/farm.toml"

@@ -32,7 +32,6 @@ from farm.model.device import DeviceView
 WATCHER_LIMIT_S = 90.0
 STORE_LIMIT_S = 120.0  # connecting may take 10 s, a lock 5 s, a statement on the server 30 s
 TRIM_EVERY_S = 10.0
-SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 
 def progress_checks(parts: Parts) -> tuple[ProgressCheck, ...]:
@@ -40,16 +39,8 @@ def progress_checks(parts: Parts) -> tuple[ProgressCheck, ...]:
     watcher, queue, database = parts.phones.watcher, parts.scheduling.queue, parts.persistence.store.database
     return (
         ProgressCheck("the adb watcher", lambda: time.monotonic() - watcher.moved_at, WATCHER_LIMIT_S),
-        *(() if queue is None else queue_checks(queue)),
+        *(() if queue is None else queue.checks()),
         ProgressCheck("the store", database.writer.silent_s, STORE_LIMIT_S),
-    )
-
-
-def queue_checks(head: LocalHead) -> tuple[ProgressCheck, ...]:
-    """The components of a head that must make progress."""
-    return (
-        ProgressCheck("the scheduler", head.dispatcher.behind_s, SCHEDULER_LIMIT_S),
-        ProgressCheck("the allocator", head.requests.behind_s, SCHEDULER_LIMIT_S),
     )
 
 

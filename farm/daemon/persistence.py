@@ -44,7 +44,11 @@ class Persistence:
 
     def tasks(self) -> dict[str, Coroutine[object, object, None]]:
         """The tasks that run as long as the daemon, by name."""
-        tasks = {"history": self.history.run(), "retention": self.retention.run()}
+        tasks = {"history": self.history.run()}
+        if self.hosts is None:
+            tasks["retention"] = self.retention.run()
+        else:  # the head prunes the database
+            tasks["logs"] = self.logs.keep_tidy(self.store.jobs)
         if self.store.term is not None:
             tasks["term of the database"] = self.store.term.lost()
         if self.store.server is not None:

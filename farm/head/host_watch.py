@@ -174,7 +174,7 @@ class HostWatch:
         now = self._clock()
         state, error = broken_off(self._kinds, job, why)
         try:
-            message = AttemptEnded(job.id, Outcome(state, error, attempt.device), now.at)
+            message = AttemptEnded(job.id, attempt.id, Outcome(state, error, attempt.device), now.at)
             becomes = self._head.dispatcher.attempt_ended(message)
         except FarmError as not_yet:  # that it runs is being written
             log.debug("%s: %s", attempt.id, not_yet.message)
@@ -184,7 +184,7 @@ class HostWatch:
             written = await self._store.jobs.finish(ended, becomes, events=drafts)
         if written:  # else the host's `JobSaved` is on its way
             self._hosts.attempt_is_over(job.id)
-            self._hosts.send(host, StopAttempt(job.id, state, error))  # it stands there until the host is back
+            self._hosts.send(host, StopAttempt(job.id, state, error, attempt.id))  # it stands there until it is back
             self._head.job_saved(becomes)
 
     def _let_go(self, record: LeaseRecord) -> None:

@@ -68,7 +68,7 @@ class Hosts(AttemptRunner):
         self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its host
-        self._of_job: dict[str, str] = {}  # the host of its running attempt
+        self._of_job: dict[str, tuple[str, str]] = {}  # its running attempt, and that one's host
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
         self._salvaging: dict[str, asyncio.Event] = {}
@@ -122,13 +122,17 @@ class Hosts(AttemptRunner):
         reasons = self._withheld[host]
         return next((reasons[cause] for cause in WithheldFor if cause in reasons), "")
 
-    def attempt_runs(self, job: str, host: str) -> None:
+    def attempt_runs(self, job: str, attempt: str, host: str) -> None:
         """A job's attempt runs there."""
-        self._of_job[job] = host
+        self._of_job[job] = attempt, host
 
     def runs_at(self, job: str) -> str:
         """The host where the job's attempt runs; "": nowhere."""
-        return self._of_job.get(job, "")
+        return self._of_job.get(job, ("", ""))[1]
+
+    def runs(self, job: str, attempt: str, host: str) -> bool:
+        """Whether this is the job's running attempt, and runs there."""
+        return self._of_job.get(job) == (attempt, host)
 
     def attempt_is_over(self, job: str) -> None:
         """The end of the job's attempt is committed."""
@@ -161,7 +165,7 @@ class Hosts(AttemptRunner):
         if isinstance(message, LeaseGranted):
             self._of_request[lease.id] = message.request_id
         else:
-            self._of_job[message.job.id] = host
+            self._of_job[message.job.id] = message.attempt.id, host
         return Letter(host, wire.encode(message, self._clock()))
 
     def receive(self, message: ToHost) -> None:
@@ -171,6 +175,8 @@ class Hosts(AttemptRunner):
             log.debug("nobody is sent %s", message)
         elif isinstance(message, LeaseGranted | RunAttempt):
             self._wake(channel_of(host))
+        elif isinstance(message, StopAttempt):
+            self.send(host, replace(message, attempt=self._of_job[message.job][0]))
         else:
             self.send(host, message)
 
@@ -189,10 +195,8 @@ class Hosts(AttemptRunner):
             case SlotWanted(lease_id) | LeaseUnwanted(lease_id):
                 return self._of_lease.get(lease_id)
             case StopAttempt(job_id):
-                return self._of_job.get(job_id)
-            case FinishAttempt(job) | Salvage(job):
-                return self._of_job.get(job.id)
-            case OrderAnswer():
+                return self.runs_at(job_id) or None
+            case Salvage() | FinishAttempt() | OrderAnswer():
                 return None  # see `send`
 
     async def salvage(self, job: Job) -> None:
@@ -203,13 +207,12 @@ class Hosts(AttemptRunner):
         lease = await self._store.read(self._store.leases.get, latest.lease)
         if lease is None:
             return
-        self._of_job[job.id] = lease.host
         salvaged = self._salvaging[job.id] = asyncio.Event()
-        self.receive(Salvage(job))
+        self.send(lease.host, Salvage(job))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SALVAGE_LIMIT_S):
                 await salvaged.wait()
-        del self._salvaging[job.id], self._of_job[job.id]
+        del self._salvaging[job.id]
 
     async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:  # noqa: ARG002
         """Nothing is known of running attempts here: a host asks its own first."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
+from farm.common.systemd import ProgressCheck
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner, Dispatcher
 from farm.head.head import Head
@@ -27,6 +28,8 @@ from farm.model.specs import JobSpec, Kinds
 from farm.store.leases import ReservationRecord
 from farm.store.mailbox import Letter
 from farm.store.store import Store
+
+SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 
 class LocalHead(Head):
@@ -70,6 +73,13 @@ class LocalHead(Head):
     async def start(self, runner: AttemptRunner) -> None:
         """See `Head.start`: every job that has not ended is taken up."""
         await self.dispatcher.start(runner)
+
+    def checks(self) -> tuple[ProgressCheck, ...]:
+        """The components that must make progress."""
+        return (
+            ProgressCheck("the scheduler", self.dispatcher.behind_s, SCHEDULER_LIMIT_S),
+            ProgressCheck("the allocator", self.requests.behind_s, SCHEDULER_LIMIT_S),
+        )
 
     def stop_jobs(self) -> None:
         """See `Head.stop_jobs`."""

@@ -172,6 +172,7 @@ class AttemptEnded:
     """From the host: the attempt is over, and nothing of it is written. Answer: what its job becomes."""
 
     job: str  # id
+    attempt: str  # id
     outcome: Outcome
     at: datetime
 
@@ -203,6 +204,7 @@ class FinishAttempt:
     """To the host: what the job becomes by its ended attempt. Answer: `JobSaved`, committed with that end."""
 
     job: Job
+    attempt: str  # id
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from typing import Any
 
 from farm.common.errors import FarmError, HostError
 from farm.common.events import EventLog
-from farm.common.systemd import Notifier
+from farm.common.systemd import Notifier, ProgressCheck, Watchdog
 from farm.common.tasks import BackgroundTasks
 from farm.head import wire
 from farm.head.host_watch import HostWatch
@@ -50,13 +50,16 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
+from farm.store.database import Database
 from farm.store.event_history import EventHistory
 from farm.store.mailbox import HEAD, Letter, WakeUps
+from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
 
 TRY_AGAIN_S = 1.0  # after an error of the database
 END_LIMIT_S = 5.0  # for writes of a head that stops
+WAITING = "waits for the term of the head before it"
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +72,30 @@ def read_clock() -> ClockReading:
 class HeadProcess:
     """One `farm head`."""
 
-    def __init__(self, url: str, policy: LeasePolicy, kinds: Kinds, notifier: Notifier | None = None) -> None:
-        """`url`: of the lab's database. `policy`: what users may have. `notifier`: the way to the service manager."""
+    def __init__(
+        self,
+        url: str,
+        policy: LeasePolicy,
+        kinds: Kinds,
+        retention: Callable[[Database], Retention],
+        notifier: Notifier | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            url: of the lab's database.
+            policy: what users may have.
+            kinds: of jobs.
+            retention: prunes the database of the head that decides.
+            notifier: the way to the service manager.
+        """
         self._url = url
         self._policy = policy
         self._kinds = kinds
+        self._retention = retention
         self._notifier = notifier or Notifier()
+        self._status = WAITING
+        self._checks: list[ProgressCheck] = []  # of the head that decides
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait, decide, wait again, until `stop`.
@@ -84,15 +105,18 @@ class HeadProcess:
         """
         with contextlib.closing(Standby(self._url)) as standby:
             await asyncio.to_thread(standby.rest_s)
-            self._notifier.ready("waits for the term of the head before it")
+            self._notifier.ready(self._status)
+            watchdog = asyncio.create_task(Watchdog(self._notifier, self._checks, lambda: self._status).run())
             while (store := await self._elected(standby, stop)) is not None:
                 try:
                     await self._decide(store, stop)
                 except HostError as error:
                     log.warning("this head decides no more: %s", error.message)
                 finally:
+                    self._checks.clear()
+                    self._status = WAITING
                     await asyncio.to_thread(store.close)
-                self._notifier.status("waits for the term of the head before it")
+            watchdog.cancel()
         self._notifier.stopping()
 
     async def _elected(self, standby: Standby, stop: asyncio.Event) -> Store | None:
@@ -120,9 +144,12 @@ class HeadProcess:
             term = HeadTerm(store, self._kinds, stack)
             await term.take_over(self._policy)
             log.info("this head decides, in term %d", store.epoch)
-            self._notifier.status(f"decides, in term {store.epoch}")
+            self._status = f"decides, in term {store.epoch}"
+            self._checks += term.checks()
             assert store.term is not None
-            parts = [asyncio.create_task(each) for each in (stop.wait(), store.term.lost(), *term.parts())]
+            retention = self._retention(store.database)
+            coroutines = (stop.wait(), store.term.lost(), retention.run(), *term.parts())
+            parts = [asyncio.create_task(each) for each in coroutines]
             try:
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -170,6 +197,10 @@ class HeadTerm:
             self._store.on_problem(hear)
         await Takeover(self._store, self._events, self._kinds, head, self._hosts, read_clock).run()
 
+    def checks(self) -> tuple[ProgressCheck, ...]:
+        """The components that must make progress."""
+        return self._head.checks()
+
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """What runs as long as it decides."""
         return (
@@ -204,12 +235,12 @@ class HeadTerm:
 
     def _receive(self, host: str, message: ToHead) -> None:
         match message:
-            case AttemptEnded(job_id) if self._hosts.runs_at(job_id) != host:
-                self._tasks.spawn(self._ended_too_late(host, job_id), f"late end of {job_id}")
+            case AttemptEnded(job_id, attempt) if not self._hosts.runs(job_id, attempt, host):
+                self._tasks.spawn(self._ended_too_late(host, message), f"late end of {attempt}")
             case JobSaved(job) if self._hosts.runs_at(job.id) != host:
                 log.info("%s has not ended %s, which did not run there any more", host, job.id)
-            case AttemptEnded():
-                self._hosts.receive(FinishAttempt(self._head.dispatcher.attempt_ended(message)))
+            case AttemptEnded(_, attempt):
+                self._hosts.send(host, FinishAttempt(self._head.dispatcher.attempt_ended(message), attempt))
             case JobSaved(job):
                 self._hosts.attempt_is_over(job.id)
                 self._head.job_saved(job)
@@ -233,11 +264,11 @@ class HeadTerm:
         if isinstance(message, LeaseEnded):
             self._watch.lease_ended(host, message.lease)
 
-    async def _ended_too_late(self, host: str, job_id: str) -> None:
+    async def _ended_too_late(self, host: str, message: AttemptEnded) -> None:
         """The host's attempt was ended here: whatever it hears its job becomes, it can write nothing of it any more."""
         with contextlib.suppress(HostError):  # it asks again
-            if (job := await self._store.read(self._store.jobs.get, job_id)) is not None:
-                self._hosts.send(host, FinishAttempt(job))
+            if (job := await self._store.read(self._store.jobs.get, message.job)) is not None:
+                self._hosts.send(host, FinishAttempt(job, message.attempt))
 
     async def _carry_out(self, host: str, order: Order) -> None:
         self._hosts.send(host, await perform(self._head, self._kinds, order))

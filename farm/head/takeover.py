@@ -81,7 +81,7 @@ class Takeover:
             if not self._hosts.runs_at(attempt.job):  # its lease has ended before it
                 lease = await read(self._store.leases.get, attempt.lease)
                 if lease is not None:
-                    self._hosts.attempt_runs(attempt.job, lease.host)
+                    self._hosts.attempt_runs(attempt.job, attempt.id, lease.host)
         await self._head.start(self._hosts)
         for record in state.leases:
             if record.ended_at is None and record.source is LeaseSource.JOB and record.job not in running:
@@ -120,7 +120,7 @@ class Takeover:
             self._hosts.note(record.host, message)
             self._requests.receive(message)
         if attempt is not None:
-            self._hosts.attempt_runs(attempt.job, record.host)
+            self._hosts.attempt_runs(attempt.job, attempt.id, record.host)
 
     def _request_of(
         self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading

@@ -57,7 +57,7 @@ class Attempts(AttemptRunner):
         self._head = head
         self._clock = clock
         self._writer = JobWriter(store, events)
-        self._runs: dict[str, AttemptRun] = {}  # by job
+        self._runs: dict[str, AttemptRun] = {}  # by attempt
         self._tasks = tasks
         self._left = Left((), (), ())
         self._stopping = False
@@ -72,7 +72,7 @@ class Attempts(AttemptRunner):
         self._left = await read_left(self._store, self._clock(), self._contexts.kinds, adopted, hosts)
         for job, attempt, lease in self._left.survivors:
             self._leases.restore(lease)
-            self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
+            self._runs[attempt.id] = AttemptRun(job, attempt, lease, self._contexts)
 
     async def end_left(self) -> None:
         """Interrupt the attempts and end the leases of the daemon before; again after an error: it goes on there.
@@ -109,13 +109,14 @@ class Attempts(AttemptRunner):
             case RunAttempt(_, attempt, _) if any(attempt.id == each.attempt.id for each in self._left.attempts):
                 pass  # it was committed for the daemon before
             case RunAttempt(job, attempt, lease):
-                run = self._runs[job.id] = AttemptRun(job, attempt, lease, self._contexts)
+                run = self._runs[attempt.id] = AttemptRun(job, attempt, lease, self._contexts)
                 if self._stopping:
                     run.stop_with_daemon()
                 self._tasks.spawn(self._work(run), f"attempt {attempt.id}")
-            case StopAttempt(job_id, state, error):
-                if (stopped := self._runs.get(job_id)) is not None:
-                    stopped.stop(state, error)
+            case StopAttempt(job_id, state, error, attempt_id):
+                for run in self._runs.values():
+                    if run.job.id == job_id and attempt_id in ("", run.attempt.id):
+                        run.stop(state, error)
 
     def letter(self, message: RunAttempt) -> None:
         """See `AttemptRunner.letter`."""
@@ -127,13 +128,13 @@ class Attempts(AttemptRunner):
 
     async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """See `AttemptRunner.waits`."""
-        here = [run for job_id in job_ids if (run := self._runs.get(job_id)) is not None]
+        here = [run for run in self._runs.values() if run.job.id in job_ids]
         return {run.job.id: await run.waits() for run in here}
 
     async def _work(self, run: AttemptRun) -> None:
         """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
         outcome = await run.run(self._executors.get(run.job.kind))
-        del self._runs[run.job.id]
+        del self._runs[run.attempt.id]
         if outcome.state is AttemptState.RUNNING:
             return
         try:
@@ -149,7 +150,7 @@ class Attempts(AttemptRunner):
     async def _keep_end(
         self, attempt: Attempt, outcome: Outcome, at: datetime, decide: Callable[[AttemptEnded], Awaitable[Job]]
     ) -> Job:
-        becomes = await decide(AttemptEnded(attempt.job, outcome, at))
+        becomes = await decide(AttemptEnded(attempt.job, attempt.id, outcome, at))
         ended = replace(attempt, state=outcome.state, ended_at=at, error=outcome.error)
         return await self._writer.finish(
             ended, becomes, at, outcome.result, letter=lambda became: self._head.letter(JobSaved(became))

@@ -24,6 +24,8 @@ from typing import Any, BinaryIO
 
 from farm.common.errors import HostError
 from farm.model.job import Attempt
+from farm.store.jobs import JobTable
+from farm.store.retention import EVERY_S, FIRST_AFTER_S
 
 MAX_LOG_BYTES = 4 << 20  # of one attempt; 1,000 chatty jobs are then 4 GB at worst
 RESERVE_BYTES = 256 << 10  # beyond that, for lines of farm itself and for errors: how it ended is always kept
@@ -115,6 +117,27 @@ class AttemptLogs:
         self._cut: set[tuple[str, int]] = set()  # full ones that have their last line
         # the line that says so, in logs that could not be written
         self._lost: dict[tuple[str, int], tuple[LogLine]] = {}
+
+    async def keep_tidy(self, jobs: JobTable) -> None:
+        """Remove daily the logs of jobs that a head apart has pruned, until cancelled."""
+        await asyncio.sleep(FIRST_AFTER_S)
+        while True:
+            try:
+                await self.remove_orphans(jobs)
+            except HostError as error:
+                logger.warning("logs of pruned jobs stay: %s", error)
+            await asyncio.sleep(EVERY_S)
+
+    async def remove_orphans(self, jobs: JobTable) -> None:
+        """Remove the logs of jobs that the database does not have.
+
+        Raises:
+            HostError: the database cannot be read.
+        """
+        names = await asyncio.to_thread(lambda: [each.name for each in self._folder.iterdir()])
+        kept = {job.id for job in await jobs.in_thread(jobs.several, names)}
+        if orphans := [name for name in names if name not in kept]:
+            await asyncio.to_thread(self.remove, orphans)
 
     def store(self, attempt: Attempt, text: str, level: str = "info", source: str = FARM) -> None:
         """Append text of this moment; each of its lines is one of the log's."""

@@ -125,7 +125,7 @@ class RemoteHead(Head):
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, messages that come after it
-        self._ends: dict[str, asyncio.Future[Job]] = {}  # job -> what it becomes
+        self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> what its job becomes
         self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
         self._counter = 0
         self._drained = ""
@@ -245,16 +245,16 @@ class RemoteHead(Head):
     async def decide_end(self, message: AttemptEnded) -> Job:
         """Ask until a head answers, however long that takes: the attempt's end is kept with its answer only."""
         answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        self._ends[message.job] = answer
+        self._ends[message.attempt] = answer
         written: asyncio.Future[None] | None = None
         try:
             while not answer.done():
                 if written is None or written.done():
-                    written = self._send(f"attempt of {message.job}", message)
+                    written = self._send(f"attempt {message.attempt}", message)
                 await asyncio.wait((answer,), timeout=ASK_AGAIN_S)
             return answer.result()
         finally:
-            del self._ends[message.job]
+            del self._ends[message.attempt]
 
     async def decide_left(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002
         """See `decide_end`: the head has the job."""
@@ -401,8 +401,8 @@ class RemoteHead(Head):
         match message:
             case RunAttempt() | StopAttempt():
                 self._runner.receive(message)
-            case FinishAttempt(job):
-                if (deciding := self._ends.get(job.id)) is not None and not deciding.done():
+            case FinishAttempt(job, attempt):
+                if (deciding := self._ends.get(attempt)) is not None and not deciding.done():
                     deciding.set_result(job)
             case Salvage(job):
                 self._tasks.spawn(self._salvage(job), f"salvage {job.id}")

@@ -100,6 +100,10 @@ class VirtualFarm:
         """The answer of `farm status`."""
         return self.client.call("status")
 
+    def names(self) -> set[str]:
+        """Names of the phones of this daemon; of a lab's other hosts only the events are seen here."""
+        return {device["name"] for device in self.status()["devices"]}
+
     def tracker(self) -> tuple[str, int]:
         """Where stock TVM clients connect."""
         tracker = self.status()["tracker"]
@@ -138,7 +142,7 @@ class VirtualFarm:
                     on_step(event)
                 if event["kind"] in LIFE_EVENTS:
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
-                if len(ready) >= count:
+                if len(ready) >= count and len(ready & self.names()) >= count:
                     return
         except TimeoutError as error:
             raise HostError(f"only {len(ready)} of {count} phones became ready", evidence=str(error)) from error

@@ -162,7 +162,7 @@ class LabHost:
         await self.reaches.wait()
         now = datetime.now(UTC)
         becomes = self._becomes[job_id] = asyncio.get_running_loop().create_future()
-        ended = self.letter(m.AttemptEnded(job_id, Outcome(AttemptState.DONE, None, lease.device), now))
+        ended = self.letter(m.AttemptEnded(job_id, attempt.id, Outcome(AttemptState.DONE, None, lease.device), now))
         while not becomes.done():
             await self.store.mailbox.send(ended)
             self.wake_ups.wake(HEAD)

@@ -61,11 +61,17 @@ class MemoryPost(MemoryKeeper):
 
     # --- mailboxes ---
 
-    async def begin(self, letter: Letter, protocol: int) -> None:
+    async def begin(self, letter: Letter, protocol: int, version: str = "") -> None:
         await self._commit("")
         self.drained.pop(letter.host, None)
         self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
         self.to_host = [each for each in self.to_host if each.host != letter.host]
+        self.to_head.append(letter)
+
+    async def leave(self, letter: Letter) -> None:
+        await self._commit("")
+        self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
+        self.states = {name: each for name, each in self.states.items() if each.host != letter.host}
         self.to_head.append(letter)
 
     async def beat(self, name: str, protocol: int) -> None:

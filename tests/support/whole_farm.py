@@ -39,10 +39,10 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def is_gate(process: psutil.Process) -> bool:
-    """Whether it is a gate; one that has ended is none."""
+def outlives_farms(process: psutil.Process) -> bool:
+    """Whether it is a gate or a head; one that has ended is none."""
     try:
-        return "gate" in process.cmdline() and "--child" not in process.cmdline()
+        return not {"gate", "head"}.isdisjoint(process.cmdline()) and "--child" not in process.cmdline()
     except psutil.Error:
         return False
 
@@ -88,7 +88,7 @@ def running_farm(
         if plugged and ready:
             farm.wait_ready(len(all_phones))
         yield farm
-        family = [each for each in test.children() if each.pid not in others and not is_gate(each)]
+        family = [each for each in test.children() if each.pid not in others and not outlives_farms(each)]
         parents = tuple(family)  # a gate outlives the farm
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()

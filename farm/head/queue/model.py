@@ -75,6 +75,7 @@ class StopAttempt:
     job: str
     state: AttemptState  # failed or cancelled; interrupted when its host was lost and has ended it too late
     error: Error
+    attempt: str = ""  # id; "": the job's only one
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_only_the_daemon_has_capabilities_and_only_those_to_become_farm_job() ->
     unit = texts()
     assert settings(unit["farm.service"], "CapabilityBoundingSet") == ["CAP_SETUID CAP_SETGID"]
     assert settings(unit["farm.service"], "AmbientCapabilities") == ["CAP_SETUID CAP_SETGID"]
-    for other in ("farm-adb.service", "farm-gate.service"):
+    for other in ("farm-adb.service", "farm-gate.service", "farm-head.service"):
         assert settings(unit[other], "CapabilityBoundingSet") == [""]
     assert "m farm farm-job" in unit["farm.conf"]  # without it, it could not share folders with its workers
 

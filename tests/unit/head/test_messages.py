@@ -184,7 +184,9 @@ JOB = Job("j", "shell", "alice", {"command": "id"}, "android", datetime.now(UTC)
         RequestAdded("1", replace(TUNE, selector=Selector.parse("android,gpu=mali"), only=frozenset({"a"}))),
         LeaseGranted("1", Lease("l", "a", 7 << 32, ANY, 1.5), datetime.now(UTC)),
         RunAttempt(JOB, Attempt("j.1", "j", 1, "a", "l", 7, datetime.now(UTC)), Lease("l", "a", 7, ANY, 1.5)),
-        AttemptEnded("j", Outcome(AttemptState.FAILED, {"code": "x"}, "a", result={"t": [1.5]}), datetime.now(UTC)),
+        AttemptEnded(
+            "j", "j.1", Outcome(AttemptState.FAILED, {"code": "x"}, "a", result={"t": [1.5]}), datetime.now(UTC)
+        ),
         StopAttempt("j", AttemptState.CANCELLED, {"code": "cancelled"}),
     ],
     ids=lambda each: type(each).__name__,

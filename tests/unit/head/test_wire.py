@@ -37,12 +37,12 @@ MESSAGES = (
     m.DeviceChanged(STATE), m.DeviceForgotten("a"), m.RequestAdded("request-2-1", REQUEST),
     m.RequestWithdrawn("request-2-1"), m.LeaseArmed("a", "lease-3-1"), m.LeaseRefused("a", "lease-3-1", "it is held"),
     m.LeaseRestored(LEASE), m.LeaseExtended("a", 60.0), m.LeaseEnded("a", "lease-3-1"), m.SlotKept("a", "lease-3-1"),
-    m.SlotFreed("lease-3-1"), m.AttemptEnded("j1", Outcome(AttemptState.FAILED, ERROR, "a", crashes=1), AT),
+    m.SlotFreed("lease-3-1"), m.AttemptEnded("j1", "j1.1", Outcome(AttemptState.FAILED, ERROR, "a", crashes=1), AT),
     m.HostBegan(),
     m.HostLeft(), m.HostDrained("ann drains it"), m.JobSaved(JOB), m.Salvaged("j1"),
     m.LeaseGranted("request-2-1", LEASE, AT), m.YieldWanted("a"),
     m.SlotWanted("lease-3-1"), m.LeaseUnwanted("lease-3-1", "the requester left"), m.RunAttempt(JOB, ATTEMPT, LEASE),
-    StopAttempt("j1", AttemptState.CANCELLED, ERROR), m.FinishAttempt(JOB), m.Salvage(JOB),
+    StopAttempt("j1", AttemptState.CANCELLED, ERROR, "j1.1"), m.FinishAttempt(JOB, "j1.1"), m.Salvage(JOB),
     m.Order("order-1", "hold", {"job_ids": ["j", "k"]}), m.OrderAnswer("order-1", ["j"]),
     m.OrderAnswer("order-2", error=ERROR),
 )  # fmt: skip
@@ -71,7 +71,7 @@ def test_a_lease_is_as_old_by_the_receivers_clock():
 
 
 def test_a_result_stays_at_its_host():
-    ended = m.AttemptEnded("j1", Outcome(AttemptState.DONE, None, "a", result={"samples": [0.1]}), AT)
+    ended = m.AttemptEnded("j1", "j1.1", Outcome(AttemptState.DONE, None, "a", result={"samples": [0.1]}), AT)
     assert sent(ended).outcome == Outcome(AttemptState.DONE, None, "a")
 
 

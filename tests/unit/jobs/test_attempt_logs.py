@@ -12,6 +12,8 @@ from farm.common.errors import HostError
 from farm.jobs import logs as module
 from farm.jobs.logs import AttemptLogs, LogLine, LogPage
 from farm.model.job import Attempt
+from farm.store.store import Store
+from tests.unit.store.values import job
 
 ATTEMPT = Attempt("bench-1.2", "bench-1", 2, "a", "lease", 7, datetime.now(UTC))
 
@@ -235,3 +237,15 @@ def test_lines_that_could_not_be_written_are_missed_until_the_log_says_so(logs, 
     logs.store(ATTEMPT, "kept", source="stdout")  # the folder is made anew
     assert texts(logs.read("bench-1", 2)) == [said.text, "kept"]
     assert logs.lost("bench-1", 2) == ()
+
+
+async def test_logs_of_jobs_that_a_head_apart_has_pruned_go(logs, tmp_path):
+    for name in ("kept", "pruned"):
+        logs.append(name, 1, line("it ran"))
+    store = Store.open(tmp_path / "farm.db")
+    try:
+        await store.jobs.add([job("kept")])
+        await logs.remove_orphans(store.jobs)
+    finally:
+        store.close()
+    assert [each.name for each in (tmp_path / "logs").iterdir()] == ["kept"]

@@ -16,6 +16,7 @@ from farm.head.messages import (
     FinishAttempt,
     HostBegan,
     HostDrained,
+    HostLeft,
     LeaseArmed,
     LeaseEnded,
     LeaseGranted,
@@ -183,14 +184,34 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later()
 async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch):
     monkeypatch.setattr(remote_head, "ASK_AGAIN_S", 0.01)
     lab = await begun_lab()
-    ended = AttemptEnded("j", Outcome(AttemptState.DONE, device="a", result={"kept": "here"}), NOW)
+    ended = AttemptEnded("j", "j.1", Outcome(AttemptState.DONE, device="a", result={"kept": "here"}), NOW)
     deciding = asyncio.ensure_future(lab.head.decide_end(ended))
     first = await lab.told(AttemptEnded)
     assert (first.job, first.outcome.result) == ("j", None)  # the host writes its result
     await lab.told(AttemptEnded)  # the head that took the first one has gone
     becomes = job("j", state=JobState.DONE, ended_at=NOW)
-    await lab.tell(FinishAttempt(becomes), FinishAttempt(becomes))
+    await lab.tell(FinishAttempt(becomes, "j.1"), FinishAttempt(becomes, "j.1"))
     assert (await deciding).state is JobState.DONE
+
+
+async def test_two_attempts_of_a_job_have_each_their_answer():
+    lab = await begun_lab()
+    late, now = (
+        asyncio.create_task(lab.head.decide_end(AttemptEnded("j", each, Outcome(AttemptState.DONE, device="a"), NOW)))
+        for each in ("j.1", "j.2")
+    )
+    assert {(await lab.told(AttemptEnded)).attempt for _ in range(2)} == {"j.1", "j.2"}
+    queued, done = job("j"), job("j", state=JobState.DONE, ended_at=NOW)
+    await lab.tell(FinishAttempt(queued, "j.1"), FinishAttempt(done, "j.2"))
+    assert [(await late).state, (await now).state] == [queued.state, JobState.DONE]
+
+
+async def test_a_host_that_stops_says_so():
+    lab = await begun_lab()
+    await lab.head.begin()
+    await lab.head.stop()
+    assert await lab.told(HostLeft) == HostLeft()
+    assert lab.post.states == {}
 
 
 async def test_what_attempts_have_left_is_kept_when_the_head_says_so():

@@ -1,0 +1,134 @@
+"""A whole lab in tests: a PostgreSQL, processes `farm head`, and farms with virtual phones as its hosts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from farm.simulation.virtual_farm import VirtualFarm
+from tests.support import postgres
+from tests.support.postgres import Server
+from tests.support.whole_farm import running_farm, until
+
+DECIDES = "this head decides, in term"
+# Rows that show something lost, ended twice or handed out twice; read from the tables only.
+JUDGED = {
+    "devices with two open leases": (
+        "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
+    ),
+    "overlapping leases that were held": (
+        "SELECT a.id FROM lease a JOIN lease b ON a.device = b.device AND a.fence < b.fence AND a.armed_at IS NOT NULL "
+        "AND b.armed_at IS NOT NULL AND (a.ended_at IS NULL OR a.ended_at > b.armed_at + 0.5)"
+    ),
+    "attempts that ended twice": (
+        "SELECT subject FROM event WHERE kind = 'attempt.ended' GROUP BY subject HAVING count(*) > 1"
+    ),
+    "leases with two ends": (
+        "SELECT subject FROM event WHERE kind = 'lease.released' GROUP BY subject HAVING count(*) > 1"
+    ),
+    "attempts that never ended": "SELECT id FROM attempt WHERE ended_at IS NULL",
+    "jobs that never ended": "SELECT id FROM job WHERE ended_at IS NULL",
+    "done jobs without their result": (
+        "SELECT id FROM job WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM result WHERE result.job = job.id)"
+    ),
+}
+
+
+class HeadCommand:
+    """One `farm head`."""
+
+    def __init__(self, folder: Path, url: str, number: int) -> None:
+        self.log = folder / f"head-{number}.log"
+        config = folder / f"head-{number}.toml"
+        config.write_text(f'[store]\nurl = "{url}"\n', encoding="utf-8")
+        command = [sys.executable, "-m", "farm", "head", "--die-with-parent", "--config", str(config)]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+    @property
+    def terms(self) -> int:
+        """How many times it has begun to decide."""
+        return self.log.read_text().count(DECIDES)
+
+    def decides(self, times: int = 1) -> None:
+        """Return when it has begun to decide so many times."""
+        until(lambda: self.terms >= times)
+
+    def kill(self) -> None:
+        """As the OOM killer does."""
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        """Stop it, as a host does that has no processor for it."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let it go on after `freeze`."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> str:
+        """End it in order; what it said. Its exit code is 0, unless it was killed."""
+        if self.process.poll() is None:
+            self.wake()
+            self.process.terminate()
+            assert self.process.wait() == 0, self.log.read_text()
+        return self.log.read_text()
+
+
+class WholeLab:
+    """The head and hosts of one database. `head` and `host` add to it."""
+
+    def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
+        self.server = server
+        self.url = postgres.new_database(server.url)
+        self.heads: list[HeadCommand] = []
+        self._folder = folder
+        self._stack = stack
+
+    def head(self) -> HeadCommand:
+        """One more `farm head`; it waits if there is one that decides."""
+        self.heads.append(HeadCommand(self._folder, self.url, len(self.heads)))
+        return self.heads[-1]
+
+    def host(self, name: str, *profiles: str, config: str = "") -> VirtualFarm:
+        """One more host with virtual phones, all ready."""
+        lab = f'[store]\nurl = "{self.url}&connect_timeout=2"\n[lab]\nhost = "{name}"\nhead = "apart"\n'
+        return self._stack.enter_context(running_farm(*profiles, config=lab + config))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a select finds."""
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            return connection.execute(query).fetchall()
+
+    def judged(self) -> Mapping[str, list[tuple[Any, ...]]]:
+        """What is wrong in the tables; empty: nothing."""
+        return {what: found for what, query in JUDGED.items() if (found := self.rows(query))}
+
+
+@contextmanager
+def whole_lab() -> Iterator[WholeLab]:
+    """A lab without head and hosts; afterwards nothing of it runs, and no log has a traceback."""
+    with (
+        postgres.new_server() as server,
+        tempfile.TemporaryDirectory(prefix="farm-heads-") as folder,
+        ExitStack() as hosts,
+    ):
+        lab = WholeLab(server, Path(folder), hosts)
+        try:
+            yield lab
+            hosts.close()
+            said = [head.stop() for head in lab.heads]
+        finally:
+            for head in lab.heads:
+                head.kill()
+    for log in said:
+        assert "Traceback" not in log, log
