@@ -20,9 +20,11 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from pydantic import TypeAdapter
 
+from farm.bundle.archive import pack, unpack
 from farm.bundle.closure import inspect
 from farm.bundle.folder import read_files, read_folder
 from farm.bundle.golden import GoldenCompiler, read_golden
@@ -136,6 +138,44 @@ class BundleLibrary:
                 staging.close()
         return self.get(name)
 
+    def pack(self, hash_: str, file: IO[bytes]) -> None:
+        """Write a bundle as one file, for `take_in` of another host.
+
+        Raises:
+            NoSuchBundleError: there is no such bundle.
+            HostError: it cannot be read.
+        """
+        place = self._objects / self._resolve(hash_, {})
+        with host_errors(f"packing bundle {short_hash(hash_)}", self._root):
+            pack(place, file)
+
+    def take_in(self, packed: Path, hash_: str, name: str) -> Bundle:
+        """Keep a bundle that another host has packed, under a name; all or nothing.
+
+        Raises:
+            UserError: the name is not usable, or the file is not that bundle.
+            HostError: the disk does not let us; nothing was changed.
+        """
+        self._check_name(name)
+        with host_errors(f"taking in bundle {name}", self._root):
+            with locked(self._root / "lock"):
+                sweep(self._tmp)
+                staging = Staging(self._tmp)
+            try:
+                if not self._is_sound(hash_):
+                    unpack(packed, staging.path)
+                    if damages := [*_damages(staging.path, hash_)]:
+                        raise UserError(f"this is not bundle {short_hash(hash_)}: {damages[0]}", Code.BAD_BUNDLE)
+                    manifest = _load_manifest(staging.path / MANIFEST)
+                    for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
+                        for each in files:
+                            (staging.path / part / each.name).chmod(each.mode)
+                    sync_tree(staging.path)
+                self._publish(staging, hash_, name)
+            finally:
+                staging.close()
+        return self.get(name)
+
     def list(self) -> tuple[Bundle, ...]:
         """All bundles, oldest first; after them those whose manifest is unreadable, with their `damage`."""
         names = self._hashes_by_name()
@@ -206,7 +246,7 @@ class BundleLibrary:
         """
         hashes = (self._resolve(name, self._hashes_by_name()),) if name is not None else self._stored_hashes()
         with host_errors("verifying bundles", self._root):
-            return tuple(damage for hash_ in hashes for damage in self._damages(hash_))
+            return tuple(damage for hash_ in hashes for damage in _damages(self._objects / hash_, hash_))
 
     def _check_name(self, name: str) -> None:
         """Whether a bundle can be called so; UserError, HostError."""
@@ -323,23 +363,23 @@ class BundleLibrary:
         )
 
     def _is_sound(self, hash_: str) -> bool:
-        return (self._objects / hash_).exists() and not any(self._damages(hash_))
+        return (self._objects / hash_).exists() and not any(_damages(self._objects / hash_, hash_))
 
-    def _damages(self, hash_: str) -> Iterator[str]:
-        place = self._objects / hash_
-        try:
-            manifest = _load_manifest(place / MANIFEST)
-        except HostError as error:
-            yield f"{MANIFEST}: is unreadable: {error.message}"
-            return
-        if manifest.identity.hash != hash_:
-            yield f"{MANIFEST}: was changed: its hash is another one"
-        for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
-            expected = {file.name: file for file in files}
-            present = {path.name for path in (place / part).iterdir()} if (place / part).is_dir() else set()
-            for name in sorted(expected.keys() | present):
-                if problem := _difference(place / part / name, expected.get(name)):
-                    yield f"{part}/{name}: {problem}"
+
+def _damages(place: Path, hash_: str) -> Iterator[str]:
+    try:
+        manifest = _load_manifest(place / MANIFEST)
+    except HostError as error:
+        yield f"{MANIFEST}: is unreadable: {error.message}"
+        return
+    if manifest.identity.hash != hash_:
+        yield f"{MANIFEST}: was changed: its hash is another one"
+    for part, files in (("files", manifest.identity.files), ("golden", manifest.golden_files)):
+        expected = {file.name: file for file in files}
+        present = {path.name for path in (place / part).iterdir()} if (place / part).is_dir() else set()
+        for name in sorted(expected.keys() | present):
+            if problem := _difference(place / part / name, expected.get(name)):
+                yield f"{part}/{name}: {problem}"
 
 
 def _difference(path: Path, expected: BundleFile | None) -> str:

@@ -9,10 +9,11 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from farm import __version__
 from farm.builders.process import BuilderVerbs
-from farm.bundle.model import Bundle
+from farm.bundle.model import Bundle, platform_of
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
 from farm.config import FarmConfig, WebConfig
@@ -37,13 +38,16 @@ from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
 from farm.daemon.sharing import begin_sharing
-from farm.daemon.workers import Workers
+from farm.daemon.workers import Workers, end_task
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
 from farm.model.requests import Lease
 from farm.store.maintenance import damage_of
 from farm.web.app import create_app
 from farm.web.server import WebPortError, WebServer
+
+if TYPE_CHECKING:
+    from farm.lab.bundles import HostBundles
 
 DOCTOR_CHECK_BYTES = 256 << 20  # of a larger database only `farm store check` reads every page: that takes minutes
 
@@ -92,7 +96,7 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
         parts.reloader,
         *_device_verbs(parts),
         *_work_verbs(parts),
-        *_host_verbs(parts),
+        *_host_verbs(parts, _share_bundles(stack, parts)),
     ):
         verbs.register(control)
     parts.problems.sources.append(control.problems)
@@ -173,7 +177,27 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     )
 
 
-def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
+def _share_bundles(stack: contextlib.AsyncExitStack, parts: Parts) -> HostBundles | None:
+    """Bundles of this host and the others of its lab, from now on; None: there are none."""
+    if parts.workers.sharing is None:
+        return None
+    from farm.lab.bundles import HostBundles
+
+    fleet, workers = parts.phones.fleet, parts.workers
+
+    def groups() -> set[tuple[str, str]]:
+        known = (view.identity for view in fleet.views() if view.adopted and view.identity is not None)
+        return {(each.abi, platform_of(each)) for each in known}
+
+    shared = HostBundles(
+        parts.config.lab.host, workers.bundles, workers.artifacts, parts.persistence.store.shared_bundles,
+        groups, fleet.bundles_changed,
+    )  # fmt: skip
+    stack.push_async_callback(end_task, asyncio.create_task(shared.run(), name="bundles of other hosts"))
+    return shared
+
+
+def _host_verbs(parts: Parts, shared: HostBundles | None) -> tuple[VerbGroup, ...]:
     """Verbs of this host: bundles, toolchains, the store, the event log and doctor."""
     workers, fleet, persistence = parts.workers, parts.phones.fleet, parts.persistence
 
@@ -184,7 +208,9 @@ def _host_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         return f"it is on {', '.join(holders)}" if holders else fleet.rollouts.keeps(bundle)
 
     return (
-        BundleVerbs(workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed),
+        BundleVerbs(
+            workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed, shared
+        ),
         ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
         EventVerbs(persistence.history),
         BuilderVerbs(workers.builders),

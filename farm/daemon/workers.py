@@ -78,15 +78,16 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
             socket=sockets / "builders.sock", gid=own_gid,
         )  # fmt: skip
         tasks.append(asyncio.create_task(builders.run(), name="builders"))
-        stack.push_async_callback(_end, tasks[-1])
+        stack.push_async_callback(end_task, tasks[-1])
     if sharing is not None:
         tasks.append(asyncio.create_task(sharing.spread.run(), name="copies of artifacts"))
-        stack.push_async_callback(_end, tasks[-1])
+        stack.push_async_callback(end_task, tasks[-1])
     gid = group_to_admit()
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel it and wait for its end; its error is handled elsewhere."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -19,7 +19,7 @@ from farm.common.errors import UserError
 from farm.common.events import Event
 from farm.model.identity import target_key
 from farm.store.database import TableAccess, in_parts, insert_new, upsert, values_of
-from farm.store.schema import attempt, job, poison, record_set, result
+from farm.store.schema import attempt, job, poison, record_set, result, shared_bundle
 
 _SHA256 = re.compile(r'"([0-9a-f]{64})"')
 _ROWS_AT_ONCE = 1000
@@ -70,12 +70,13 @@ class ArtifactReferences(TableAccess):
     """Reads over all jobs or results: for a thread, before artifacts are deleted."""
 
     def live(self) -> frozenset[str]:
-        """Named by jobs that have not ended or by their attempts, and tuning records.
+        """Named by jobs that have not ended or by their attempts, tuning records, and bundles for other hosts.
 
         Records cost hours of phones' work, and are small.
         """
         with self._database.reading() as connection:
             records = frozenset(connection.execute(select(record_set.c.artifact)).scalars())
+            records |= frozenset(connection.execute(select(shared_bundle.c.artifact)).scalars())
         living = job.c.ended_at.is_(None)
         kept = select(type_coerce(attempt.c.facts, Text)).join(job, attempt.c.job == job.c.id).where(living)
         return records | self._named(select(type_coerce(job.c.spec, Text)).where(living)) | self._named(kept)

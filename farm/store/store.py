@@ -23,6 +23,7 @@ from farm.store.opening import OpenDatabase, open_file
 from farm.store.reserve import ReserveFile
 from farm.store.server_facts import ServerWatch
 from farm.store.server_opening import StoreRole, mark_of, open_server
+from farm.store.shared_bundles import SharedBundleTable
 from farm.store.writer import NUMBER, Writer
 
 
@@ -51,6 +52,7 @@ class Store:
         self.record_sets = RecordSets(database)
         self.artifact_use = ArtifactReferences(database)
         self.artifact_copies = ArtifactCopies(database)
+        self.shared_bundles = SharedBundleTable(database)
         self.recoveries = RecoveryTable(database, host)
         self.batteries = BatteryTable(database, host)
         self.rollouts = RolloutTable(database, host)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
@@ -30,6 +30,18 @@ from farm.store.database import run_to_completion
 ADDS_AT_ONCE = 2  # each copies files and compiles for up to minutes; a thread goes on although its caller left
 
 
+class BundleSharing(Protocol):
+    """The other hosts of a lab."""
+
+    async def share(self, bundle: Bundle) -> None:
+        """Let them have a bundle that was added by its name."""
+        ...
+
+    async def withdraw(self, names: Sequence[str]) -> None:
+        """These names were removed: who has no such bundle yet gets none."""
+        ...
+
+
 class BundleVerbs(VerbGroup):
     """Verbs about runtime bundles."""
 
@@ -40,6 +52,7 @@ class BundleVerbs(VerbGroup):
         in_use: Callable[[Bundle], str],
         rollouts: Rollouts,
         changed: Callable[[str], Awaitable[None]],
+        sharing: BundleSharing | None = None,
     ) -> None:
         """Take the parts.
 
@@ -49,7 +62,9 @@ class BundleVerbs(VerbGroup):
             in_use: why a bundle must stay, or "".
             rollouts: which bundles phones get.
             changed: called after a bundle came (its hash) or went (""), so that phones look again which one is theirs.
+            sharing: with the other hosts of the lab; None: there are none.
         """
+        self._sharing = sharing
         self._library = library
         self._compiler_of = compiler_of
         self._in_use = in_use
@@ -71,6 +86,9 @@ class BundleVerbs(VerbGroup):
         add = partial(self._library.add, Path(folder), name=name, toolchain=toolchain, compile_golden=compiler)
         bundle = await loop.run_in_executor(self._adders, partial(add, progress=progress))
         await self._changed(bundle.hash)
+        if self._sharing is not None:
+            await call.progress(step="sharing it with the other hosts")
+            await self._sharing.share(bundle)
         return self._row(bundle)
 
     @verb("bundle.list", Role.VIEWER)
@@ -102,6 +120,8 @@ class BundleVerbs(VerbGroup):
         """Forget a bundle that no phone uses."""
         names, files_removed = await asyncio.to_thread(self._library.remove, bundle, in_use=self._in_use)
         await self._changed("")
+        if self._sharing is not None:
+            await self._sharing.withdraw(names)
         return {"name": bundle, "names": list(names), "files_removed": files_removed}
 
     @verb("bundle.verify", Role.VIEWER)

@@ -1,0 +1,105 @@
+"""Bundles between hosts: one that is added at a host becomes an artifact with a row; hosts with such phones take it in.
+
+Rolling it out to phones stays each host's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from datetime import UTC, datetime
+
+from farm.bundle.library import BundleLibrary, NoSuchBundleError
+from farm.bundle.model import Bundle
+from farm.common.errors import FarmError
+from farm.control.artifacts import ArtifactFolder
+from farm.store.shared_bundles import SharedBundle, SharedBundleTable
+
+LOOK_EVERY_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class HostBundles:
+    """The bundles of this host for the others, and theirs for it; `run` for as long as the daemon."""
+
+    def __init__(
+        self,
+        host: str,
+        library: BundleLibrary,
+        artifacts: ArtifactFolder,
+        table: SharedBundleTable,
+        groups: Callable[[], Collection[tuple[str, str]]],
+        changed: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            host: this one's name.
+            library: its bundles.
+            artifacts: its artifacts, which other hosts can pull.
+            table: what hosts share.
+            groups: ABI and platform of the phones here.
+            changed: called after a bundle came (its hash).
+        """
+        self._host = host
+        self._library = library
+        self._artifacts = artifacts
+        self._table = table
+        self._groups = groups
+        self._changed = changed
+        self._seen: tuple[tuple[SharedBundle, ...], frozenset[tuple[str, str]]] = (), frozenset()
+        self._problem = ""
+
+    async def share(self, bundle: Bundle) -> None:
+        """A bundle was added here by its name: every host gets it.
+
+        Raises:
+            HostError: there is no room for it as an artifact, or nothing can be written now.
+        """
+        artifact = await asyncio.to_thread(self._packed, bundle)
+        await self._table.share(
+            SharedBundle(
+                bundle.name, bundle.hash, bundle.abi, bundle.platform or "", artifact, self._host, datetime.now(UTC)
+            )
+        )
+
+    async def withdraw(self, names: Collection[str]) -> None:
+        """These were removed here: other hosts that do not have them yet do not get them any more."""
+        await self._table.withdraw(names)
+
+    async def run(self) -> None:
+        """Take in what other hosts share and phones here can use, for ever."""
+        while True:
+            try:
+                await self._look()
+            except FarmError as error:
+                if error.message != self._problem:
+                    log.warning("a bundle of another host is not here yet: %s", error.message)
+                self._problem = error.message
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self) -> None:
+        shared, groups = await self._table.in_thread(self._table.all), frozenset(self._groups())
+        if (shared, groups) == self._seen:
+            return
+        for each in shared:
+            if (each.abi, each.platform) in groups and not await asyncio.to_thread(self._has, each):
+                packed = await self._artifacts.ensure(each.artifact)
+                await asyncio.to_thread(self._library.take_in, packed, each.bundle, each.name)
+                log.info("bundle %s of host %s is here now", each.name, each.host)
+                await self._changed(each.bundle)
+        self._seen, self._problem = (shared, groups), ""
+
+    def _has(self, shared: SharedBundle) -> bool:
+        try:
+            return self._library.get(shared.name).hash == shared.bundle
+        except NoSuchBundleError:
+            return False
+
+    def _packed(self, bundle: Bundle) -> str:
+        with self._artifacts.scratch() as scratch:
+            with scratch.path.open("wb") as file:
+                self._library.pack(bundle.hash, file)
+            return self._artifacts.take(scratch)

@@ -1,0 +1,42 @@
+"""Bundles of a lab of several hosts: added at one host, for every host with phones of their ABI."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select
+
+from farm.store.database import TableAccess, values_of
+from farm.store.schema import shared_bundle
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBundle:
+    """A name of a bundle, and where its files are."""
+
+    name: str
+    bundle: str  # hash
+    abi: str
+    platform: str
+    artifact: str  # SHA-256 of the bundle as one file
+    host: str  # where it was added
+    at: datetime
+
+
+class SharedBundleTable(TableAccess):
+    """Statements over shared bundles."""
+
+    def all(self) -> tuple[SharedBundle, ...]:
+        """Every name, in the order in which they were given."""
+        rows = self._database.rows(select(shared_bundle).order_by(shared_bundle.c.at, shared_bundle.c.name))
+        return tuple(SharedBundle(**row) for row in rows)
+
+    async def share(self, shared: SharedBundle) -> None:
+        """Let every host have it; a name of another bundle moves to this one."""
+        await self._database.put(shared_bundle, values_of(shared))
+
+    async def withdraw(self, names: Collection[str]) -> None:
+        """No other host gets these from now on; what they have they keep."""
+        await self._database.execute(delete(shared_bundle).where(shared_bundle.c.name.in_(names)))
