@@ -17,7 +17,7 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempts import Attempts
 from farm.kinds import KINDS
 from farm.leasing.remote_head import RemoteHead
-from farm.store.mailbox import HEAD, WakeUps, channel_of
+from farm.store.mailbox import WakeUps, channel_of
 
 TRY_AGAIN_S = 1.0  # after an error of the database
 
@@ -31,7 +31,7 @@ class HeadLetters:
         """Listen for wake-ups of this host."""
         store = persistence.store
         self._wake_ups = WakeUps(store.database, channel_of(host))
-        self.head = RemoteHead(host, store.epoch, store.mailbox, store.leases, writes, self._wake_head)
+        self.head = RemoteHead(host, store.epoch, store.mailbox, store.leases, writes, self._wake_ups.wake)
         self.attempts: Attempts  # of this host, from before `run`
 
     async def run(self) -> None:
@@ -47,9 +47,6 @@ class HeadLetters:
         """Tell the head that this host stops; read no more."""
         await self.head.stop()
         await self._wake_ups.close()
-
-    def _wake_head(self) -> None:
-        self._wake_ups.wake(HEAD)
 
     async def _end_left(self) -> None:
         problem = ""

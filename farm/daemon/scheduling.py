@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.adb.connection import ServerAddress
 from farm.adb.program import holds_socket, server_pid
@@ -43,6 +44,9 @@ from farm.tvm_server.gate.gate import GateLimits
 from farm.tvm_server.gate.remote_server import GateTvmServer
 from farm.tvm_server.listener import bind
 from farm.tvm_server.server import LocalTvmServer, TvmServer, TvmServerPolicy
+
+if TYPE_CHECKING:
+    from farm.lab.link import HostLink
 
 log = logging.getLogger("farm")
 
@@ -119,6 +123,8 @@ async def open_scheduling(
     head, letters = await open_head(config, stack, persistence, writes, tasks)
     leasing = _open_leasing(lease_policy(config), stack, persistence, phones, head, writes)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
+    if workers.sharing is not None:
+        _reach_other_hosts(config.lab.host, workers.sharing.link, leasing, tvm_server)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(
         sum(leasing.holds(view.name) for view in phones.fleet.views()), last_byte_at=tvm_server.last_phone_byte_at
@@ -152,6 +158,13 @@ async def open_scheduling(
     personal = executors["lease"]
     assert isinstance(personal, LeaseExecutor)
     return Scheduling(gate, tvm_server, leasing, head, letters, personal, poison, phones.fleet.quiesce)
+
+
+def _reach_other_hosts(host: str, link: HostLink, leasing: Leasing, tvm_server: TvmServer) -> None:
+    """TVM clients of this host reach phones of others, and theirs the phones of this one."""
+    from farm.lab.sessions import LabSessions  # its packages are those of a lab
+
+    leasing.elsewhere.connect(host, LabSessions(link, tvm_server.serve_elsewhere).dial)
 
 
 def _lab_parts(workers: Workers, store: Store) -> LabParts | None:

@@ -46,7 +46,7 @@ class LabConfig:
 
     host: str = ""  # this host's name in the lab; empty: the only host of its database
     head: Literal["inside", "apart"] = "inside"  # the process that decides: this daemon, or `farm head`
-    # "tcp://192.0.2.10:9194": where the other hosts dial this one; empty: it dials them, and none can dial it
+    # "tcp://192.0.2.10:9194": where other hosts dial this one; empty: nowhere, only its own port serves its phones
     listen: str = ""
     # "s3://BUCKET/PREFIX": a second place for artifacts (extra `objectstore`); empty: another host is
     object_store: str = ""

@@ -60,6 +60,10 @@ class Head(ABC):
         """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
 
     @abstractmethod
+    def give_back(self, host: str, lease_id: str, reason: str) -> None:
+        """Nobody here wants a lease of another host's phone any more."""
+
+    @abstractmethod
     async def decide_end(self, message: AttemptEnded) -> Job:
         """The job's next state, to be committed with the end of its attempt; then comes `job_saved`."""
 

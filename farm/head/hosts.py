@@ -21,6 +21,7 @@ from farm.head.messages import (
     LeaseArmed,
     LeaseEnded,
     LeaseGranted,
+    LeaseHeld,
     LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
@@ -196,8 +197,8 @@ class Hosts(AttemptRunner):
                 return self._of_lease.get(lease_id)
             case StopAttempt(job_id):
                 return self.runs_at(job_id) or None
-            case Salvage() | FinishAttempt() | OrderAnswer():
-                return None  # see `send`
+            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseHeld():
+                return None  # see `send`; a lease held elsewhere is told from host to host
 
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`: by the host of its latest attempt, if that answers in time."""

@@ -112,6 +112,9 @@ class LocalHead(Head):
         """At once: it learns that by `LeaseArmed`."""
         armed()
 
+    def give_back(self, host: str, lease_id: str, reason: str) -> None:
+        """Never called: there is no other host."""
+
     async def decide_end(self, message: AttemptEnded) -> Job:
         """See `Head.decide_end`."""
         return self.dispatcher.attempt_ended(message)

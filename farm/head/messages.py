@@ -147,13 +147,25 @@ class SlotWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaseUnwanted:
-    """Nobody wants the armed lease: it ends."""
+    """Nobody wants the armed lease: it ends. Also from the host where it was asked for."""
 
     lease: str  # id
     reason: str
 
 
-HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted
+# --- from one host to another -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHeld:
+    """To the host where it was asked for, when the phone's host has armed it: the requester may use the lease."""
+
+    request_id: str
+    lease: Lease
+    host: str  # the phone's
+
+
+HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHeld
 
 # --- about attempts ---------------------------------------------------------------------------------------------------
 

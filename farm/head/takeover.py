@@ -140,6 +140,8 @@ class Takeover:
             longest_s=left_s,
             key=record.key,
             job=record.job,
+            match_sha256=record.match_sha256,
+            holder_host=record.holder_host,
         )
 
 

@@ -54,6 +54,8 @@ def record_of(lease: Lease, granted_at: datetime) -> LeaseRecord:
         fence=lease.fence,
         granted_at=granted_at,
         expires_at=None if longest_s is None else granted_at + timedelta(seconds=longest_s),
+        holder_host=request.holder_host,
+        match_sha256=request.match_sha256,
     )
 
 

@@ -24,6 +24,7 @@ from farm.head.messages import (
     HeadMessage,
     LeaseArmed,
     LeaseGranted,
+    LeaseHeld,
     LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
@@ -37,6 +38,7 @@ from farm.head.messages import (
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
+from farm.leasing.elsewhere import LeasesElsewhere
 from farm.leasing.tvm import TvmLeases
 from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
@@ -89,6 +91,7 @@ class Leasing:
         self.head = head
         head.connect(self._receive)
         self.active = ActiveLeases(devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head)
+        self.elsewhere = LeasesElsewhere(table, f"session-{epoch}", clock)
         self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
@@ -140,7 +143,7 @@ class Leasing:
         self.head.report(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
-        """`ask` and wait, for the TVM server.
+        """`ask` and wait, for the TVM server: in a lab maybe for a phone of another host (`elsewhere`).
 
         Cancelling withdraws the request, or gives back what was granted in the same moment.
         """
@@ -154,7 +157,7 @@ class Leasing:
                 if future.done() and not future.cancelled():
                     self.release(future.result().id, "the requester left")
                 raise
-            if lease.id in self.active.leases:
+            if lease.id in self.active.leases or self.elsewhere.has(lease.id):
                 return lease
             # The device was lost between the grant and this line: the request is as old as ever.
 
@@ -193,6 +196,8 @@ class Leasing:
         if active is not None:
             active.dirty = active.dirty or dirty
             self.active.release(active, reason)
+        elif host := self.elsewhere.forget(lease_id):
+            self.head.give_back(host, lease_id, reason)
 
     async def allow_bundle_override(self, lease_id: str) -> str:
         """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
@@ -371,6 +376,12 @@ class Leasing:
                 self._slots_wanted.add(lease_id)
             case LeaseUnwanted(lease_id, reason):
                 self.release(lease_id, reason)
+            case LeaseHeld(request_id, lease, host):
+                if (granted := self._asked.pop(request_id, None)) is None:
+                    self.head.give_back(host, lease.id, "the requester left")
+                else:
+                    self.elsewhere.add(lease, host)
+                    granted(lease)
 
     def _arm(self, message: LeaseGranted) -> None:
         """Hold the device under a new lease, unless it is held."""
@@ -384,7 +395,12 @@ class Leasing:
     def _deliver(self, message: LeaseGranted) -> None:
         """The device is held under the lease: pass it to the requester."""
         lease = message.lease
-        self.active.deliver(lease, message.granted_at)
+        active, request = self.active.deliver(lease, message.granted_at), lease.request
+        if request.match_sha256:
+            of_client = request.source is LeaseSource.TVM
+            self.active.sessions.adopt_key(active, request.match_sha256, single_use=of_client)
+            if of_client:
+                self.active.end_with_session(active)
         self.head.report(LeaseArmed(lease.device, lease.id))
         if (granted := self._asked.pop(message.request_id, None)) is not None:  # else a job asked for it, at the head
             granted(lease)

@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +37,7 @@ from farm.head.messages import (
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
+    LeaseHeld,
     LeaseRestored,
     LeaseUnwanted,
     Order,
@@ -63,7 +65,7 @@ from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
-from farm.store.mailbox import Letter, Mailbox
+from farm.store.mailbox import HEAD, Letter, Mailbox, channel_of
 
 ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
@@ -92,7 +94,7 @@ class RemoteHead(Head):
         mailbox: Mailbox,
         table: LeaseTable,
         writes: LeaseWriteQueue,
-        wake: Callable[[], None],
+        wake: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -105,7 +107,7 @@ class RemoteHead(Head):
             mailbox: of the database.
             table: its leases.
             writes: of the host's leases.
-            wake: tells the head that there are letters.
+            wake: tells the head, or another host, through its channel that there are letters.
             clock: monotonic seconds.
             wall: what is written down.
         """
@@ -114,7 +116,7 @@ class RemoteHead(Head):
         self._mailbox = mailbox
         self._table = table
         self._writes = writes
-        self._wake = wake
+        self._wake_channel = wake
         self._clock = clock
         self._wall = wall
         self._deliver: Callable[[HeadMessage], None]  # from `connect` on
@@ -200,8 +202,9 @@ class RemoteHead(Head):
                 self._states.pop(device, None)
                 self._post(device, lambda: self._mailbox.device_forgotten(device, self._letter(message)))
             case RequestAdded(request_id, request):
+                asked = RequestAdded(request_id, replace(request, holder_host=self._host))
                 self._requests[request_id] = request
-                self._post(request_id, lambda: self._mailbox.request_added(request_id, self._letter(message)))
+                self._post(request_id, lambda: self._mailbox.request_added(request_id, self._letter(asked)))
             case RequestWithdrawn(request_id):
                 if self._requests.pop(request_id, None) is not None:
                     self._post(request_id, lambda: self._mailbox.request_withdrawn(request_id, self._letter(message)))
@@ -225,6 +228,10 @@ class RemoteHead(Head):
     def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
         """Write that the device is held under the lease, then hold it."""
         lease, letter = message.lease, self._letter(LeaseArmed(message.lease.device, message.lease.id))
+        holder, to_holder = lease.request.holder_host, None
+        if holder not in ("", self._host):
+            held = LeaseHeld(message.request_id, lease, self._host)
+            to_holder = Letter(holder, wire.encode(held, self._clock()))
         self._arming[lease.id] = lease.device, []
 
         def done(held: bool) -> None:
@@ -233,14 +240,21 @@ class RemoteHead(Head):
                 return
             self._requests.pop(message.request_id, None)
             self._held[lease.device] = lease.id
+            if to_holder is not None:
+                self._wake_channel(channel_of(holder))
             armed()
             for each in behind:
                 self._receive(each)
 
         def write(_: object) -> Awaitable[bool]:
-            return self._table.arm(lease.id, self._wall(), message.request_id, letter)
+            return self._table.arm(lease.id, self._wall(), message.request_id, letter, to_holder)
 
         self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
+
+    def give_back(self, host: str, lease_id: str, reason: str) -> None:
+        """By a letter to that host."""
+        letter = Letter(host, wire.encode(LeaseUnwanted(lease_id, reason), self._clock()))
+        self._post(lease_id, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
 
     async def decide_end(self, message: AttemptEnded) -> Job:
         """Ask until a head answers, however long that takes: the attempt's end is kept with its answer only."""
@@ -409,6 +423,9 @@ class RemoteHead(Head):
             case OrderAnswer(order):
                 if (asking := self._asked.get(order)) is not None and not asking.done():
                     asking.set_result(message)
+            case LeaseHeld(request_id):
+                self._requests.pop(request_id, None)
+                self._deliver(message)
             case _:
                 self._deliver(message)
 
@@ -472,17 +489,22 @@ class RemoteHead(Head):
     def _send(self, subject: str, message: ToHead) -> asyncio.Future[None]:
         return self._post(subject, lambda: self._mailbox.send(self._letter(message)))
 
-    def _post(self, subject: str, write: Callable[[], Awaitable[object]]) -> asyncio.Future[None]:
-        """Write a letter after what was posted for its subject before, then wake the head up."""
+    def _post(
+        self, subject: str, write: Callable[[], Awaitable[object]], channel: str = HEAD
+    ) -> asyncio.Future[None]:  # fmt: skip
+        """Write a letter after what was posted for its subject before, then wake up who reads it."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object = None) -> None:
-            self._wake()
+            self._wake_channel(channel)
             if not over.done():
                 over.set_result(None)
 
         self._writes.add(subject, LeaseWrite(lambda _: write(), None, done, done))
         return over
+
+    def _wake(self) -> None:
+        self._wake_channel(HEAD)
 
     def _letter(self, message: ToHead) -> Letter:
         return Letter(self._host, wire.encode(message, self._clock()))

@@ -103,17 +103,18 @@ class LeaseSessions:
 
     def new_key(self, active: ActiveLease, name: str, *, single_use: bool) -> str:
         """A match key `<name>:<random>` to the held device."""
-        match_key = f"{name}:{secrets.token_hex(MATCH_KEY_BYTES)}"
-        self._add(active, digest(match_key), single_use=single_use)
+        match_key = invented_key(name)
+        self.adopt_key(active, digest(match_key), single_use=single_use)
         return match_key
 
-    def adopt_key(self, active: ActiveLease, sha256: str) -> None:
-        """Let a match key of the time before a restart, known by its digest, open the held device again."""
-        self._add(active, sha256, single_use=False)
+    def adopt_key(self, active: ActiveLease, sha256: str, *, single_use: bool = False) -> None:
+        """Let a match key of elsewhere or before a restart, known by its digest, open the held device."""
+        active.keys[sha256] = single_use
+        self._keys[sha256] = active
 
-    def _add(self, active: ActiveLease, key_digest: str, *, single_use: bool) -> None:
-        active.keys[key_digest] = single_use
-        self._keys[key_digest] = active
+    def knows(self, match_key: str) -> bool:
+        """Whether the key opens a device of this host."""
+        return digest(match_key) in self._keys
 
     def drop_keys(self, active: ActiveLease) -> None:
         """No key of this lease opens anything any more."""
@@ -275,6 +276,11 @@ def _detach(active: ActiveLease) -> bool:
 
 async def _no_dial(_limit_s: float) -> PhoneStream:
     raise FarmError("this session was dialled before the farm's restart")
+
+
+def invented_key(name: str) -> str:
+    """A new match key, `<name>:<random>`."""
+    return f"{name}:{secrets.token_hex(MATCH_KEY_BYTES)}"
 
 
 def digest(match_key: str) -> str:

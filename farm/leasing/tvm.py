@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from farm.common.selector import Selector, normalise
+from farm.leasing.sessions import digest, invented_key
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord
@@ -51,16 +52,20 @@ class TvmLeases:
         """
         if await self._active.sessions.wait_until_free(key):
             return key
+        if ":" in key and await self._leasing.elsewhere.find(key, peer) is not None:
+            return key
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
             raise NoSuchMatchKeyError("no current lease has this match key")
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._leasing.quota_of(user).priority)
         lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)
-        lease = await self._leasing.acquire(
-            LeaseRequest(Selector.parse(key), user, LeaseSource.TVM, priority, lease_class, key=key)
+        selector, match_key = Selector.parse(key), invented_key(key)
+        await self._leasing.acquire(
+            LeaseRequest(
+                selector, user, LeaseSource.TVM, priority, lease_class, key=key, match_sha256=digest(match_key)
+            )
         )
-        self._active.end_with_session(self._active.leases[lease.id])
-        return self._leasing.new_match_key(lease.id, single_use=True)
+        return match_key
 
     def serves(self, key: str) -> bool:
         """Whether a farm device answers to `key`."""
@@ -80,7 +85,10 @@ class TvmLeases:
             MatchKeyBusyError: its lease has a session.
             PhoneError: the phone did not come back in time.
         """
-        return await self._active.sessions.open(match_key, peer, timeout_s, cut, self._leasing.view)
+        sessions = self._active.sessions
+        if not sessions.knows(match_key) and (found := await self._leasing.elsewhere.find(match_key, peer)) is not None:
+            return self._leasing.elsewhere.session(found, match_key, peer)
+        return await sessions.open(match_key, peer, timeout_s, cut, self._leasing.view)
 
     def restore_leases(self, records: Iterable[LeaseRecord], orphans: Iterable[OrphanedSession]) -> frozenset[str]:
         """Restore the leases of stock clients with such a session; returns their ids.

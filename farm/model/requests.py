@@ -51,6 +51,8 @@ class LeaseRequest:
     longest_s: float | None = None  # it gives the phone back after this long; None: unknown
     key: str = ""  # the stock TVM key asked for, of a client of the TVM server
     job: str = ""  # id of the job that asks
+    match_sha256: str = ""  # of the match key by which the requester will open the phone; "": it gets one afterwards
+    holder_host: str = ""  # the host of a lab where it is asked for; "": the phone's own
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,12 @@ class LeaseTable(TableAccess):
         rows = self._database.rows(select_leases().where(lease.c.id == lease_id))
         return LeaseRecord(**rows[0]) if rows else None
 
+    def with_key(self, match_sha256: str) -> LeaseRecord | None:
+        """The lease that its host holds and a match key of this SHA-256 opens."""
+        held = lease.c.ended_at.is_(None), lease.c.armed_at.is_not(None), lease.c.match_sha256 == match_sha256
+        rows = self._database.rows(select_leases().where(*held))
+        return LeaseRecord(**rows[0]) if rows else None
+
     def usage(self, since: datetime, until: datetime) -> tuple[UsageRow, ...]:
         """Device-seconds within `since` .. `until` by user, device, source and class; running leases count to `until`.
 
@@ -185,16 +191,21 @@ class LeaseTable(TableAccess):
 
         await self._database.write(grant, events)
 
-    async def arm(self, lease_id: str, at: datetime, request_id: str, letter: Letter) -> bool:
+    async def arm(
+        self, lease_id: str, at: datetime, request_id: str, letter: Letter, to_holder: Letter | None = None
+    ) -> bool:
         """Its host holds the device under the lease from now on, and the head gets the letter; its request is over.
 
-        False: it was armed before or has ended; nothing is written.
+        `to_holder`: the letter to the other host where it was asked for. False: it was armed before or has ended;
+        nothing is written.
         """
 
         def arm(connection: Connection) -> None:
             must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
             connection.execute(delete(request).where(request.c.id == request_id))
             post(connection, to_head, (letter,))
+            if to_holder is not None:
+                post(connection, to_host, (to_holder,))
 
         return await self._database.write_if(arm)
 

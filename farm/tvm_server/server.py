@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 from farm.common.errors import Code, UserError
 from farm.config import ExternalConfig
-from farm.model.sessions import OrphanedSession
+from farm.model.sessions import OrphanedSession, Peer
 from farm.tvm_server.connection import ConnectionLimits
 from farm.tvm_server.external_rules import Admission, Network
 from farm.tvm_server.gate.gate import Gate, GateLimits, Route
@@ -79,6 +80,15 @@ class TvmServer(ABC):
     def orphans(self) -> tuple[OrphanedSession, ...]:
         """Sessions that outlived an earlier daemon, until `begin`."""
         return ()
+
+    @abstractmethod
+    def serve_elsewhere(self, sock: socket.socket, peer: Peer, first: bytes) -> None:
+        """Serve a client of another host over a connection that leads there; `first` was read already.
+
+        Raises:
+            HostError: the gate is not there; the connection is closed.
+            OSError: no descriptor is left for it.
+        """
 
     def begin(self) -> None:  # noqa: B027 - nothing to do where nothing is left
         """The sessions of an earlier daemon are adopted: accept clients."""
@@ -168,6 +178,10 @@ class LocalTvmServer(TvmServer):
         self.listener = Listener(self._policy.limits, tracker=tracker.serve, session=self.gate.serve)
         self.listener.start(self._address, self._wanted_port)
         log.info("TVM clients are served on %s port %d", self._address, self.port)
+
+    def serve_elsewhere(self, sock: socket.socket, peer: Peer, first: bytes) -> None:
+        """See `TvmServer.serve_elsewhere`."""
+        self.gate.serve(sock, peer, first, lambda: None)
 
     async def stop(self) -> None:
         """Stop listening, withdraw waiting requests and cut every session."""

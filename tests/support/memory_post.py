@@ -36,7 +36,9 @@ class MemoryPost(MemoryKeeper):
 
     # --- leases ---
 
-    async def arm(self, lease_id: str, at: datetime, request_id: str, letter: Letter) -> bool:
+    async def arm(
+        self, lease_id: str, at: datetime, request_id: str, letter: Letter, to_holder: Letter | None = None
+    ) -> bool:
         await self._commit(letter.host)
         row = self.rows.get(lease_id)
         if row is None or row.ended_at is not None or lease_id in self.armed:
@@ -47,6 +49,8 @@ class MemoryPost(MemoryKeeper):
         self.rows[lease_id] = replace(row, armed_at=at)
         self.requests.pop(request_id, None)
         self.to_head.append(letter)
+        if to_holder is not None:
+            self.to_host.append(to_holder)
         return True
 
     async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
@@ -106,6 +110,10 @@ class MemoryPost(MemoryKeeper):
         await self._commit("")
         self.requests.pop(request_id, None)
         self.to_head.append(letter)
+
+    async def send_to_hosts(self, letters: Sequence[Letter]) -> None:
+        await self._commit("")
+        self.to_host += letters
 
     async def take(self, host: str) -> tuple[Letter, ...]:
         await asyncio.sleep(0)

@@ -150,7 +150,8 @@ class _RelayedSession:
                 data = await self._loop.sock_recv(self._client, HANDSHAKE_CHUNK_BYTES)
                 if not data:
                     raise ProtocolError("it left before its hello was complete")
-                quick_ack(self._client)
+                if self._client.family in (socket.AF_INET, socket.AF_INET6):  # else it leads to another host
+                    quick_ack(self._client)
                 parser.receive_data(data)
         return hello, parser.trailing_data()
 

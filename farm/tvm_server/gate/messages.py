@@ -20,7 +20,7 @@ from typing import Any, NoReturn, get_type_hints
 from farm.common.errors import ProtocolError
 from farm.model.sessions import OrphanedSession, Peer, SessionEnd
 
-VERSION = 3  # of everything below; a gate and a daemon of different versions refuse each other
+VERSION = 4  # of everything below; a gate and a daemon of different versions refuse each other
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_TEXT = 8192  # characters of one field
 MAX_DETAIL = 500  # characters of what people read
@@ -92,6 +92,17 @@ class ClientHandoff:
     """Gate: a tracker connection, with its descriptor; `first` is the bytes read so far, in base64."""
 
     n: int
+    peer: Peer
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientElsewhere:
+    """Daemon: a client of another host of the lab, with the descriptor of a connection that leads there.
+
+    `first` is the bytes read so far, in base64.
+    """
+
     peer: Peer
     first: str
 
@@ -180,7 +191,7 @@ class ConnectionsRefused:
 
 
 FromDaemon = (
-    Notice | DaemonHello | IdleLimit | SessionGranted | SessionRefused | PhoneDialled | CutSession
+    Notice | DaemonHello | IdleLimit | ClientElsewhere | SessionGranted | SessionRefused | PhoneDialled | CutSession
 )  # fmt: skip
 FromGate = (
     Notice | Welcome | Rejected | KeptSession | ClientHandoff | OpenSession | DialPhone | SessionEnded | PhoneActive
@@ -188,7 +199,7 @@ FromGate = (
 )  # fmt: skip
 Message = FromDaemon | FromGate
 Side = Mapping[str, type[Message]]  # the messages that one side may send, by kind
-CARRIES = (ClientHandoff, PhoneDialled)  # come with one descriptor
+CARRIES = (ClientHandoff, ClientElsewhere, PhoneDialled)  # come with one descriptor
 
 
 def kind_of(message: type[Message]) -> str:

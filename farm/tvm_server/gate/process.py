@@ -151,6 +151,9 @@ class GateProcess:
                 self._handoff.daemon_ready(daemon.link)
             case m.IdleLimit(idle_s=idle_s):
                 self._gate.limits = GateLimits(idle_s=idle_s)
+            case m.ClientElsewhere(peer, first):
+                if carried is not None:  # else no descriptor was left for it
+                    self._gate.serve(carried, peer, m.unpack(first), _nothing)
             case m.Notice(Signal.CLIENT_TAKEN, n):
                 self._handoff.taken(n)
             case m.Notice(Signal.CLIENT_LEFT, n):
@@ -236,6 +239,10 @@ class _DaemonLink:
         self.link.send(m.Rejected(m.VERSION, __version__, m.clip(reason)))
         self.link.close(flush=True)
         self._gate.disconnected(self, reason)
+
+
+def _nothing() -> None:
+    """The host that the client is at counts it."""
 
 
 def versions(gate: int, gate_farm: str, daemon: int | None, daemon_farm: str) -> str:

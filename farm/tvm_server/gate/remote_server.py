@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from farm import __version__
 from farm.common.errors import HostError, ProtocolError
 from farm.common.peers import peer_process
-from farm.model.sessions import STOPPING, OrphanedSession
+from farm.model.sessions import STOPPING, OrphanedSession, Peer
 from farm.tvm_server.gate import messages as m
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.link import GateLink, trusted
@@ -324,6 +324,13 @@ class GateTvmServer(TvmServer):
                 self._refused_users = problem
             case m.PhoneActive(ago_s=ago_s):
                 self._last_phone_byte_at = self._loop.time() - ago_s
+
+    def serve_elsewhere(self, sock: socket.socket, peer: Peer, first: bytes) -> None:
+        """See `TvmServer.serve_elsewhere`."""
+        with sock:
+            if self._link is None or not self._linked:
+                raise GateUnreachableError(self._problem or "the gate is not there")
+            self._link.send(m.ClientElsewhere(peer, m.pack(first)), sock)
 
     def _serve_handed_over(self, message: m.ClientHandoff, carried: socket.socket | None) -> None:
         if carried is None:

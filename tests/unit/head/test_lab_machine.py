@@ -1,7 +1,7 @@
 """One head after the other and two hosts, joined by mailboxes that lose nothing and deliver when the machine says.
 
 A device has at most one lease that is held, its fences grow, a lease that its host has not armed was never held, each
-lease ends once, and who asks gets one lease.
+lease ends once, and who asks gets one lease, also of the other host's device.
 """
 
 import asyncio
@@ -40,16 +40,17 @@ class Host:
         self.devices = FakeDevices()
         for phone in PHONES:
             if phone[0] == name:
-                self.devices.add(phone, f"of-{name}")
+                self.devices.add(phone, f"of-{name}", "any")
         events = EventLog()
         writes = LeaseWriteQueue(events)
-        self.head = RemoteHead(name, 1, post, post, writes, lambda: None)
+        self.head = RemoteHead(name, 1, post, post, writes, lambda _: None)
         self.leasing = Leasing(self.devices, events, ord(name), post, head=self.head, writes=writes)
         self.got = Counter()
         self.asked = []
 
-    def ask(self):
-        request = LeaseRequest(Selector.parse(f"of-{self.name}"), "alice", LeaseSource.TVM)
+    def ask(self, selector):
+        key = f"{self.name}{len(self.asked)}"
+        request = LeaseRequest(Selector.parse(selector), "alice", LeaseSource.TVM, match_sha256=key)
         name = self.leasing.ask(request, lambda _: self.got.update([name]))
         self.asked.append(name)
 
@@ -120,9 +121,9 @@ class LabMachine(RuleBasedStateMachine):
 
     # --- what happens ---
 
-    @rule(name=hosts)
-    def ask(self, name):
-        self.run(self.hosts[name].ask)
+    @rule(name=hosts, selector=st.sampled_from(("of-a", "of-b", "any")))
+    def ask(self, name, selector):
+        self.run(lambda: self.hosts[name].ask(selector))
 
     @rule(name=hosts)
     def withdraw(self, name):

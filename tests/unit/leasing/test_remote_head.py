@@ -80,7 +80,7 @@ class Lab:
         self.leasing = Leasing(self.devices, events, 1, self.post, head=self.head, writes=writes)
         self.got = []
 
-    def wake(self):
+    def wake(self, channel):
         self.woken += 1
 
     def ask(self):

@@ -1,0 +1,58 @@
+"""Sessions of TVM clients at one host with phones of another: the service `session` of the link.
+
+The host where the client is names it; its hello, with the match key, goes unchanged to the gate of the phone's host,
+which checks the key and knows the client as if it had come there.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from farm.common.errors import ProtocolError
+from farm.lab.link import HostLink, LinkCall
+from farm.model.sessions import Peer
+
+SERVICE = "session"
+
+# Serves a client of another host: its connection, and the bytes that were read of it.
+ServeClient = Callable[[socket.socket, Peer, bytes], None]
+
+_PEER = TypeAdapter(Peer)
+
+
+class LabSessions:
+    """Both sides of the service at this host."""
+
+    def __init__(self, link: HostLink, serve: ServeClient) -> None:
+        """`serve`: of the gate of this host."""
+        self._link = link
+        self._serve_client = serve
+        link.serve(SERVICE, self._serve)
+
+    async def dial(self, host: str, peer: Peer, limit_s: float) -> socket.socket:
+        """A connection to the gate of another host for this client, which speaks first.
+
+        Raises:
+            FarmError: it cannot be reached, or refuses.
+        """
+        connection = await self._link.dial(host, SERVICE, {"peer": asdict(peer)}, limit_s=limit_s)
+        sock, _ = connection.take()
+        return sock
+
+    async def _serve(self, call: LinkCall) -> None:
+        peer = _peer_of(call.fields)
+        await call.accept()
+        sock, first = call.take()
+        self._serve_client(sock, peer, first)
+
+
+def _peer_of(fields: Mapping[str, Any]) -> Peer:
+    try:
+        return _PEER.validate_python(fields.get("peer"))
+    except ValidationError as error:
+        raise ProtocolError("a session without the address of its client") from error
