@@ -3,8 +3,6 @@
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from onnx import TensorProto, helper
 
 from farm.common.errors import ExitCode
 from farm.zoo import small_cnn as build
+from tests.support.forked_commands import run_farm
 from tests.support.whole_farm import refused
 
 BASE = """
@@ -38,10 +37,7 @@ def serve(tmp_path):
         path = tmp_path / "farm.toml"
         path.write_text(config)
         folders = ["--state-dir", str(tmp_path / "state"), "--runtime-dir", str(tmp_path / "run")]
-        return subprocess.run(
-            [sys.executable, "-m", "farm", "serve", "--config", str(path), *folders, *flags],
-            env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        return run_farm("serve", "--config", path, *folders, *flags, environ={**os.environ, **environment})
 
     return run
 
@@ -107,10 +103,7 @@ def test_no_daemon(tmp_path, made):
     path = tmp_path / "control.sock"
     if made:
         path.write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "farm", "status"],
-        env={**os.environ, "FARM_SOCKET": str(path)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_farm("status", environ={**os.environ, "FARM_SOCKET": str(path)})
     refused(done, ExitCode.NO_DAEMON, str(path), "farm serve")
 
 

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -12,6 +10,7 @@ import pytest
 
 from farm.compiler.package import write_package
 from farm.zoo import onnx_bytes
+from tests.support.forked_commands import run_farm
 from tests.support.packages import MADE
 from tests.support.tiny_model import tiny_onnx
 
@@ -24,9 +23,8 @@ def folder(tmp_path_factory):
 
 
 def farm(folder, *arguments):
-    environment = {**os.environ, "FARM_SOCKET": str(folder / "absent.sock")}
-    command = [sys.executable, "-m", "farm", "model", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "FARM_SOCKET": str(folder / "absent.sock")}
+    return run_farm("model", *arguments, environ=environ, folder=folder)
 
 
 def test_an_imported_model_is_the_same_model(folder):

@@ -9,6 +9,7 @@ import pytest
 
 from farm.common.errors import ExitCode, FarmError
 from farm.control.client import ControlClient
+from tests.support.forked_commands import run_farm
 from tests.support.whole_farm import answer
 
 LATE_S = 30.0
@@ -119,11 +120,4 @@ def test_without_a_daemon_and_over_a_restart(farm, alone, tmp_path):
 
 def farm_without_daemon(farm, *words):
     """A command whose daemon does not answer."""
-    import subprocess
-    import sys
-
-    return subprocess.run(
-        [sys.executable, "-m", "farm", *words],
-        env={**os.environ, "FARM_SOCKET": str(farm.folder / "absent.sock")},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_farm(*words, environ={**os.environ, "FARM_SOCKET": str(farm.folder / "absent.sock")})

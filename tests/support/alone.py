@@ -1,11 +1,10 @@
 """Commands of farm where there is no daemon."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from farm.zoo import small_cnn as build
+from tests.support.forked_commands import run_farm
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 100
@@ -13,12 +12,8 @@ LIMIT_S = 100
 
 def alone(*arguments, cwd, cache):
     """`farm ARGUMENTS` in the folder `cwd`, with a cache of its own."""
-    environment = {**os.environ, "FARM_SOCKET": str(cwd / "absent.sock"), "XDG_CACHE_HOME": str(cache)}
-    environment["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        [sys.executable, "-m", "farm", *arguments],
-        env=environment, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    environ = {**os.environ, "FARM_SOCKET": str(cwd / "absent.sock"), "XDG_CACHE_HOME": str(cache)}
+    return run_farm(*arguments, environ=environ | {"PYTHONPATH": str(ROOT)}, folder=cwd, timeout_s=LIMIT_S)
 
 
 def package_for_here(folder: Path) -> Path:

@@ -50,14 +50,16 @@ def judge_all(
     words: Sequence[str],
     some: Sequence[Streams] = STREAMS,
     terminals: Sequence[tuple[Streams, Mapping[str, str]]] = TERMINALS,
+    plain: Ended | None = None,
 ) -> Ended:
     """Run a command with each of `some` and at each of `terminals`, and assert that it ends as it should.
 
-    That is with its own exit code, unless it has something to print that stdout does not take. Returns how it ends with
-    streams that take all.
+    That is with its own exit code, unless it has something to print that stdout does not take. `plain` is how it ends
+    with streams that take all, if that is known; returned.
     """
-    plain = commands.run(words, Streams())
-    _judge(plain, Streams(), plain, {})
+    if plain is None:
+        plain = commands.run(words, Streams())
+        _judge(plain, Streams(), plain, {})
     for streams in some:
         _judge(plain, streams, commands.run(words, streams), {})
     for streams, environ in terminals:

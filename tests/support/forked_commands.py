@@ -2,25 +2,30 @@
 
 A process that has imported the command line forks for each of them, which costs a hundredth of a new interpreter; the
 child ends as an interpreter does, with its last flush. As a program it serves one request of `ForkedCommands` per line.
+`run_farm` is for tests that want a command's answer, and may be called by several threads at once.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fcntl import ioctl
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,6 +62,8 @@ class ForkedCommands:
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LANG": "C.UTF-8", **environ}
         for name in ("COLUMNS", "NO_COLOR", "ANDROID_SERIAL"):
             env.pop(name, None)
+        self._environ = env
+        self._folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
@@ -68,21 +75,93 @@ class ForkedCommands:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()  # it ends with its stdin
 
+    @property
+    def pid(self) -> int:
+        """The process that forks."""
+        return self._process.pid
+
     def run(self, words: Sequence[str], streams: Streams, **environ: str) -> Ended:
         """Run `farm` with `words`; one that does not end is killed (KILLED)."""
+        return self.run_as(words, streams, {**self._environ, **environ}, self._folder, LIMIT_S)
+
+    def run_as(
+        self,
+        words: Sequence[str | os.PathLike[str]],
+        streams: Streams,
+        environ: Mapping[str, str],
+        folder: Path,
+        limit_s: float,
+    ) -> Ended:
+        """The same with this environment and nothing else of it, in this folder."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"words": words, "environ": environ, **{name: getattr(streams, name) for name in Streams.__slots__}}
+        request = {
+            "words": [os.fspath(each) for each in words], "environ": dict(environ), "folder": str(folder),
+            "limit_s": limit_s, **{name: getattr(streams, name) for name in Streams.__slots__},
+        }  # fmt: skip
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return Ended(**json.loads(self._process.stdout.readline()))
 
 
+class _Pool:
+    """Processes that fork commands: as many as there were commands at once."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="farm-commands-"))
+        self._made: list[ForkedCommands] = []
+        self._idle: list[ForkedCommands] = []
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[ForkedCommands]:
+        try:
+            commands = self._idle.pop()
+        except IndexError:
+            commands = ForkedCommands(self._folder, {})
+            self._made.append(commands)
+        try:
+            yield commands
+        finally:
+            self._idle.append(commands)
+
+    def pids(self) -> set[int]:
+        return {each.pid for each in self._made}
+
+    def close(self) -> None:
+        for each in self._made:
+            each.__exit__()
+        shutil.rmtree(self._folder)
+
+
+@cache
+def _pool() -> _Pool:
+    pool = _Pool()
+    atexit.register(pool.close)
+    return pool
+
+
+def pool_pids() -> set[int]:
+    """The processes that outlive the tests that called `run_farm`."""
+    return _pool().pids()
+
+
+def run_farm(
+    *words: str | os.PathLike[str], environ: Mapping[str, str], folder: Path | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """`farm` with `words` in this environment, as `subprocess.run` of a new interpreter would return it."""
+    with _pool().taken() as commands:
+        ended = commands.run_as(words, Streams(), environ, folder or Path.cwd(), timeout_s)
+    return subprocess.CompletedProcess(words, ended.code, ended.out, ended.err)
+
+
 def _serve() -> None:
+    import pydantic  # noqa: F401
     import typer
 
     import farm.cli.main
+    import farm.client
     import farm.control.client  # what most commands import first
+    import farm.model.specs
 
     tree = typer.main.get_command(farm.cli.main.app)
     for name in tree.commands:
@@ -112,7 +191,7 @@ def _forked(request: dict[str, Any]) -> dict[str, Any] | None:
             os.close(slave)
             stack.callback(os.close, master)
             out = b"".join(_read(master)).decode(errors="replace")
-        code = _code(child)
+        code = _code(child, request["limit_s"])
         streams = []
         for each in files:
             each.seek(0)
@@ -130,9 +209,9 @@ def _read(master: int) -> Iterator[bytes]:
         yield data
 
 
-def _code(child: int) -> int:
+def _code(child: int, limit_s: float) -> int:
     watched = os.pidfd_open(child)
-    if not select.select([watched], [], [], LIMIT_S)[0]:
+    if not select.select([watched], [], [], limit_s)[0]:
         os.kill(child, signal.SIGKILL)
     os.close(watched)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -143,7 +222,9 @@ def _become(request: dict[str, Any], slave: int, files: list[int]) -> None:
     """Replace the streams by those of the request, as an interpreter finds them at its start."""
     os.setsid()
     sys.argv = ["farm", *request["words"]]
+    os.environ.clear()
     os.environ.update(request["environ"])
+    os.chdir(request["folder"])
     if slave >= 0:
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, request["columns"], 0, 0))
         ioctl(slave, termios.TIOCSCTTY, 0)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from tests.support.forked_commands import pool_pids, run_farm
 from tests.support.needs import need
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
@@ -87,7 +88,9 @@ def running_farm(
             shutil.copytree(farm.folder / "state" / "bundles" / "objects", kept)
         if plugged and ready:
             farm.wait_ready(len(all_phones))
+        farm.farm = partial(farm_command, farm)  # type: ignore[method-assign]
         yield farm
+        others |= pool_pids()
         family = [each for each in test.children() if each.pid not in others and not outlives_farms(each)]
         parents = tuple(family)  # a gate outlives the farm
         family += (child for parent in parents for child in descendants(parent))
@@ -97,6 +100,12 @@ def running_farm(
     assert [process for process in alive if process.is_running()] == []
     assert leftovers(farm.folder) == []
     assert "Traceback" not in log, log
+
+
+def farm_command(farm: VirtualFarm, *words: str | os.PathLike[str], timeout_s: float = 60.0) -> CompletedProcess[str]:
+    """`VirtualFarm.farm` without a new interpreter, which took a tenth of the tests' processor time."""
+    environ = {**os.environ, "ADB_SERVER_SOCKET": farm.status()["adb"]["socket"], "FARM_SOCKET": str(farm.socket)}
+    return run_farm(*words, environ=environ, timeout_s=timeout_s)
 
 
 @cache

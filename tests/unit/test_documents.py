@@ -102,7 +102,9 @@ def mentioned(page: Path) -> Iterator[list[str]]:
 def hints() -> Iterator[tuple[str, list[str]]]:
     """Each command that a hint or a doctor's finding names: file and words, ANY for what the code fills in."""
     for path in sorted((ROOT / "farm").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not re.search(r"hint=|Finding\(", text := path.read_text("utf-8")):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.keyword) and node.arg == "hint":
                 said = [node.value]
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":

@@ -111,7 +111,7 @@ def rounds_per_other_work(rounds: Path) -> float:
 
     def once() -> int:
         before = rounds.stat().st_size
-        for _ in range(12):
+        for _ in range(5):
             subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done"], check=True)
         return rounds.stat().st_size - before
 

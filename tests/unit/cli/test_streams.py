@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from farm.common.errors import ExitCode
 from tests.support.every_command import STREAMS, TERMINALS, judge_all, leaves, paths
-from tests.support.forked_commands import KEPT, LEFT, ForkedCommands, Streams
+from tests.support.forked_commands import KEPT, LEFT, Ended, ForkedCommands, Streams
 
 HELP = [(*path.split(), "--help") for path in ("", *paths())]
 # What needs neither a daemon nor a phone.
@@ -37,10 +38,11 @@ def test_no_stream_and_no_terminal_makes_a_traceback(commands, words):
 
 @pytest.mark.parametrize(("number", "words"), list(enumerate(HELP)), ids=[" ".join(words) for words in HELP])
 def test_no_help_does(commands, number, words):
-    """One stream or one terminal for each: what prints is the same for all."""
+    """One stream or one terminal for each: what prints is the same for all, and every help does."""
     which, at_terminal = divmod(number, 2)
     streams = () if at_terminal else (STREAMS[which % 3],)
-    judge_all(commands, words, streams, (TERMINALS[which % len(TERMINALS)],) if at_terminal else ())
+    terminals = (TERMINALS[which % len(TERMINALS)],) if at_terminal else ()
+    judge_all(commands, words, streams, terminals, plain=Ended(ExitCode.OK, "its help", ""))
 
 
 def farm(line, tmp_path):
