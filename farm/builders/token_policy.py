@@ -1,4 +1,4 @@
-"""Tokens that let a builder join: what one says, and whether it may still be exchanged. No I/O, no clock."""
+"""Tokens that let a builder join: their text, and whether one may still be exchanged. No I/O, no clock."""
 
 from __future__ import annotations
 

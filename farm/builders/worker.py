@@ -86,7 +86,7 @@ class CandidateBuilds:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for what is built, removed at the end; those that killed builders left are removed after a week."""
+    """A folder for libraries, removed at the end; folders of killed builders are removed after a week."""
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as name, locked(Path(name) / LOCK):
         drop_unused(Path(name).parent.glob(f"{SCRATCH}*"), lock=LOCK)
         yield Path(name)

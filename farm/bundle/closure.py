@@ -127,7 +127,7 @@ def _looks_like_library(name: str) -> bool:
 
 
 def _verdicts(files: Sequence[FolderFile], findings: list[BundleFinding]) -> dict[str, tuple[Abi, Platform | None]]:
-    """Each ELF file's own verdict; what cannot be judged becomes a finding."""
+    """Each ELF file's own verdict; a file that cannot be judged becomes a finding."""
     verdicts: dict[str, tuple[Abi, Platform | None]] = {}
     for file in files:
         problem: ElfError | None = file.problem

@@ -113,7 +113,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderFile:
-    """One file as read from the folder. `problem` holds what made its ELF part unreadable."""
+    """One file as read from the folder. `problem` says why its ELF part is unreadable."""
 
     name: str
     elf: ElfInfo | None = None

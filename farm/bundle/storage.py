@@ -89,7 +89,7 @@ class Staging:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what processes that died left in `parent`; a line for each thing that stays."""
+    """Remove the files that dead processes left in `parent`; a line for each that stays."""
     for path in parent.iterdir():
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -112,7 +112,7 @@ class EventLog:
         return self._events[0].seq if self._events else self._published + 1
 
     def publish(self, kind: str, subject: str, /, **data: object) -> Event:
-        """Number an event; every listener gets it after the drafts before it. What a listener raises is logged."""
+        """Number an event; every listener gets it after the drafts before it. A listener's exception is logged."""
         event = self._next(kind, subject, data, drafted=False)
         self._pending.append(_Unpublished((event,), settled=True))
         self._publish_settled()
@@ -169,7 +169,7 @@ class EventLog:
         return Event(self._numbered, self._clock(), kind, subject, data, drafted)
 
     def _publish_settled(self) -> None:
-        """Pass on what no outstanding draft precedes. What a listener publishes follows after it."""
+        """Pass on the events that no outstanding draft precedes; a listener's own events follow after them."""
         if self._publishing:
             return
         self._publishing = True

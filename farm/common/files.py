@@ -108,7 +108,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def remove_leftover(path: Path) -> None:
-    """Delete a file, link or folder that a dead process left; what stays is one line in the log, with the reason."""
+    """Delete a file, link or folder that a dead process left; if it stays, the log has one line with the reason."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

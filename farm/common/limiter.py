@@ -1,4 +1,4 @@
-"""The one admission limiter: bounds of what all keys may take together, and of what one of them may. No I/O.
+"""The one admission limiter: bounds for all keys together, and for each of them. No I/O.
 
 A key is a user, an address or a connection; an amount is a count or bytes. The caller asks `fits` before it takes, and
 words the refusal itself.
@@ -15,7 +15,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Limiter(Generic[Key]):
-    """Counts what each key has taken. A key that has given everything back is forgotten."""
+    """Counts the units that each key holds. A key that has given everything back is forgotten."""
 
     def __init__(
         self, total: float = inf, per_key: float = inf, *, reserved: int = 0, operators: Container[Key] = ()
@@ -49,7 +49,7 @@ class Limiter(Generic[Key]):
         return key in self._operators or self._taken[key] + amount <= self.per_key
 
     def total_fits(self, key: Key, amount: int = 1) -> bool:
-        """Whether all keys together stay within what this key may take of the total."""
+        """Whether all keys together stay within this key's part of the total."""
         return self.taken + amount <= self.total - (0 if key in self._operators else self._reserved)
 
     def fits(self, key: Key, amount: int = 1) -> bool:

@@ -1,4 +1,4 @@
-"""Errors of the operating system that a host is responsible for, by errno, with what its operator can do."""
+"""Errors of the operating system that a host is responsible for, by errno, with a remedy for its operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hint_for(number: int | None) -> str:
 
 
 def host_errno(error: BaseException) -> int:
-    """The errno in HINTS that an error, or what caused it, comes from; 0: none of the host's."""
+    """The errno in HINTS of an error or of its cause; 0: none of the host's."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in HINTS:

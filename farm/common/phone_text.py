@@ -19,12 +19,12 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 
 def escaped(text: str) -> str:
-    r"""The text with what a terminal would obey spelled out (`\x1b`); tabs and newlines stay."""
+    r"""The text with a terminal's control characters spelled out (`\x1b`); tabs and newlines stay."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def plain(text: str, most: int = LINE) -> str:
-    """One line of at most `most` characters, with what a terminal would obey spelled out."""
+    """One line of at most `most` characters, with a terminal's control characters spelled out."""
     if len(text) <= most and text.isprintable():  # nothing that is obeyed is; a probe asks this a hundred times
         return text
     cut = text[: most + 1]
@@ -68,7 +68,7 @@ _BOMS = (
 
 
 def decode(data: bytes) -> str:
-    """Decode what a phone or a saved dump holds: UTF-8, or what its byte order mark says; bad bytes become U+FFFD.
+    """Decode the text of a phone or of a saved dump: UTF-8, or as its byte order mark says; bad bytes become U+FFFD.
 
     Line ends become LF: adb's old shell protocol and Windows hosts leave CRLF, some shells CRCRLF.
     """

@@ -1,4 +1,4 @@
-"""Reads models of every format, imports them into TVM, and counts what is in them.
+"""Reads models of every format, imports them into TVM, and counts their operators.
 
 An error about a file has its name and the place in it.
 """
@@ -141,7 +141,7 @@ def _sizes(spec: TensorSpec) -> list[int]:
 
 
 def _fed_in(module: IRModule, dtypes: Sequence[str]) -> IRModule:
-    """The module with parameters of these types, converted at the start of `main` to what it was written for."""
+    """The module with parameters of these types, converted at the start of `main` to the types it was written for."""
     main = module["main"]
     if [str(parameter.ty.dtype) for parameter in main.params] == list(dtypes):
         return module

@@ -1,4 +1,4 @@
-"""A model as the farm sees it: which format a file has, what was read, and what TVM made of it.
+"""A model as the farm sees it: a file's format, its contents, and its form in TVM.
 
 Every format is one `SourceModel`. No TVM is imported: a client checks a file before it uploads it.
 """

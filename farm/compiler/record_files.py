@@ -153,7 +153,7 @@ class RecordFolder:
         self._rewrite(replace(now, records=tuple(kept)), damage)
 
     def put_right(self, workloads: Mapping[str, Workload]) -> None:
-        """Replace workloads, by hash, whose modules are not what they should be. `found` is as after `set_aside`."""
+        """Replace workloads, by hash, whose modules do not match it. `found` is as after `set_aside`."""
         now = read(_in_folder(self._folder)).set
         damage = [
             RecordDamage(

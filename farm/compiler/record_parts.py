@@ -1,4 +1,4 @@
-"""A folder of tuning records in parts, while it grows: each has what was appended since the one before.
+"""A folder of tuning records in parts, while it grows: each has the lines appended since the one before.
 
 All parts in their order are the folder: they are kept at another place, where the search goes on if its host is lost.
 """
@@ -28,7 +28,7 @@ class FolderParts:
         self._next: tuple[dict[str, int], dict[str, bytes]] = {}, {}
 
     def next(self) -> bytes:
-        """A .tar of what came since the last part that was `taken`; b"": nothing.
+        """A .tar of the lines since the last part that was `taken`; b"": none.
 
         Raises:
             OSError: the folder cannot be read.

@@ -1,4 +1,4 @@
-"""Sets of tuning records: MetaSchedule's JSON database and what farm knows besides. No TVM, no I/O.
+"""Sets of tuning records: MetaSchedule's JSON database and farm's own facts. No TVM, no I/O.
 
 A set is four texts, one JSON value a line: `database_workload.json` [structural hash, module in base64] and
 `database_tuning_record.json` [index of the workload, [trace, run seconds, target, arguments]] as TVM 0.27 writes and
@@ -303,7 +303,7 @@ def _text(lines: Iterable[str]) -> str:
 
 
 def _lines(name: str, data: bytes) -> tuple[list[tuple[int, str, Any]], list[RecordDamage], list[RecordDamage], bool]:
-    """Values with their line numbers; what is no JSON; a last line that is cut off; whether the last line is whole."""
+    """Values with their line numbers; lines that are no JSON; a last line that is cut; whether the last is whole."""
     found: list[tuple[int, str, Any]] = []
     damage: list[RecordDamage] = []
     cut: list[RecordDamage] = []

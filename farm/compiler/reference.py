@@ -171,7 +171,7 @@ def _on_host(model: ImportedModel, inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def _independent(model: ImportedModel, inputs: Mapping[str, Array]) -> Evaluated:
-    """In the file's types: what `--dtype` changed is converted where the model converts it."""
+    """In the file's types: inputs that `--dtype` changed are converted where the model converts them."""
     source = model.source
     return source.reference({spec.name: inputs[spec.name].astype(spec.dtype, copy=False) for spec in source.inputs})
 

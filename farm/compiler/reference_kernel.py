@@ -72,7 +72,7 @@ def reference_kernel(target: object, cache: Path) -> ReferenceKernel:
 
 
 def _is_whole(library: Path, noted: Path) -> bool:
-    """Whether a kernel was made before and is what it was; a torn one would be held against phones and models."""
+    """Whether a kernel was made before and is unchanged; a torn one would be held against phones and models."""
     try:
         return noted.read_text() == hash_file(library)
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def _is_whole(library: Path, noted: Path) -> bool:
 
 
 def load_kernel(session: Any, kernel: ReferenceKernel) -> Callable[[], float]:
-    """Upload the kernel into an open `tvm.rpc` session and time it once. What TVM raises passes through.
+    """Upload the kernel into an open `tvm.rpc` session and time it once. TVM's errors pass through.
 
     Returns the function that takes one reading: the seconds of one run. One round trip to the phone, and about 5 ms
     there.

@@ -233,7 +233,7 @@ def _checker(tree: ast.Module, name: str) -> _Checker:
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """Walks statements and expressions; what is on no list is refused."""
+    """Walks statements and expressions; a form on no list is refused."""
 
     name: str  # of the script's file
     # The names that the script binds, by what may be done with them.

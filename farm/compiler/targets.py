@@ -127,7 +127,7 @@ def is_texture(target: object) -> bool:
 
 
 def check_target(target: Any) -> None:
-    """Refuse what this TVM has no code generator for, and CPUs and features that its LLVM does not know.
+    """Refuse targets that this TVM has no code generator for, and CPUs and features that its LLVM does not know.
 
     Raises:
         TargetRefusedError: it has none.
@@ -191,7 +191,7 @@ def generators() -> tuple[str, ...]:
 
 
 def host_target() -> dict[str, Any]:
-    """The machine that this runs on: its CPU as LLVM names it, without what this machine keeps from it, and its cores.
+    """The machine that this runs on: its CPU as LLVM names it, without features that this machine hides, and its cores.
 
     A hypervisor may hide instructions (AVX-512) of the CPU whose name it shows.
     """
@@ -277,7 +277,7 @@ def foreign_records_error(name: str, target: object, others: str) -> ForeignReco
 
 
 def unpack_records(source: Path | bytes, target: object, folder: Path, name: str = "") -> tuple[str, ...]:
-    """Write what compiling for `target` needs of records into a folder, as `Recipe.records` takes it.
+    """Write the records that compiling for `target` needs into a folder, as `Recipe.records` takes it.
 
     Returns:
         sentences on damaged lines and on records that are left out.

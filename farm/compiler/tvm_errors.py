@@ -60,7 +60,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def run_in_child(work: Callable[[], None], doing: str) -> None:
-    """Call `work` in a child process and wait for it. What it leaves behind must be files.
+    """Call `work` in a child process and wait for it. Its results must be files.
 
     Raises:
         FarmError: what `work` raised.

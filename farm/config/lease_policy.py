@@ -9,7 +9,7 @@ from farm.head.model import LeasePolicy
 
 
 def lease_policy(config: FarmConfig) -> LeasePolicy:
-    """How long leasing waits, and what users may have."""
+    """How long leasing waits, and users' limits."""
     return LeasePolicy(
         unused_s=config.lease.unused_s,
         allocator=AllocatorPolicy(workers=config.jobs.workers),

@@ -202,7 +202,7 @@ class ControlClient:
         self.close()
 
     def close(self) -> None:
-        """Leave; the daemon ends what this client still waited for."""
+        """Leave; the daemon ends this client's open calls."""
         if self._socket is not None:
             if self._monitor is not None:
                 self._socket.disable_monitor()

@@ -86,7 +86,7 @@ class BatteryController:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`every_s`: how often it looks at what probes have read."""
+        """`every_s`: how often it looks at the probes' readings."""
         self._client = client
         self._events = events
         self._config = config

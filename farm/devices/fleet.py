@@ -256,7 +256,7 @@ class Fleet:
             self.find(name).on_event(m.SessionBroke(reason))
 
     async def note_before_lease(self, name: str) -> None:
-        """A person gets the device: note what is on it, so that `clean_and_check` knows what they left.
+        """A person gets the device: note its files and processes, so that `clean_and_check` can remove the rest.
 
         Raises:
             NoSuchDeviceError, PhoneError: there is no such device, or it could not be done.
@@ -442,7 +442,7 @@ class Fleet:
         agent.on_event(listed(device))
 
     def _locate(self, agent: Agent) -> None:
-        """Where it is plugged in; one that is away is where it was. What a phone says of itself is no proof."""
+        """Where it is plugged in; one that is away is where it was. A phone's own word is no proof."""
         hardware_serial = agent.identity.hardware_serial if agent.identity else ""
         devpath = agent.device.devpath if agent.device else ""
         agent.place = place_of(self._usb, agent.serial, devpath)

@@ -59,7 +59,7 @@ class QuiesceController:
         self._renewing: dict[str, asyncio.Task[None]] = {}
 
     def close(self) -> None:
-        """Renew nothing any more: what is quiet then ends by itself, or with the next daemon."""
+        """Renew no phone any more: each quiet state ends by itself, or with the next daemon."""
         for name in tuple(self._serials):
             self.leave(name)
 
@@ -147,7 +147,7 @@ async def restore(client: AdbClient, serial: str, owner: str = "") -> Restored:
 
 
 def parse_begun(output: str) -> QuiesceResult:
-    """Read what `quiesce.sh begin` says.
+    """Read the output of `quiesce.sh begin`.
 
     Raises:
         PhoneError: it failed, or it says something else.
@@ -168,7 +168,7 @@ def parse_begun(output: str) -> QuiesceResult:
 
 
 def parse_restored(output: str) -> Restored:
-    """Read what `quiesce.sh end` says.
+    """Read the output of `quiesce.sh end`.
 
     Raises:
         PhoneError: it says something else.

@@ -1,4 +1,4 @@
-"""Which phones are made quiet for a measurement, how far, and what was in force: values and choices, no I/O."""
+"""Which phones are made quiet for a measurement, how far, and the changes in force: values and choices, no I/O."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def not_quiet(reason: str) -> dict[str, Any]:
 
 
 def describe(wire: Mapping[str, Any]) -> str:
-    """One line for people of what a certificate says."""
+    """A certificate's quiet state in one line for people."""
     parts = [f"quiesce {wire['level']}"]
     if took := wire["took"]:
         parts.append("in force: " + ", ".join(took))

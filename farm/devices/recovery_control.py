@@ -55,7 +55,7 @@ class RecoveryLog:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read what was spent in the last day and who is in quarantine.
+        """Read the actions of the last day and the devices in quarantine.
 
         Raises:
             HostError: the database cannot be read.
@@ -115,13 +115,13 @@ class RecoveryLog:
         await self._table.add_quarantine(serial, Quarantine(reason, at=self._clock()))
 
     def restore_quarantine(self, serial: str) -> None:
-        """A stored quarantine did not come: store again what holds."""
+        """Storing a quarantine failed: store the present one again."""
         row = self._quarantines.get(serial)
         remove = partial(self._table.remove_quarantine, serial)
         self._write(remove if row is None else partial(self._table.add_quarantine, serial, row))
 
     def remembered(self, serial: str, state: LifecycleState) -> LifecycleState:
-        """A device's first state with what is remembered of it."""
+        """A device's first state with its stored recoveries."""
         kept = self._quarantines.get(serial) if state.adopted else None
         progress = RecoveryProgress(spent=tuple(self._spent.get(serial, ())), wrong=tuple(self._wrong.get(serial, ())))
         proven = self._proven.get(serial, "")
@@ -245,7 +245,7 @@ class RecoveryController:
         )
 
     def use(self, config: RecoveryConfig) -> None:
-        """Recover within these budgets from now on; what was spent today stays spent."""
+        """Recover within these budgets from now on; today's actions stay counted."""
         self._config, self._per_day = config, config.per_day()
 
     def away_limit_s(self, pool: str) -> float:
@@ -253,7 +253,7 @@ class RecoveryController:
         return self._config.pool_away_s.get(pool, self._config.away_s)
 
     def recovery_changed(self, agent: Agent, before: LifecycleState) -> None:
-        """Publish and store what recovery did."""
+        """Publish and store an action of recovery."""
         self.log.recovery_changed(agent.serial, agent.name, before, agent.state)
 
     def state(self, name: str) -> LifecycleState:
@@ -283,7 +283,7 @@ class RecoveryController:
             raise PhoneError(message, hint="restart it by hand, or: farm device power-cycle NAME") from None
 
     async def power_cycle(self, name: str, by: str, *, force: bool) -> tuple[str, ...]:
-        """Cut the power of its USB port for a moment; returns what else is on that hub.
+        """Cut the power of its USB port for a moment; returns the other devices on that hub.
 
         Raises:
             UserError: it is not adopted, or it is leased or it would hurt others and `force` is not given.

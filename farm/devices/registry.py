@@ -135,7 +135,7 @@ class DeviceRegistry:
         )
 
     def _take_back(self, record: DeviceRecord, before: DeviceRecord | None) -> None:
-        """Undo a record that was not kept. What an identification added to it meanwhile stays."""
+        """Undo a record that was not kept. Facts that an identification added meanwhile stay."""
         now = self._records.get(record.serial)
         if now is None:
             return  # it moved to another serial meanwhile, and is being kept there
@@ -146,7 +146,7 @@ class DeviceRegistry:
             self._records[record.serial] = replace(before, **learned)
 
     def _store_soon(self, *serials: str) -> None:
-        """Store what is believed of these devices by then: a record as it is now may be an old one."""
+        """Store the latest records of these devices at the time of writing: one as it is now may be old by then."""
 
         async def store() -> None:
             records = [record for serial in serials if (record := self._records.get(serial)) is not None]
@@ -222,7 +222,7 @@ class DeviceRegistry:
 
 
 def of_identity(record: DeviceRecord, identity: DeviceIdentity | None) -> DeviceRecord:
-    """The record with what an identification has found; unchanged without one."""
+    """The record with the facts of an identification; unchanged without one."""
     if identity is None:
         return record
     return replace(record, hardware_serial=identity.hardware_serial, identity=identity)
@@ -258,7 +258,7 @@ class Aliases:
     """Keys set by hand. One of the store wins over one of the same name in the configuration."""
 
     def __init__(self, fleet: Fleet, table: AliasTable, configured: Mapping[str, str]) -> None:
-        """Tell the fleet what is set.
+        """Give the settings to the fleet.
 
         Raises:
             UserError: a configured selector does not follow the grammar.

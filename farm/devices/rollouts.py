@@ -144,7 +144,7 @@ class Rollouts:
     # -- for operators --
 
     async def refresh(self, added: str = "") -> None:
-        """Read the library again, and keep what follows from it. `added`: a bundle that was just added."""
+        """Read the library again, and store the new state. `added`: a bundle that was just added."""
         stored = await asyncio.to_thread(self._stored)
         for group in sorted({*self._groups, *((each.abi, each.platform) for each in stored if not each.damage)}):
             try:
@@ -319,7 +319,7 @@ class Rollouts:
         self._put(group, rules.named(rollout, wanted.hash if wanted else "", own, proven, damaged))
 
     def _put(self, group: RolloutGroup, after: Rollout) -> None:
-        """Apply a new state at once, publish what changed, and store it as soon as the store can write."""
+        """Apply a new state at once, publish its changes, and store it as soon as the store can write."""
         before = self._groups.get(group, Rollout())
         if after == before and group in self._groups:
             return

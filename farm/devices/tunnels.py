@@ -114,7 +114,7 @@ class TunnelKeeper:
         return self._state[tunnel].reason if waiting and tunnel in self._state else ""
 
     def listed(self) -> tuple[tuple[Tunnel, str], ...]:
-        """Every tunnel farm owns, with what keeps it from working, or ""."""
+        """Every tunnel farm owns, with the reason why it does not work, or ""."""
         return tuple(
             (entry.tunnel, self._state[entry.tunnel].reason if entry.tunnel in self._state else "")
             for entry in self._ledger.entries

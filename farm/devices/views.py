@@ -138,7 +138,7 @@ class DeviceViews:
         )
 
     def tidied(self, agent: Agent, done: Mapping[str, int]) -> None:
-        """Publish what was removed after a person's lease."""
+        """Publish the residue that was removed after a person's lease."""
         self._events.publish("device.tidied", agent.name, **done)
 
     def repaired(self, agent: Agent, files: int) -> None:
@@ -193,7 +193,7 @@ class DeviceViews:
         return self._gates.take(agent.serial, model, agent.health, agent.health_at, idle=idle)
 
     def _gated(self, view: DeviceView) -> DeviceView:
-        """The view with what closes it: its heat, its hub, a power cycle that takes its power too, or an order."""
+        """The view with its reasons to be closed: heat, hub, a power cycle that takes its power, or an order."""
         gated = self._gates.apply(view, others_on_hub(view, self._views.values()))
         by = sorted(
             name

@@ -1,4 +1,4 @@
-"""One attempt as the daemon sees it: what the worker may ask, what is known of it, and when it is overdue.
+"""One attempt as the daemon sees it: the worker's rights, its known state, and when it is overdue.
 
 The decisions (`overdue`, `next_check_s`) are pure; `LiveAttempt` turns the worker's verbs into calls of its host.
 """

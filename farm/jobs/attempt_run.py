@@ -1,4 +1,4 @@
-"""One attempt from its first step to its outcome: what its executor gets, its work, and what may end it sooner.
+"""One attempt from its first step to its outcome: its executor's context, its work, and the causes that end it sooner.
 
 A report counts only while its lease lasts: what comes after the lease was revoked is void. Nothing is written here.
 """
@@ -211,7 +211,7 @@ def _start(executor: Executor, context: AttemptContext) -> Coroutine[Any, Any, M
 
 
 def _with_evidence(revoked: FarmError, work: asyncio.Future[Any]) -> FarmError:
-    """Why a lease was revoked; what the work failed with by then is its evidence."""
+    """Why a lease was revoked; an error of the work by then is its evidence."""
     if work.done() and not work.cancelled() and (failed := work.exception()) is not None:
         revoked.evidence = revoked.evidence or str(failed)
     return revoked

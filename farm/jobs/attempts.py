@@ -1,4 +1,4 @@
-"""The attempts of this host: run as the head says, their ends committed with what their jobs become.
+"""The attempts of this host: run as the head says, their ends committed with the next state of their jobs.
 
 Each attempt is one task. An attempt's end is committed before its phone is given back.
 """
@@ -63,7 +63,7 @@ class Attempts(AttemptRunner):
         self._stopping = False
 
     async def recover(self, adopted: Collection[str] = (), hosts: Collection[str] | None = None) -> None:
-        """Take up what the daemon before this one left and what goes on; the rest is for `end_left`.
+        """Take up the attempts of the daemon before this one that go on; the rest is for `end_left`.
 
         Args:
             adopted: ids of leases that another component has restored.
@@ -96,7 +96,7 @@ class Attempts(AttemptRunner):
             self._tasks.spawn(self._work(run), f"attempt {run.attempt.id}")
 
     async def stop(self) -> None:
-        """Interrupt what runs; it is queued again at the next start. People's leases are taken up there as they are."""
+        """Interrupt each attempt; the next start queues its job again, and takes up people's leases as they are."""
         self._stopping = True
         for run in self._runs.values():
             run.stop_with_daemon()
@@ -132,7 +132,7 @@ class Attempts(AttemptRunner):
         return {run.job.id: await run.waits() for run in here}
 
     async def _work(self, run: AttemptRun) -> None:
-        """Run an attempt, commit its end with what its job becomes, give its phone back: in this order."""
+        """Run an attempt, commit its end with the next state of its job, give its phone back: in this order."""
         outcome = await run.run(self._executors.get(run.job.kind))
         del self._runs[run.attempt.id]
         if outcome.state is AttemptState.RUNNING:

@@ -74,7 +74,7 @@ class Executor(ABC):
         return await self.run(context)
 
     async def salvage(self, context: AttemptContext) -> None:  # noqa: B027 - most kinds have nothing to keep
-        """Keep what attempts have left of a job that ends while it waits for the next one; by default, nothing.
+        """Keep the results of the attempts of a job that ends while it waits for the next one; by default, nothing.
 
         `context` is of its last attempt, without a phone or a lease that lasts.
 

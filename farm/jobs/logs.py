@@ -305,7 +305,7 @@ def _encoded(line: LogLine) -> bytes:
 
 
 def _parsed(raw: bytes) -> LogLine | None:
-    """None for half a line, as a daemon that was killed leaves it, and for what farm did not write."""
+    """None for half a line, as a daemon that was killed leaves it, and for a line that farm did not write."""
     try:
         line = LogLine(**json.loads(raw))
         datetime.fromisoformat(line.at)

@@ -151,7 +151,7 @@ class Pool:
         self._update()
 
     def settle(self) -> None:
-        """Want nothing more: the work is over. What it has it keeps until `close`."""
+        """Want no further phone: the work is over. The pool keeps its phones until `close`."""
         self._settled = True
         if self._unsubscribe is not None:
             self._unsubscribe()

@@ -295,7 +295,7 @@ def _how_ended(error: BaseException | None) -> str:
 
 
 def _clear(folder: Path, user: WorkerUser | None) -> None:
-    """Delete what attempts of a daemon that was killed left."""
+    """Delete the folders that attempts of a killed daemon left."""
     for left in folder.iterdir():
         remove_tree(left, user)
 

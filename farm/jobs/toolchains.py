@@ -275,7 +275,7 @@ async def _output(process: asyncio.subprocess.Process) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of its group, and see it out: asyncio reaps a process after its last output was read."""
+    """Kill the rest of its group, and wait for its end: asyncio reaps a process after its last output was read."""
     assert process.stdout is not None
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

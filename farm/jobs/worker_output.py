@@ -53,7 +53,7 @@ class WorkerOutput:
         return self._lines.tail.strip()
 
     def handed_on(self) -> None:
-        """The zygote has the writer: only the worker and what it started hold it now."""
+        """The zygote has the writer: only the worker and its children hold it now."""
         if self.writer >= 0:
             os.close(self.writer)
             self.writer = -1
@@ -102,7 +102,7 @@ class LineSplitter:
 
     @property
     def full(self) -> bool:
-        """Whether more has come than is passed on. What follows may then be read slowly."""
+        """Whether more has come than is passed on; the rest may then be read slowly."""
         return self.total_bytes > MAX_KEPT_BYTES
 
     @property
@@ -116,7 +116,7 @@ class LineSplitter:
         return self.total_bytes <= self._tail_bytes
 
     def feed(self, data: bytes) -> None:
-        """Take what came next."""
+        """Take the next output."""
         self._tail += data
         del self._tail[: -self._tail_bytes]
         was_full = self.full

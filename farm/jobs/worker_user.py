@@ -53,7 +53,7 @@ class WorkerUser:
 
 
 def remove_tree(folder: Path, user: WorkerUser | None) -> None:
-    """Delete a folder that the user may have worked in; what stays is a line in the log. Blocks."""
+    """Delete a folder that the user may have worked in; each file that stays is a line in the log. Blocks."""
     if user is not None and user.by_group:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
@@ -156,7 +156,7 @@ def blocking_folder(user: WorkerUser, paths: Iterable[Path]) -> Path | None:
 
 
 def let_in(user: WorkerUser, state_dir: Path) -> None:
-    """Let the user pass the state folder, on the way to what is `OPEN` there, and close the rest of it.
+    """Let the user pass the state folder to the folders in `OPEN`, and close the rest of it.
 
     Call it when everything in it has been made. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""The base of executors of all kinds: the daemon's parts, work on leased phones, what measuring asks of a phone."""
+"""The base of executors of all kinds: the daemon's parts, work on leased phones, the state of a phone that measures."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class PhoneWork:
         *,
         limit_s: float | None = None,
     ) -> dict[str, Any]:
-        """The report of a worker (the module whose `main` runs), with what is known of its phone.
+        """The report of a worker (the module whose `main` runs), with the known facts about its phone.
 
         `host`: answers the worker. `limit_s`: of the worker; None: its job's.
 
@@ -313,7 +313,7 @@ class DeviceQuiescer:
         self._changed = False
 
     async def begin(self) -> None:
-        """Make the phone quiet, if it is not yet. What a phone refuses is noted, and measured without."""
+        """Make the phone quiet, if it is not yet. A refused change is noted, and the phone measures without it."""
         if self._begun or self._level is Level.OFF:
             return
         if not self._leases.changed_phone(self._lease, changed=True):

@@ -1,4 +1,4 @@
-"""Delivered leases: what devices, sessions and operators do to them, until their end is written.
+"""Delivered leases: the effects of devices, sessions and operators on them, until their end is written.
 
 The allocator no longer decides about a delivered lease. It is only notified when the lease is extended or has ended.
 """
@@ -40,7 +40,7 @@ class ActiveLeases:
         wall: Callable[[], datetime],
         head: Head,
     ) -> None:
-        """Start empty; `head` learns what becomes of leases."""
+        """Start empty; `head` gets the changes and ends of leases."""
         self._loop = asyncio.get_running_loop()
         self._devices = devices
         self._events = events
@@ -75,7 +75,7 @@ class ActiveLeases:
         return active
 
     def use_policy(self, policy: LeasePolicy) -> None:
-        """Wait by this from now on; what waits already keeps its time."""
+        """Use this policy from now on; running timers keep their time."""
         self._policy = policy
 
     def restore(self, lease: Lease) -> ActiveLease:
@@ -163,7 +163,7 @@ class ActiveLeases:
         return active.lease.device
 
     def clock_jumped(self) -> None:
-        """The wall clock was set: what is written of ends that are planned by the other clock follows it."""
+        """The wall clock was set: stored ends, planned by the monotonic clock, follow it."""
         for active in tuple(self.leases.values()):
             expires_at = self.expires_at(active)
             if expires_at is not None and not active.ending:
@@ -172,7 +172,7 @@ class ActiveLeases:
                 )
 
     def device_changed(self, view: DeviceView) -> None:
-        """A device has changed: do what that makes of its holder's lease."""
+        """A device has changed: apply the change to its holder's lease."""
         if view.life is not Life.CHECKING:
             self._end_check(view.name, f"the check is over: {view.life}")
         active = self.by_device.get(view.name)

@@ -109,7 +109,7 @@ class Leasing:
         await self._writes.flush()
 
     def store_problem(self, failing: bool) -> None:
-        """The store cannot write: leases go on, and what ends is written later. Or it can again (`on_problem`)."""
+        """The store cannot write: leases go on, and their ends are written later. Or it can again (`on_problem`)."""
         self._writes.store_problem(failing)
 
     def clock_jumped(self) -> None:
@@ -423,7 +423,7 @@ class Leasing:
         self.active.device_changed(view)
 
     def _report(self, view: DeviceView) -> None:
-        """Send the head what it needs of a device, if that is different; figures alone not more often than people need.
+        """Send the head the state of a device, if it has changed; figures alone not more often than people need.
 
         A warm phone's reasons have another figure with each probe.
         """

@@ -253,7 +253,7 @@ def _estimate(certificate: Mapping[str, Any]) -> MedianEstimate:
 
 
 def together(comparisons: Sequence[Comparison]) -> Comparison:
-    """One answer for several phones: what all of them say, else `cannot tell`; the interval spans all of theirs.
+    """One answer for several phones: the one that all give, else `cannot tell`; the interval spans all of theirs.
 
     Raises:
         ValueError: there is none.
@@ -349,7 +349,7 @@ def _few_pairs(pairs: int) -> Reason:
 
 
 def _beyond_rounds(found: MedianEstimate, rounds: FloatArray) -> Iterator[Reason]:
-    """Why an interval is wider than what was seen."""
+    """Why an interval is wider than the observed scatter."""
     least, most = math.exp(float(rounds.min())), math.exp(float(rounds.max()))
     if (found.low_s < least or found.high_s > most) and least < most:
         sentence = (

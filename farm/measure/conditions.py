@@ -1,4 +1,4 @@
-"""Under what conditions something was measured, as far as they are known, and what of them speaks against a result.
+"""The conditions of a measurement, as far as they are known, and those that speak against its result.
 
 No numpy is imported: commands and the web page use `common_estimate` and `moved_nominal`.
 """

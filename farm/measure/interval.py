@@ -129,7 +129,7 @@ def _scatter_of_means(sums: FloatArray, window: int) -> float:
 
 @lru_cache(maxsize=256)
 def _inflations(window: int) -> tuple[FloatArray, FloatArray]:
-    """AR(1) coefficients, and what `_scatter_of_means` is for each."""
+    """AR(1) coefficients, and the value of `_scatter_of_means` for each."""
     coefficients = np.concatenate([np.linspace(0, 0.9, 91), 1 - np.geomspace(0.1, 1 - MOST_AUTOCORRELATION, 60)[1:]])
     return coefficients, np.array([_inflation(float(each), window, window) for each in coefficients])
 

@@ -102,7 +102,7 @@ def robust_sigma(values: FloatArray) -> float:
 
 
 def correct(samples: SampleSeries, nominal_s: float | None = None) -> Corrected:
-    """Each sample times nominal over smoothed reference: what it would have taken at the nominal speed.
+    """Each sample times nominal over smoothed reference: its time at the nominal speed.
 
     Each reading of the reference is smoothed by a line through its neighbours (7 on either side, fewer at the ends),
     after single wild readings were winsorised; the level is that of the readings' median; samples between two readings

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what the farm is doing, read from its state at each scrape (docs/metrics.md).
+"""Metrics for Prometheus: the farm's activity, read from its state at each scrape (docs/metrics.md).
 
 `catalogue` declares every metric once; docs/metrics.md, the alert rules and the dashboards are held to it. At a scrape
 `FarmCollector.read` fills a `Page` from the daemon's memory (`Sources`, and what `ledger` counted from events), and

@@ -85,7 +85,7 @@ WORKER_ENDS = ("done", "failed", "cancelled", "timeout", "silent", "died")
 
 
 class FarmCollector:
-    """Used from the event loop's thread: it waits for nothing, and what it costs does not grow with history."""
+    """Used from the event loop's thread: it waits for nothing, and its cost does not grow with history."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class FarmCollector:
 
 
 async def measure_loop_delay(delays: Histogram) -> None:
-    """Observe how late the event loop's timers are, until cancelled: what blocks it delays every phone and session."""
+    """Observe how late the event loop's timers are, until cancelled: a blocked loop delays every phone and session."""
     loop = asyncio.get_running_loop()
     while True:
         due_s = loop.time() + LOOP_PROBE_S

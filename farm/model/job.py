@@ -1,4 +1,4 @@
-"""Jobs and attempts as plain values: what the queue decides about and the store keeps.
+"""Jobs and attempts as plain values: the queue decides about them, the store keeps them.
 
 A *job* is one piece of work for one phone, or for several at once (`tune --devices`). An *array* is several jobs
 submitted as one, each for another phone. An

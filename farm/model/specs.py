@@ -151,7 +151,7 @@ class JobSpec:
 
     @classmethod
     def completed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields as people give them, completed by what other fields imply."""
+        """Fields as people give them, completed by those that other fields imply."""
         return dict(given)
 
     @classmethod

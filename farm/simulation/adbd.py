@@ -354,7 +354,7 @@ class PublicKey:
 
 
 def parse_public_key(text: bytes) -> PublicKey:
-    """Read what a host offers in AUTH(3), without its closing NUL.
+    """Read a host's key from AUTH(3), without its closing NUL.
 
     Raises:
         ProtocolError: it is not an adb key.

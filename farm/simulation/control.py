@@ -34,7 +34,7 @@ lab_unreachable_error = partial(HostError, code=Code.NO_LAB)
 
 
 class LabClient:
-    """One connection to a lab. Every method returns when the lab has done what was asked.
+    """One connection to a lab. Every method returns when the lab has carried it out.
 
     `phone` is a phone's name, or `*` for all of them. Raises `UserError` for orders without sense, `PhoneError` and
     `HostError` for those that did not work, `HostError` when there is no lab.
@@ -110,7 +110,7 @@ class LabClient:
     # -- faults (faults.FAULTS says what each means and has more of them) ----------------------------------------------
 
     def fault(self, phone: str, name: str, **arguments: object) -> dict[str, Any]:
-        """Do a fault by its name; what each phone had to tell, by phone."""
+        """Cause a fault by its name; returns each phone's answer."""
         given = {key: value for key, value in arguments.items() if value is not None}
         result: dict[str, Any] = self._call("fault", phone=phone, name=name, arguments=given)
         return result
@@ -300,7 +300,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 class PhoneOffError(PhoneError):
-    """The virtual phone is off, or went down before it had done what was asked."""
+    """The virtual phone is off, or went down before it had carried out the order."""
 
     code = "phone_off"
 

@@ -57,7 +57,7 @@ CONDITIONS: dict[str, Callable[[LabPhone], bool]] = {
 
 
 class Lab:
-    """The phones of one lab and what people ask of them."""
+    """The phones of one lab and people's orders to them."""
 
     def __init__(
         self,

@@ -32,14 +32,14 @@ def _plain_shell(command: str) -> Sequence[str]:
 
 
 class OutputFilter(Protocol):
-    """Changes what one descriptor of a program says, before the host reads it."""
+    """Changes the output on one descriptor of a program, before the host reads it."""
 
     @property
     def pending(self) -> bool:
         """Whether bytes are kept back."""
 
     def feed(self, data: bytes, /) -> bytes:
-        """The next bytes; returns what is certain by now."""
+        """The next bytes; returns those that are final by now."""
 
     def flush(self) -> bytes:
         """The kept bytes: nothing more comes, or not soon."""

@@ -44,7 +44,7 @@ def encode(identifier: ShellId, data: Buffer) -> bytes:
 
 
 class ShellDecoder:
-    """Cuts what the client sends into pieces."""
+    """Cuts the client's bytes into packets."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

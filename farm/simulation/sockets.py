@@ -108,13 +108,13 @@ class SocketService:
         self._push_out()
 
     def drained(self) -> None:
-        """The host took what the socket said: read on."""
+        """The host took the socket's bytes: read on."""
         if not self._reading and not self._closed:
             self._reading = True
             self._loop.add_reader(self._socket, self._on_readable)
 
     def closed(self) -> None:
-        """The host is gone. What it sent last still reaches the socket."""
+        """The host is gone. Its last bytes still reach the socket."""
         self._stop_reading()
         if self._unsent is None:
             self._close_socket()

@@ -258,7 +258,7 @@ def virtual_farm(
 def _build(
     folder: Path, phones: Mapping[str, str], bundles: Path | None, report: Callable[[str], None]
 ) -> tuple[Path, Path | None]:
-    """The phones' runtime bundle; and what arm64 phones need, if there are any."""
+    """The phones' runtime bundle; and the parts that arm64 phones need, if there are any."""
     from farm.simulation.arm64 import arm64_folder
     from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder

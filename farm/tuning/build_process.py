@@ -181,7 +181,7 @@ class LocalBuilds:
             self._ended(number, error)
 
     def _restart_server(self) -> Exception | None:
-        """The server has died. Start another one and order anew what it had; why not, when that is all over.
+        """The server has died. Start another one and repeat its orders; returns why not once the work is over.
 
         Raises:
             OSError: this host starts no process.
@@ -201,7 +201,7 @@ class LocalBuilds:
         return self._resend_to(self._server.again())
 
     def _resend_to(self, server: BuildServerProcess) -> Exception | None:
-        """Have it build what the one before it did not; why not, when we were closed while it was started."""
+        """Repeat the open orders of the server before it; returns why not if this was closed meanwhile."""
         with self._lock:
             over = self.over
             if over is None:
@@ -220,7 +220,7 @@ class LocalBuilds:
         server.wait()
 
     def _fail_all(self, why: Exception) -> None:
-        """From here on nothing is built: what waits, and what is ordered later, ends so."""
+        """From here on nothing is built: waiting and later orders end with this error."""
         with self._lock:
             self.over = self.over or why
             waiting = list(self._unanswered)

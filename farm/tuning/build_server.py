@@ -73,7 +73,7 @@ class BuildServer:
         self._running: dict[int, _Running] = {}
 
     def serve(self) -> None:
-        """Work; when the owner is gone, kill what still builds and return."""
+        """Work; when the owner is gone, kill the builds that still run and return."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

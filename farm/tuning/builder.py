@@ -222,7 +222,7 @@ class BuildOwner:
         self._finish(number, error, "local")
 
     def _on_slots(self, slots: int) -> None:
-        """So many candidates may be at builders now; what is late, or lost with all of them, is built here."""
+        """So many candidates may be at builders now; late ones, and those lost with all builders, are built here."""
         self._place(lambda: self._placement.grant(slots))
 
     def _on_remote(self, number: int, library: bytes, build_error: str) -> None:

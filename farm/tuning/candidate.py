@@ -1,4 +1,4 @@
-"""One trial of a tuning run, and what becomes of it when something goes wrong. Decisions only: no I/O, no clock.
+"""One trial of a tuning run, and its outcome when something goes wrong. Decisions only: no I/O, no clock.
 
 A candidate is answered exactly once, after a bounded number of tries. What goes wrong while its arguments are made on
 the phone is charged to it as want of memory; a death only when its own code was on the phone; and it is called poison

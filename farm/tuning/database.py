@@ -57,7 +57,7 @@ class TuningDatabase:
     """Records of one run, and those it began with. For one thread, but for `write`."""
 
     def __init__(self, folder: Path, target: Any, prior: RecordSet | None = None) -> None:
-        """Open the folder, repaired if need be. Records count once `tasks` has said what they are for.
+        """Open the folder, repaired if need be. Records count once `tasks` has named their tasks.
 
         Args:
             folder: where this run's records are; made if need be.
@@ -189,7 +189,7 @@ class TuningDatabase:
         return WrittenTrial(record, origin, tuned)
 
     def commit(self, written: WrittenTrial) -> None:
-        """Count what was written. TVM reads its database while it thinks of candidates: only between that."""
+        """Count the written records. TVM reads its database while it thinks of candidates: only between that."""
         key = written.record.key
         self._origins[key] = written.origin
         self._trials[key] = self._known[key] = written.record
@@ -211,7 +211,7 @@ class TuningDatabase:
         return known | {each.task.workload: each.task.default_s for each in self.tunables if each.task.default_s}
 
     def everything(self) -> RecordSet:
-        """This run's records and the prior's, merged: what is kept and compiled with."""
+        """This run's records and the prior's, merged: the set that is kept and compiled with."""
         tasks = {each.task.workload: each.task for each in self.tunables}
         own = RecordSet(
             {name: line for name, line in self._lines.items() if name in tasks},

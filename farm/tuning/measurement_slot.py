@@ -44,7 +44,7 @@ class SlotSettings:
 
 
 class MeasurementSlot:
-    """One phone's thread. The pool's supervisor updates it and cuts what takes too long."""
+    """One phone's thread. The pool's supervisor updates it and cuts sessions that take too long."""
 
     def __init__(self, phone: PooledPhone, source: PhoneSource, queue: CandidateQueue, settings: SlotSettings) -> None:
         self.phone = phone  # as last seen

@@ -87,7 +87,7 @@ class PhoneSource(Protocol):
         ...
 
     def poisoned(self, artifacts: Sequence[str]) -> frozenset[str]:
-        """Of these candidate libraries (SHA-256 of the file, hex), those that are known to kill what runs them."""
+        """Of these candidate libraries (SHA-256 of the file, hex), those that are known to kill their process."""
         ...
 
     def report_poison(self, artifact: str, device: str, what: str) -> None:

@@ -200,7 +200,7 @@ class CandidateQueue:
             self._changed.notify_all()
 
     def _prepare(self) -> None:
-        """Read what is built, so that phones need not wait for a file, and sort out what is known as poison."""
+        """Read built libraries, so that phones need not wait for a file, and sort out known poison."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._built)

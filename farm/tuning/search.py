@@ -59,7 +59,7 @@ class SearchOptions:
 
 @dataclass(slots=True, kw_only=True)
 class SearchTask(TaskProgress):
-    """One task with what TVM needs to search it."""
+    """One task with the objects that TVM needs to search it."""
 
     tunable: Tunable
     context: Any  # ms.TuneContext
@@ -293,7 +293,7 @@ class Search:
         return made
 
     def _replay(self) -> None:
-        """Know what earlier attempts and the prior know."""
+        """Take over the records of earlier attempts and of the prior."""
         by_workload = {each.tunable.task.workload: each for each in self.tasks}
         for record in self.database.prior():
             self.estimate.know(record.workload, record.seconds)

@@ -46,7 +46,7 @@ class CandidateSession:
 
     @classmethod
     def open(cls, offer: SessionOffer) -> CandidateSession:
-        """Connect, and look up what every candidate needs."""
+        """Connect, and look up the functions of the phone's server that every candidate needs."""
         session = cls(rpc.connect(offer.host, offer.port, key=offer.key))
         for name in ("tvm.rpc.server.upload", "tvm.rpc.server.load_module", "runtime.RPCTimeEvaluator"):
             session.function(name)
@@ -72,7 +72,7 @@ class CandidateSession:
         self._remote.append(self.raw.get_function("tvm.rpc.server.upload"))
 
     def evaluator(self, library: bytes, device_type: str, args_info: ArgsInfo, how: EvaluatorConfig) -> Any:
-        """Everything up to the first run: returns what measures when it is called."""
+        """Everything up to the first run: returns the function that measures."""
         self.touched = self.starting = False
         self._candidates += 1
         self._upload_bytes += len(library)

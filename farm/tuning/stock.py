@@ -52,7 +52,7 @@ class ArchiveLinker:
         weakref.finalize(self, shutil.rmtree, self._stubs, ignore_errors=True)
 
     def __call__(self, artifact: bytes) -> bytes:
-        """The library in an artifact: itself, or what its object files link to.
+        """The library in an artifact: itself, or the link of its object files.
 
         Raises:
             CandidateError: it cannot be linked.

@@ -30,7 +30,7 @@ class Offer:
 
 
 class RegistrationRefused(Exception):  # noqa: N818 (an answer to a server, not a failure of ours)
-    """The registration is against the policy; the text says what and where to change it."""
+    """The registration is against the policy; the text names the setting to change."""
 
 
 class Admission:

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def user_limiter(total: int) -> Limiter[str]:
-    """Bounds what users share: connections, or places to wait."""
+    """Bounds the connections, or places to wait, that users share."""
     return Limiter.shared(total, USER_PARTS, at_least=FEWEST_OF_USER)
 
 
@@ -263,7 +263,7 @@ class Listener:
         session: Takes,
         on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`tracker` and `session` get what begins like one; they call back when it has ended.
+        """`tracker` and `session` get the connections that begin like one; they call back when one has ended.
 
         `on_problem` gets `problem` whenever it changes.
         """

@@ -286,7 +286,7 @@ class TrackerConnection(ClientConnection):
         return bool(self.waiting) or self._registration is not None
 
     def received(self, data: memoryview) -> int:
-        """Handle what arrived, as far as there is room for answers; they leave in one write."""
+        """Handle the received messages, as far as there is room for answers; these leave in one write."""
         messages = 0
         self._parser.receive_data(data)
         if self._registration is not None:

@@ -199,7 +199,7 @@ class TrackerParser(Parser):
 
 
 def decode_message(body: bytes) -> TrackerMessage | Invalid:
-    """Read one message's JSON. Never raises: what cannot be read is `Invalid`."""
+    """Read one message's JSON. Never raises: a message that cannot be read is `Invalid`."""
     try:
         value = json.loads(body.decode())  # given bytes, json would also take UTF-16 and 32
     except (ValueError, RecursionError):

@@ -148,7 +148,7 @@ def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def data_of(event: Mapping[str, Any], above: Sequence[str] = ()) -> str:
-    """An event's data in one line, but for what the page says already: the texts `above`."""
+    """An event's data in one line, without the texts `above`, which the page shows already."""
     return ", ".join(
         f"{name} {'as above' if isinstance(value, str) and repeats(value, *above) else value}"
         for name, value in event["data"].items()

@@ -1,4 +1,4 @@
-"""Jobs as pages show them: which ones are wanted, words for what they are, what of them can be fetched. Pure."""
+"""Jobs as pages show them: the filters, the words for their states, their files. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class File:
 
 
 class LenientResult(dict[str, Any]):
-    """An object of an answer in which what is missing is None: results of any release are shown by one template."""
+    """An object of an answer whose missing fields are None: one template shows results of any release."""
 
     def __missing__(self, name: str) -> None:
         """Nothing."""
@@ -99,7 +99,7 @@ def outcome(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def job_tone(row: Mapping[str, Any]) -> str:
-    """The colour class of a job: what is done is as good as its result."""
+    """The colour class of a job: a job that is done has the colour of its result."""
     word = outcome(row)[1]
     return tone(word if row["state"] == "done" and word else row["state"])
 

@@ -1,4 +1,4 @@
-"""Jobs: the list with its filters, one job with its results, its log and its files, and what its owner may do."""
+"""Jobs: the list with its filters, one job with its results, its log and its files, and its owner's actions."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def log(
 
 @router.get("/jobs/{job}/files/{name}")
 async def file(request: Request, job: str, name: str) -> Response:
-    """One of the job's files. Only what its result names can be had, by the name it has here."""
+    """One of the job's files: only those that its result names, by their names there."""
     shown = await ask(request, "job.show", job=job)
     found = next((each for each in files_of(shown) if each.name == name), None)
     if found is None:

@@ -26,7 +26,7 @@ PAGE_LATER = 50  # that wait for something else than a phone
 
 
 def allowed_actions(caller: Caller, lease: Mapping[str, Any]) -> frozenset[str]:
-    """The actions that are offered for a lease. The verbs decide: this only leaves out what they would refuse."""
+    """The actions offered for a lease. The verbs decide: this only leaves out those that they would refuse."""
     own = caller.role is Role.OPERATOR or (caller.role >= Role.USER and caller.user == lease["user"])
     if own and lease["personal"]:  # the phones of other leases are a worker's or a TVM client's
         return frozenset({"use", "extend", "release"})

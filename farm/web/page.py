@@ -1,4 +1,4 @@
-"""The base of every page: sign-ins, the caller and the verbs they ask by, and what guards an action.
+"""The base of every page: sign-ins, the caller, the calls of verbs, and the guards of an action.
 
 A page is a function that asks verbs (`ask`) and renders a template (`render`). An action is a POST of a form with the
 sign-in's `csrf`; it asks one verb and answers with a redirect (`done`).
@@ -187,7 +187,7 @@ async def ask(request: Request, kind: str, **fields: Any) -> Mapping[str, Any]:
 
 
 def render(request: Request, template: str, *, part: str = "", status: int = 200, **context: Any) -> HTMLResponse:
-    """A page from a template under farm/web/templates; to a page that is open already, `part`, what changes of it.
+    """A page from a template under farm/web/templates; to a page that is open already, `part`, its changing part.
 
     Templates have `caller`, `signed_in`, `may_read`, `csrf`, `notice`, `path` (of this page), `seq` (newest event) and
     `version`.

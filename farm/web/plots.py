@@ -1,4 +1,4 @@
-"""The parts of a plot, the small statistics behind one, and what the plots of a kind of job need. Pure.
+"""The parts of a plot, the small statistics behind one, and the readings that plots of a kind of job need. Pure.
 
 A plot is one or several panels under each other on one axis of x; static/plots.js draws it. Times are drawn in the
 unit that suits their size. The plots of each kind are in `farm/kinds/<kind>/page.py`.

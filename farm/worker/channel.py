@@ -143,7 +143,7 @@ class DaemonChannel:
         self.call("bundle.use", bundle=bundle)
 
     def conditions(self) -> PhoneCondition:
-        """The phone's condition now, in an attempt that measures; what the daemon does not know is None."""
+        """The phone's condition now, in an attempt that measures; None: the daemon does not know it."""
         known = self.call("conditions")
         return PhoneCondition(**{each.name: known.get(each.name) for each in fields(PhoneCondition)})
 

@@ -73,7 +73,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One kernel: its tensor expression, its inputs, what must come out and how exactly."""
+    """One kernel: its tensor expression, its inputs, its expected output and the tolerance."""
 
     function: str
     build: Callable[[], list[Any]]  # the tensor expression's arguments, output last
@@ -84,7 +84,7 @@ class _Case:
 
 
 def host_target(abi: Abi, platform: Platform) -> dict[str, object]:
-    """TVM's target for the plainest CPU of an ABI: every phone of that ABI can run what it gives."""
+    """TVM's target for the plainest CPU of an ABI: every phone of that ABI can run its code."""
     return {"kind": "llvm", "mtriple": _TRIPLES[abi, platform], **_TRIPLE_ATTRIBUTES[abi]}
 
 

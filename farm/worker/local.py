@@ -82,7 +82,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a model file or a package once on this machine; returns what `farm run` reports of a phone.
+    """Run a model file or a package once on this machine; returns the report of `farm run` about a phone.
 
     Raises:
         FarmError: as `farm.compiler.build.build`.

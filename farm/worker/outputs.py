@@ -38,7 +38,7 @@ def save_arrays(path: Path, names: Sequence[str], arrays: Sequence[Array]) -> No
 
 
 def _about(name: str, array: Array) -> dict[str, Any]:
-    """A summary of an output; small ones whole. JSON has no NaN: what is not finite is left out."""
+    """A summary of an output; small ones whole. JSON has no NaN: values that are not finite are left out."""
     numbers = array.astype(np.float64).ravel()
     finite = bool(numbers.size) and bool(np.isfinite(numbers).all())
     return {
@@ -153,7 +153,7 @@ def _edge(what: str, a: Sequence[Array], b: Sequence[Array]) -> list[str]:
 
 
 def _far(a: Array, b: Array) -> bool:
-    """Whether two outputs differ by more than a good part of what they vary; a constant one, of its size."""
+    """Whether two outputs differ by more than a good part of their own variation; for a constant one, of its size."""
     if not a.size:
         return False
     one, other = a.astype(np.float64), b.astype(np.float64)

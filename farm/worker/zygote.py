@@ -121,7 +121,7 @@ class Zygote:
         return True
 
     def _reap(self) -> None:
-        """Report each ended child; first kill what it left in its group, while its pid is still taken."""
+        """Report each ended child; first kill the rest of its group, while its pid is still taken."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -138,7 +138,7 @@ class Zygote:
                 self._report(Exited(attempt, code if code >= 0 else None, -code if code < 0 else None))
 
     def _kill_strays(self) -> None:
-        """Kill what workers detached from themselves (setsid, double forks): the kernel gave it to us, the subreaper.
+        """Kill processes that workers detached (setsid, double forks): the kernel gave them to us, the subreaper.
 
         Its end brings us here again, for what it had forked. No compiler leaves daemons behind, so whose a stray was
         does not matter.
@@ -249,7 +249,7 @@ def _threads() -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this interpreter and of what workers import; empty for what has no metadata."""
+    """Versions of this interpreter and of the packages that workers import; empty for one without metadata."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The verb `doctor`: what only the daemon knows of its host, its USB hubs and its phones' places.
+"""The verb `doctor`: facts about the host, its USB hubs and its phones' places that only the daemon has.
 
 `farm doctor` shows it beside its own findings (farm.cli.doctor).
 """

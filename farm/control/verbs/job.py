@@ -71,7 +71,7 @@ class JobVerbs(VerbGroup):
     async def submit(
         self, call: ControlCall, spec: dict[str, Any], key: Key = "", must_match: bool = False
     ) -> Mapping[str, Any]:
-        """Take jobs in. The same `key` again adds nothing; `must_match` refuses what no phone could run now."""
+        """Take jobs in. The same `key` again adds nothing; `must_match` refuses jobs that no phone could run now."""
         submitted = await self._head.submit(
             spec_from_wire(self._kinds, spec), call.caller.user, key=key, must_match=must_match
         )

@@ -59,7 +59,7 @@ class JobStreams:
                         return
 
     async def _events_of(self, jobs: frozenset[str], since: int, remembered: int) -> AsyncGenerator[Event, None]:
-        """Events of these jobs: what memory has forgotten by their subjects, for the farm's history is long."""
+        """Events of these jobs; events older than the memory are read by subject, for the farm's history is long."""
         if since + 1 < remembered and len(jobs) <= MOST_BY_SUBJECT:
             subjects = await self._store.in_thread(self._subjects, jobs)
             async with aclosing(self._history.past(subjects, since, remembered)) as past:

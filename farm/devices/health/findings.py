@@ -43,7 +43,7 @@ class Findings:
     """One per fleet. Used from the event loop's thread."""
 
     def __init__(self, config: HealthConfig, events: EventLog, more: More = lambda *_: ()) -> None:
-        """`more`: what else a probe finds (farm.devices.battery_control)."""
+        """`more`: further findings of a probe (farm.devices.battery_control)."""
         self._config = config
         self._events = events
         self._more = more
@@ -88,7 +88,7 @@ class Findings:
         return (*self._well(agent, now, done), *ailing)
 
     def released(self, agent: Agent) -> None:
-        """A person put it back into service: what only a person judges is not held against it until it changes."""
+        """A person put it back into service: findings that only a person judges do not count until they change."""
         known = self._devices.get(agent)
         if known is not None:
             known.accepted |= {

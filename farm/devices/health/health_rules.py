@@ -93,7 +93,7 @@ def findings(now: Health, before: Health | None, policy: HealthConfig, situation
 
 
 def has_evidence(now: Health, fault: DeviceFault) -> bool:
-    """Whether this probe read what tells that a fault is over."""
+    """Whether this probe has the reading that shows the end of a fault."""
     match fault:
         case DeviceFault.STORAGE:
             return now.data_free_bytes is not None
@@ -254,7 +254,7 @@ def _gauge(now: Health) -> Iterable[Finding]:
 
 
 def _clocks(now: Health, before: Health | None, policy: HealthConfig) -> Iterable[Finding]:
-    """Held far below what the hardware can, by both probes, while the phone says that it does not throttle."""
+    """Held far below the hardware's highest clock, in both probes, while the phone says that it does not throttle."""
     if now.throttle is None or now.throttle > ThrottleStatus.NONE or before is None or not same_boot(now, before):
         return
     then = {each.cores: each for each in before.cpu}
@@ -352,7 +352,7 @@ class FindingHistory:
 
 
 def advance(account: FindingHistory, found: Iterable[Finding]) -> FindingHistory:
-    """Take what one more probe found."""
+    """Take the findings of one more probe."""
     now = {each.kind: each for each in found}
     held: dict[FindingKind, Finding] = {}
     missed: dict[FindingKind, int] = {}

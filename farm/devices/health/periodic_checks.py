@@ -21,7 +21,7 @@ ROUNDS = 4  # in the time from check to check, at least
 
 
 def overdue_s(state: LifecycleState, every_s: float, now_s: float) -> float | None:
-    """For how long its check has been due; None: it is not, or what it is doing leads to a check anyway."""
+    """For how long its check has been due; None: it is not, or its present work leads to a check anyway."""
     if state.life is not Life.READY or state.bundle_override:
         return None
     late_s = now_s - state.ready_at - every_s

@@ -307,6 +307,6 @@ def _silent(reading: asyncio.Task[tuple[Health, str]]) -> bool:
 
 
 async def _ended(task: asyncio.Future[Any]) -> None:
-    """Cancel it, and wait until it has closed what it had open."""
+    """Cancel it, and wait until it has closed its streams."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""How phones are named, labelled and adopted, and what phones must have in common to be pooled. Pure.
+"""How phones are named, labelled and adopted, and the facts that pooled phones must share. Pure.
 
 A phone that appears is only listed until a person adopts it or an `[[adopt]]` rule matches.
 """

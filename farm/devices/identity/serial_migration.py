@@ -76,7 +76,7 @@ class SerialMigration:
         self._came_from: dict[str, str] = {}  # serial in adb's list -> the one before
 
     def identified(self, agent: Agent, before: DeviceIdentity | None, identity: DeviceIdentity) -> None:
-        """A device was identified; `before` is what was last known at its serial.
+        """A device was identified; `before` is the last identity at its serial.
 
         A remembered phone that came back under another serial (USB or network, another port) gets its record. Not while
         adb lists it under the old serial too: then it is one phone on two ways, and two agents would replace each
@@ -157,7 +157,7 @@ class SerialMigration:
         agent.on_event(m.ServiceChanged(Service(old.service)))
 
     def _take_back(self, agent: Agent, former: Agent, old: DeviceRecord) -> None:
-        """`former`, which is there too, got what is this phone's: it is another, or the same on a second way."""
+        """`former`, which is there too, got this phone's record: it is another phone, or the same on a second link."""
         log.warning("%s and %s both say that they are %s", agent.serial, former.serial, old.hardware_serial)
         self._move(agent, former, old)
         former.on_event(m.Unadopted(clean=False))  # its holder loses it: the lease was for the other

@@ -194,7 +194,7 @@ def parse_gpu(text: str) -> tuple[str, str, int] | None:
 
 
 def read_gpu(stated: Mapping[str, str], properties: Mapping[str, str], rows: Sequence[SocRow], soc: Confidence) -> Gpu:
-    """The GPU from what the driver states, else from the SoC's table rows, else the family from library names.
+    """The GPU from the driver's statement, else from the SoC's table rows, else the family from library names.
 
     Args:
         stated: first lines of `STATED_IN` files and SurfaceFlinger's GLES line.

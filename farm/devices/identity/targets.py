@@ -150,7 +150,7 @@ def _arm_target(
     cpu: CpuFacts,
     granted: Callable[[ArmPart], Collection[str] | None],
 ) -> Target:
-    """An ARM target; `granted` is what LLVM takes for granted on a core design, None: it does not know that design."""
+    """An ARM target; `granted`: the features that LLVM assumes on a core design; None: it knows no such design."""
     target: Target = {"kind": "llvm", "mtriple": mtriple}
     known = granted(cpu.lead) if cpu.lead is not None else None
     if cpu.lead is not None and known is not None:

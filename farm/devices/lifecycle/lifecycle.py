@@ -126,7 +126,7 @@ class Lifecycle:
         return instructions
 
     def inherit(self, former: LifecycleState) -> None:
-        """It is the device that had another serial: what was tried on it, and why it is kept away, go on."""
+        """It is the device that had another serial: its tried actions and its quarantine go on."""
         self.state = replace(
             self.state,
             progress=former.progress,
@@ -137,7 +137,7 @@ class Lifecycle:
 
 
 def brief(event: DeviceEvent) -> str:
-    """An event as text: what is empty or false is left out, of a hash the beginning is enough."""
+    """An event as text: empty and false fields are left out, hashes are cut."""
     if isinstance(event, PlainEvent):
         return event.value
     values = ((each.name, getattr(event, each.name)) for each in fields(event))
@@ -150,7 +150,7 @@ def _name(instruction: Instruction) -> str:
 
 
 def decide(state: LifecycleState, event: DeviceEvent, now: float, context: RecoveryContext = _NO_CONTEXT) -> Decision:
-    """The next state and what to do, for one event. Events that do not matter in a state change nothing."""
+    """The next state and the instructions, for one event. Events that do not matter in a state change nothing."""
     if isinstance(event, WorkEnded) and (event.generation != state.generation or state.life not in AWAITING):
         return state, ()
     match event:

@@ -72,7 +72,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Identified(WorkEnded):
-    """The device was read; `adopted` is what the record or an adoption rule says about it.
+    """The device was read; `adopted`: as its record or an adoption rule says.
 
     `same_boot`: it was to be rebooted, and was not.
     """

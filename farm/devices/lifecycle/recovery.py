@@ -25,7 +25,7 @@ ANY_NUMBER = 10**9  # in a row: what users do to a phone says nothing about the 
 
 
 class RecoveryAction(StrEnum):
-    """What recovery can do, the mildest first."""
+    """The recovery actions, the mildest first."""
 
     REAP = "reap"
     RESTART = "restart-server"
@@ -59,7 +59,7 @@ class ActionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActionRule:
-    """One recovery action: what it affects, how often it may be taken, what it repairs."""
+    """One recovery action: its impact, its budget, the faults it repairs."""
 
     action: RecoveryAction
     what: str  # what is done, for a person

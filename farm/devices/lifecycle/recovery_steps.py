@@ -150,7 +150,7 @@ def probe_reported(
 
 
 def released(state: LifecycleState) -> Decision:
-    """It is fine again: from the beginning, with what was tried forgotten (budgets stay spent)."""
+    """It is well again: recovery begins anew, its tried actions forgotten (budgets stay spent)."""
     free = replace(state, quarantine=None, failures=0, progress=state.progress.settled())
     if state.life is not Life.QUARANTINED:
         return free, ()

@@ -257,7 +257,7 @@ _NOT_INSTALLED = "apt-get install uhubctl, or name another switch in [power]"
 
 
 async def _run(command: Sequence[str], timeout_s: float, missing_hint: str) -> tuple[int, str, str]:
-    """Exit code and what it printed; it never outlives its time."""
+    """Exit code and output; it never outlives its time."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

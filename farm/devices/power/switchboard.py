@@ -94,7 +94,7 @@ class Switchboard:
             self._refused.pop(place, None)
 
     async def on(self, place: UsbPlace) -> None:
-        """See `PowerSwitch`. What fails is tried again by `run`."""
+        """See `PowerSwitch`. `run` tries again after a failure."""
         try:
             async with self._turns[place]:
                 await self._switch_on(place)

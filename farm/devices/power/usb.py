@@ -81,7 +81,7 @@ class UsbFaults:
     def update(
         self, agents: Mapping[str, Agent], listed: Collection[str], dead: Collection[str] = (), *, server_lost: bool
     ) -> tuple[Agent, ...]:
-        """Take adb's list as it is now: publish what is lost or back; the agents whose `external_cause` changed.
+        """Take adb's list as it is now, publish losses and returns; the agents whose `external_cause` changed.
 
         `agents`: every device, by serial. `listed`, `dead`, `server_lost`: as of `UsbLosses.update`, dead ones listed.
         """

@@ -1,4 +1,4 @@
-"""Files on a phone: farm's runtime, pushed as far as it is missing; what a person leaves, noted and removed.
+"""Files on a phone: farm's runtime, pushed as far as it is missing; a person's residue, noted and removed.
 
 A bundle is verified in one shell round trip and never half-installed. It lives in a folder named by its hash. Until
 every file is there and verified the folder has another name, so a push that was cut leaves nothing that could be taken
@@ -66,7 +66,7 @@ async def provision(
     push_slot: AbstractAsyncContextManager[object] | None = None,
     progress: Callable[[PushProgress], None] | None = None,
 ) -> InstalledState:
-    """Make the device scripts and `bundle` whole on the phone; returns what was there before, the server as it is now.
+    """Make the device scripts and `bundle` whole on the phone; returns the former contents and the present server.
 
     Args:
         client: of the adb server that has the phone.
@@ -101,7 +101,7 @@ async def provision(
 
 
 async def repair_scripts(client: AdbClient, serial: str) -> int:
-    """Make the device scripts what they are to be, by their hashes; returns how many were not.
+    """Push the device scripts whose hashes differ; returns their number.
 
     Raises:
         PhoneError, HostError: as `provision`.
@@ -145,7 +145,7 @@ exit 0
 
 
 def parse_installed(output: bytes, bundle: Bundle) -> InstalledState:
-    """Interpret what `installed_command` printed; total."""
+    """Interpret the output of `installed_command`; never raises."""
     sections = split_sections(output)
     notes = sections.get("note", "").split()
     found_scripts = set(sections.get("scripts", "").splitlines())
@@ -211,7 +211,7 @@ async def _push(
 
 
 def _only(folder: str, names: Sequence[str]) -> str:
-    """A folder with nothing in it but plain files of these names: what lies beside them might be loaded too."""
+    """A folder with nothing in it but plain files of these names: a library beside them might be loaded too."""
     wanted = " -o ".join(f"-name {quote(name)}" for name in names)
     return f"""\
 {_real(folder)}
@@ -224,7 +224,7 @@ def _real(folder: str) -> str:
 
 
 def _make_room(bundle: Bundle) -> str:
-    """The folder to push into; what an earlier push left of this bundle, or a damaged copy, only needs repair."""
+    """The folder to push into; the rest of an earlier push, or a damaged copy, only needs repair."""
     final, incoming = bundle_folder(bundle.hash), incoming_folder(bundle.hash)
     return f"""\
 {_real(BUNDLES)}
@@ -239,7 +239,7 @@ fi
 
 
 def _finish(scripts_hash: str, bundle_hash: str) -> str:
-    """Mark what was pushed, after all of it is in place, and rename the bundle. Nothing else is vouched for."""
+    """Mark the pushed files, after all of them are in place, and rename the bundle. No other file is vouched for."""
     lines = []
     if scripts_hash:
         lines += [f"echo {scripts_hash} > {BIN}/{MARKER}.new", f"mv -f {BIN}/{MARKER}.new {BIN}/{MARKER}"]
@@ -266,7 +266,7 @@ _EVIDENCE_CHARS = 2000
 
 
 async def note_residue(client: AdbClient, serial: str) -> str:
-    """Note what is on the phone; done again under the same lease it changes nothing.
+    """Note the phone's files and processes; done again under the same lease it changes nothing.
 
     Returns:
         The hash of the processes noted, for `remove_residue`; "" when the phone has no sha256sum.
@@ -287,7 +287,7 @@ async def note_residue(client: AdbClient, serial: str) -> str:
 
 
 async def remove_residue(client: AdbClient, serial: str, noted: str = "") -> dict[str, int]:
-    """Kill and remove what was not there at the note; `noted`: what `note_residue` returned; "": no process is spared.
+    """Kill and remove everything that is not in the note. `noted`: the hash of `note_residue`; "": spare no process.
 
     Raises:
         StuckProcessError: something survives SIGKILL.

@@ -162,7 +162,7 @@ class RpcServer:
         return "the phone's shell ended without a word about the server"
 
     async def reap(self) -> bool:
-        """Kill what sessions left; returns whether the server itself is alive.
+        """Kill the processes that sessions left; returns whether the server itself is alive.
 
         Raises:
             StuckProcessError: something survives SIGKILL.

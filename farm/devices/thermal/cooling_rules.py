@@ -145,7 +145,7 @@ def _ambient(segment: Sequence[Reading], tau_s: float) -> tuple[float, bool] | N
 
 
 def _best_tau_s(segment: Sequence[Reading]) -> float:
-    """The time constant that explains it best: a coarse search, then a fine one around what it found."""
+    """The time constant that explains it best: a coarse search, then a fine one around its result."""
     ratio = math.pow(LONGEST_TAU_S / SHORTEST_TAU_S, 1 / (STEPS - 1))
     coarse = min(
         (SHORTEST_TAU_S * math.pow(ratio, step) for step in range(STEPS)), key=lambda tau_s: _fit(segment, tau_s)[2]

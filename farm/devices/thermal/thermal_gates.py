@@ -1,4 +1,4 @@
-"""The gates of every device: to which classes of leases it is closed now, for its heat or for what its hub is doing."""
+"""The gates of every device: to which classes of leases it is closed now, for its heat or for the work on its hub."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ThermalGates:
         self.holds: Callable[[str], bool] = lambda _: False  # whether the device of that name is leased
 
     def use(self, heat: HeatConfig) -> None:
-        """Judge by this from now on, what is known of each device's heat too."""
+        """Judge by this configuration from now on, each device's known heat too."""
         self._heat = heat
         for known in self._devices.values():
             known.policy = policy_for(known.model, heat)
@@ -81,7 +81,7 @@ class ThermalGates:
         self._devices.pop(serial, None)
 
     def apply(self, view: DeviceView, beside: Iterable[DeviceView]) -> DeviceView:
-        """The view with what its gates say; `beside`: the other devices on its hub."""
+        """The view with the state of its gates; `beside`: the other devices on its hub."""
         known = self._devices.get(view.serial)
         shut = {} if known is None else closed(known.thermal, known.policy, self._now_s())
         heat = Heat.COOLING if set(LeaseClass) <= shut.keys() else Heat.OK

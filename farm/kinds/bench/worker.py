@@ -163,7 +163,7 @@ Timed = tuple[Operator, float]  # an operator on a phone, and the seconds of one
 
 
 def operators_of(module: Any) -> tuple[list[Operator], list[str]]:
-    """The operators that `main` calls in a lowered module, and what else it calls that cannot be timed so."""
+    """The operators that `main` calls in a lowered module, and its other calls, which cannot be timed so."""
     found: dict[str, Operator] = {}
     others: list[str] = []
     seen = relax.transform.RewriteDataflowReshape()(module)  # as compiling does: these copy nothing

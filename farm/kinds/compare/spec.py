@@ -72,7 +72,7 @@ class CompareSpec(ModelSpec):
         return {**given, "model_b": given["model"]} if "model" in given and not given.get("model_b") else dict(given)
 
     def builds(self) -> tuple[ModelSpec, ...]:
-        """A and B. What the spec does not say of B is as in A, except records: without its own, B is not tuned."""
+        """A and B. A field left out for B is as in A, except records: without its own, B is not tuned."""
         b = ModelSpec(
             on=self.on,
             model=self.model_b,

@@ -83,7 +83,7 @@ class _Current:
 
 
 class LeaseExecutor(Executor):
-    """Runs jobs of kind `lease`, and takes what their holders want of them."""
+    """Runs jobs of kind `lease`, and carries out the orders of their holders."""
 
     def __init__(
         self,

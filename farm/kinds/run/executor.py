@@ -21,7 +21,7 @@ class RunExecutor(Executor):
     parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """The worker's report with what is known of the phone; arrays are in artifacts it names.
+        """The worker's report with the known facts about the phone; arrays are in artifacts it names.
 
         Raises:
             UserError: the model, its inputs or its labels cannot be used, or the phone has no such target.

@@ -26,7 +26,7 @@ class RunSpec(ModelSpec):
     labels: Annotated[Sha256 | None, ArtifactOf("labels"), Help("Class names for --top-k, one per line.")] = None
 
     def __post_init__(self) -> None:
-        """Refuse what would be found out only with a phone in hand."""
+        """Refuse mistakes that would otherwise show only once a phone is leased."""
         if self.labels and not self.top_k:
             raise UserError(
                 "labels are for the largest elements, and top_k is 0", Code.BAD_SPEC, hint="give top_k too, say 5"

@@ -59,7 +59,7 @@ def shell(
 def _printing(
     farm: Client, readers: list[threading.Thread], failures: list[OutputError], *, several: bool
 ) -> Callable[[Event], None]:
-    """Print what the phones say while they say it, each line with its phone's name when there may be several.
+    """Print the phones' output as it comes, each line with its phone's name when there may be several.
 
     If stdout cannot be written, the reader adds the error to `failures` and interrupts the command as Ctrl-C does. Not
     in a pool: it would wait for its threads whatever happened, and they end only when the jobs do.

@@ -35,7 +35,7 @@ class ShellExecutor(Executor):
     parts: ExecutorParts
 
     async def run(self, context: AttemptContext) -> Mapping[str, Any]:
-        """Run the line to its end; the result has its exit code and the end of what it printed.
+        """Run the line to its end; the result has its exit code and the end of its output.
 
         Raises:
             FailedWithResultError: its exit code is not 0.
@@ -97,7 +97,7 @@ class ShellExecutor(Executor):
 
 
 async def _take_output(lines: LineSplitter, data: bytes) -> None:
-    """Take what came; even a phone that prints as fast as its link allows lets others have their turn."""
+    """Take the new output; even a phone that prints as fast as its link allows lets others have their turn."""
     for start in range(0, len(data), PORTION_BYTES):
         lines.feed(data[start : start + PORTION_BYTES])
         await asyncio.sleep(0)

@@ -136,7 +136,7 @@ class Live:
         self.line(line, standing if isinstance(standing, Mapping) else None)
 
     def line(self, line: str, standing: Mapping[str, Any] | None) -> None:
-        """Print a line; `standing`: what it says of the search, for the next one replaces it."""
+        """Print a line; `standing`: a state of the search, which the next line replaces."""
         if standing is not None and not self._tty and not self._is_news(standing):
             return
         if standing is not None:
@@ -199,7 +199,7 @@ def tune_here(
     plot: Path | None,
     json: bool,
 ) -> None:
-    """Tune on this machine and print what came of it.
+    """Tune on this machine and print the result.
 
     Raises:
         FarmError: as a tune job.

@@ -1,4 +1,4 @@
-"""Jobs of kind `tune`: one worker searches schedules on a pool of phones and keeps what it finds."""
+"""Jobs of kind `tune`: one worker searches schedules on a pool of phones and keeps the records."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TuneExecutor(Executor):
         )
 
     async def salvage(self, context: AttemptContext) -> None:
-        """Keep what the attempts of a job measured that ends while it waits for the next one."""
+        """Keep the measurements of a job that ends while it waits for its next attempt."""
         await self._salvage(context, RecordsHost(context, self.parts))
 
     async def _salvage(self, context: AttemptContext, host: RecordsHost) -> None:

@@ -50,7 +50,7 @@ class PartKeeper:
                 self.keep()
 
     def keep(self) -> None:
-        """Keep what came since the last time; what cannot be kept now is tried again with the next part."""
+        """Keep the records since the last time; those that cannot be kept now are tried again with the next part."""
         try:
             if self._count == MOST_PARTS:
                 self._parts, self._count = FolderParts(self._folder, (SCALE_FILE,)), 0
@@ -75,7 +75,7 @@ class PartKeeper:
 
 @contextmanager
 def kept_in_parts(wanted: bool, folder: Path, daemon: DaemonChannel) -> Iterator[Callable[[], None]]:
-    """While a search runs there; the search calls what this yields, often."""
+    """While a search runs there; the search calls the yielded function often."""
     if not wanted:
         yield lambda: None
         return

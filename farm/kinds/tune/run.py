@@ -132,7 +132,7 @@ def searched(
     *,
     server: BuildServerProcess | None = None,
 ) -> tuple[RecordSet, dict[str, Any]]:
-    """Search, beginning with what an attempt before this one left in the folder.
+    """Search, beginning with the records that an earlier attempt left in the folder.
 
     Returns the records, the prior's too, and what the search came to, as fields of the result.
 
@@ -295,7 +295,7 @@ def _a_phone(phones: PhoneSource, reporter: Reporter) -> PooledPhone:
 
 
 def _drop_unused(cache: Path, mine: Path) -> None:
-    """Delete what runs of last week left; keep the folder itself young, which the compile cache tidies by age.
+    """Delete the files of runs older than a week; keep the folder itself young, which the compile cache tidies by age.
 
     `mine` stays, too: a job may go on after a week.
     """

@@ -61,7 +61,7 @@ class TuneTask(ModelTask[TuneSpec]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvageTask:
-    """Keep what a tune job that comes to no end of its own has measured."""
+    """Keep the measurements of a tune job that is interrupted."""
 
     job: str
     name: str  # of the model

@@ -1,4 +1,4 @@
-"""The summary of a tuning, for people: its tasks, what it took, what it brought, what to type next."""
+"""The summary of a tuning, for people: its tasks, its cost, its gain, and the next command."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build_options(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def print_result(result: Mapping[str, Any], typed: Typed) -> None:
-    """Tasks, what it took, what it brought, and what to type next."""
+    """Tasks, cost, gain, and the next command."""
     print_table(
         ("TASK", "WEIGHT", "TRIALS", "FAILED", "UNTUNED ms", "BEST ms", "GFLOPS", "USED"),
         (

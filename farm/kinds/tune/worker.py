@@ -1,4 +1,4 @@
-"""The tune worker: search schedules on a pool of phones, keep the records, say what they are worth.
+"""The tune worker: search schedules on a pool of phones, keep the records, report the speed-up.
 
 `main` runs in the zygote's fork. Everything that an attempt finds is in a folder that outlives it: a worker or a daemon
 that is killed costs the candidates that were under way. At the end of a tuning that has only so much time, what does
@@ -39,7 +39,7 @@ _forked: list[BuildServerProcess] = []
 
 
 def early() -> None:
-    """Fork what builds candidates: TVM is imported already, and there are no threads yet."""
+    """Fork the build server: TVM is imported already, and there are no threads yet."""
     _forked.append(forked_server())
 
 

@@ -67,7 +67,7 @@ class GateLink:
             self._loop.call_soon(self._end, "it does not read its messages")
 
     def close(self, flush: bool = False) -> None:
-        """End it; `lost` is not called. `flush`: what can be sent at once is sent first."""
+        """End it; `lost` is not called. `flush`: first send the bytes that the socket takes at once."""
         if flush and not self._closed:
             self._flush()
         self._shut()

@@ -83,7 +83,7 @@ class Relay:
             self._finish()
 
     def side_ended(self, direction: _Direction, error: OSError | None) -> None:
-        """A socket was closed or failed: deliver what was read from it, then end."""
+        """A socket was closed or failed: deliver the bytes read from it, then end."""
         if self._ending is not None:
             return
         if direction is self._up:

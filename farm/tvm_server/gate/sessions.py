@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class AdoptingRoute(Route, Protocol):
-    """A Route that can take up what was granted before it was there (farm.leasing)."""
+    """A Route that can take up leases that were granted before it was there (farm.leasing)."""
 
     def adopt(self, orphan: OrphanedSession, cut: Callable[[str], None]) -> UpstreamSession | None:
         """The upstream side of a session that goes on; None when no lease goes on for it."""

@@ -1,4 +1,4 @@
-"""The battery: `dumpsys battery`, and what its gauge says in /sys/class/power_supply. Pure; never raises.
+"""The battery: `dumpsys battery`, and its gauge in /sys/class/power_supply. Pure; never raises.
 
 Units: `dumpsys battery` prints mV and tenths of a degree (android.os.BatteryManager), power_supply files µV, µA, µAh
 and tenths of a degree (Documentation/ABI/testing/sysfs-class-power); vendors print mV, mA and mAh in the same places.
@@ -74,7 +74,7 @@ def parse_dumpsys(text: str) -> tuple[Battery, list[Dropped]]:
 
 
 def add_supply(battery: Battery, text: str) -> tuple[Battery, list[Dropped]]:
-    """The same battery with what its gauge says: `SUPPLY/NAME=VALUE` lines, those of `uevent` and of single files.
+    """The same battery with its gauge's readings: `SUPPLY/NAME=VALUE` lines, those of `uevent` and of single files.
 
     Where `dumpsys battery` says something too, it counts; the gauge's figures cannot be set by hand.
     """
@@ -152,7 +152,7 @@ def _capacity(values: Mapping[str, str], name: str, dropped: list[Dropped]) -> i
 
 
 def _samsung_current(fields: Mapping[str, str]) -> float | None:
-    """`current now` in mA, positive into the battery; 0 is what phones say that do not measure it."""
+    """`current now` in mA, positive into the battery; phones that do not measure it say 0."""
     current = integer(fields.get("current now"))
     return float(current) if current and abs(current) * 1000 <= _MOST_UA else None
 

@@ -181,7 +181,7 @@ class SensorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """How often phones are probed, and what of it counts: `[probe]` and `[probe.model."MODEL"]`."""
+    """How often phones are probed, and which readings count: `[probe]` and `[probe.model."MODEL"]`."""
 
     # A probe takes 0.1 s of a phone; with one an hour, a fault is noticed too late.
     # per device; a phone under full load warms by less than 5 °C meanwhile
