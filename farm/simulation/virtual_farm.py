@@ -128,7 +128,8 @@ class VirtualFarm:
     ) -> None:
         """Return when `count` phones are ready; `on_step` takes each `device.*` event.
 
-        `since`: the number of an event; None: the start of this run.
+        `since`: the number of an event, from which phones of all hosts of a lab count. None: the start of this run, and
+        this daemon's phones.
 
         Raises:
             HostError: they did not become ready in time.
@@ -142,7 +143,7 @@ class VirtualFarm:
                     on_step(event)
                 if event["kind"] in LIFE_EVENTS:
                     (ready.add if event["kind"] == "device.ready" else ready.discard)(event["subject"])
-                if len(ready) >= count and len(ready & self.names()) >= count:
+                if len(ready) >= count and (since is not None or len(ready & self.names()) >= count):
                     return
         except TimeoutError as error:
             raise HostError(f"only {len(ready)} of {count} phones became ready", evidence=str(error)) from error

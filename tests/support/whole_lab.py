@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 
+from farm.simulation.postgres import PostgresServer, new_server
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support import postgres
-from tests.support.postgres import Server
 from tests.support.whole_farm import running_farm, until
 
 DECIDES = "this head decides, in term"
@@ -87,7 +87,7 @@ class HeadCommand:
 class WholeLab:
     """The head and hosts of one database. `head` and `host` add to it."""
 
-    def __init__(self, server: Server, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, stack: ExitStack) -> None:
         self.server = server
         self.url = postgres.new_database(server.url)
         self.heads: list[HeadCommand] = []
@@ -118,7 +118,7 @@ class WholeLab:
 def whole_lab() -> Iterator[WholeLab]:
     """A lab without head and hosts; afterwards nothing of it runs, and no log has a traceback."""
     with (
-        postgres.new_server() as server,
+        new_server() as server,
         tempfile.TemporaryDirectory(prefix="farm-heads-") as folder,
         ExitStack() as hosts,
     ):
