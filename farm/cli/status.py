@@ -42,6 +42,8 @@ def status_lines(answer: dict[str, Any], lab: str = "") -> Iterator[str]:
         yield f"{many(builders['builders'], 'builder')}: {builders['building']} of {builders['slots']} slots build"
     if lab:
         yield tunnel_hint(answer, lab)
+    if hosts := answer.get("hosts"):
+        yield f"Hosts {', '.join(map(host_in_brief, hosts))}"
     yield ""
     rows = ((row["key"], row["total"], row["free"], row["pending"]) for row in answer["keys"])
     none = "no keys: no phone is in service and no client waits"
@@ -67,12 +69,29 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     """One row per phone; the reason stands beside the state it explains."""
     rows = (
         (
-            device["name"], device["state"], (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
+            device["name"], *_host(device), device["state"],
+            (device["soc"] or "-") + (" (virtual)" if device["virtual"] else ""),
             device["gpu"] or "-", *_figures(device), device["holder"] or "-", brief(device["reason"]),
         )
         for device in devices
     )  # fmt: skip
-    return table(("DEVICE", "STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON"), rows, none=NO_PHONES)
+    titles = ("STATE", "SOC", "GPU", "TEMP", "BATTERY", "HOLDER", "REASON")
+    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES)
+
+
+def host_in_brief(host: dict[str, Any]) -> str:
+    """A host of the lab with its state, and since when nothing is heard of one that is away."""
+    away = f" for {format_duration(host['silent_s'])}" if host["state"] in ("lost", "silent") else ""
+    return f"{host['name']} {host['state']}{away}"
+
+
+def _host(device: dict[str, Any]) -> tuple[str, ...]:
+    """The column of a phone's host; none outside of a lab."""
+    return (device["host"],) if "host" in device else ()
+
+
+def _host_title(devices: list[dict[str, Any]]) -> tuple[str, ...]:
+    return ("HOST",) if any("host" in device for device in devices) else ()
 
 
 def brief(reason: str) -> str:
@@ -84,14 +103,14 @@ def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
     """Where each phone is plugged in, its condition, its bundle, and what probes find wrong."""
     rows = (
         (
-            device["name"], device["serial"], device["state"], device["usb"] or "-", *_figures(device),
+            device["name"], *_host(device), device["serial"], device["state"], device["usb"] or "-", *_figures(device),
             short_hash(device["bundle"]) or "-", device["holder"] or "-",
             "; ".join(each["what"] for each in device["findings"]) or "-",
         )
         for device in devices
     )  # fmt: skip
-    titles = ("DEVICE", "SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS")
-    return table(titles, rows, none=NO_PHONES)
+    titles = ("SERIAL", "STATE", "PLACE", "TEMP", "BATTERY", "BUNDLE", "HOLDER", "FINDINGS")
+    return table(("DEVICE", *_host_title(devices), *titles), rows, none=NO_PHONES)
 
 
 def _figures(device: dict[str, Any]) -> tuple[str, str]:

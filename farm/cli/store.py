@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from farm.config import FarmConfig
+    from farm.store.moving import Moved
 
 app = typer.Typer(help="The database: check, copy, prune it (operators).")
-lab = typer.Typer(help="The lab's store on a PostgreSQL server (operators).")
+lab = typer.Typer(help="A lab over a PostgreSQL server (operators).")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file, while no daemon runs.")]
 StateOption = Annotated[
@@ -158,14 +160,13 @@ def init(
     state_dir: Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Move the SQLite store of a stopped daemon to a PostgreSQL server: all of it, or nothing.
+    """Make a lab in an empty database of a PostgreSQL server, with all that a stopped daemon's SQLite store has.
 
-    It copies the database aside first and changes neither it nor the configuration. After a kill, repeat it.
+    It moves everything or nothing. It copies the database aside first and changes neither it nor the configuration.
+    After a kill, repeat it.
     """
     from farm.config import load
-    from farm.store.files import StateFolderLock
-    from farm.store.maintenance import there
-    from farm.store.moving import move_to_server
+    from farm.store.membership import found_lab
 
     loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
     url = url or loaded.store.url
@@ -173,7 +174,50 @@ def init(
         raise UserError(
             "where to? neither --url nor [store] url names a database", hint="--url postgresql://USER@HOST/DATABASE"
         )
-    path = there(loaded.state_dir / "farm.db")
+    name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
+    file = config or "/etc/farm/farm.toml"
+    if not (loaded.state_dir / "farm.db").exists():
+        answer = {"url": url, "backup": "", "rows": {}, "before": False, "lab": found_lab(url)}
+        emit(answer, ("the lab's tables are there; this host has nothing to move", *_next(file, url, name)), json=json)
+        return
+    moved = _move(loaded, url)
+    answer = {
+        "url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before,
+        "lab": found_lab(url),
+    }  # fmt: skip
+    emit(
+        answer,
+        (
+            f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
+            f"the copy of before is {moved.backup}",
+            *_next(file, moved.url, name),
+        ),
+        json=json,
+    )
+
+
+def _next(file: Path | str, url: str, name: str) -> Iterator[str]:
+    """The lines that the configuration needs, and the way to further hosts."""
+    yield f"now write this into {file}, then start the daemon:"
+    yield "[store]"
+    yield f'url = "{url}"' + ("    # *** is the password" if "***" in url else "")
+    yield "for a lab of several hosts also this, and `farm head` beside the daemon:"
+    yield "[lab]"
+    yield f'host = "{name}"'
+    yield 'head = "apart"'
+    yield "then, for each further host: farm host token NAME"
+
+
+def _move(loaded: FarmConfig, url: str) -> Moved:
+    """Move the store while no daemon can start.
+
+    Raises:
+        UserError: one serves.
+    """
+    from farm.store.files import StateFolderLock
+    from farm.store.moving import move_to_server
+
+    path = loaded.state_dir / "farm.db"
     try:
         lock = StateFolderLock(loaded.state_dir)
     except HostError as error:
@@ -185,18 +229,6 @@ def init(
             hint="stop it first: systemctl stop farm",
         ) from error
     try:
-        moved = move_to_server(path, url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None)
+        return move_to_server(path, url, lambda table, rows: print_note(f"{table}: {rows} rows") if rows else None)
     finally:
         lock.close()
-    answer = {"url": moved.url, "backup": str(moved.backup), "rows": dict(moved.rows), "before": moved.before}
-    emit(
-        answer,
-        (
-            f"{'it was moved before' if moved.before else 'moved'}: {sum(moved.rows.values())} rows",
-            f"the copy of before is {moved.backup}",
-            f"now write this into {config or '/etc/farm/farm.toml'}, then start the daemon:",
-            "[store]",
-            f'url = "{moved.url}"' + ("    # *** is the password" if "***" in moved.url else ""),
-        ),
-        json=json,
-    )

@@ -79,6 +79,7 @@ class TopApp(App[None]):
         self._wanted = wanted
         self._connected = connected
         self._wide: bool | None = None  # None: not mounted, so tables have no columns yet
+        self._columns: tuple[str, ...] = ()  # of phones
         self._marks = glyphs()
         self._newest = 0  # event that is shown
 
@@ -124,6 +125,7 @@ class TopApp(App[None]):
         head = Text("\n").join(heading(farm, view))
         self.query_one("#head", Static).update(head.append(f"\nphones by {self._by}", "dim"))
         phones = sorted_phones(farm.phones, self._by, self._wanted)
+        self._show_phone_columns(wide=self._wide)
         _fill(self._table("phones"), {phone.name: phone_cells(phone, wide=self._wide) for phone in phones})
         jobs = sorted_jobs(farm.jobs, self._wanted)
         _fill(self._table("jobs"), {job.id: job_cells(job, self._marks) for job in jobs})
@@ -203,7 +205,11 @@ class TopApp(App[None]):
 
     def _show_phone_columns(self, *, wide: bool) -> None:
         self._wide = wide
-        self._table("phones").clear(columns=True).add_columns(*phone_columns(wide=wide))
+        farm = self._poller.farm
+        columns = phone_columns(wide=wide, hosts=farm is not None and any(each.host for each in farm.phones))
+        if columns != self._columns:
+            self._columns = columns
+            self._table("phones").clear(columns=True).add_columns(*columns)
 
     def _selected(self) -> tuple[str, str]:
         """`device` or `job`, and which; by the pane that has the focus."""

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from farm.cli.output import escaped, plots
 from farm.cli.output.terminal import Glyphs
+from farm.cli.status import host_in_brief
 from farm.common.durations import format_duration
 
 PhoneOrder = Literal["state", "name", "heat", "battery", "holder"]
@@ -32,7 +33,8 @@ BAR = 10
 LOW_BATTERY_PERCENT = 20
 # Column -> its width in a line of text; textual's tables find their own.
 PHONE_COLUMNS = {
-    "PHONE": 20, "STATE": 12, "HEAT": 7, "BATT": 5, "SOC": 14, "GPU": 14, "HOLDER": 12, "AGE": 8, "REASON": 0,
+    "PHONE": 20, "HOST": 10, "STATE": 12, "HEAT": 7, "BATT": 5, "SOC": 14, "GPU": 14, "HOLDER": 12, "AGE": 8,
+    "REASON": 0,
 }  # fmt: skip
 WIDE_COLUMNS = ("SOC", "GPU", "REASON")
 RIGHT_COLUMNS = ("HEAT", "BATT")
@@ -55,6 +57,7 @@ class PhoneRow:
     what: str  # job or key it is used for
     held_s: float | None
     session: bool  # a TVM session is open
+    host: str = ""  # of a lab; "": there is one host
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class Snapshot:
     jobs_more: bool = False
     news: tuple[EventRow, ...] = ()  # oldest first
     problems: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()  # of a lab, each with its state
     seq: int = 0
     starts: int = 0  # of the daemon since the first snapshot, seen by its process number
     pid: int = 0
@@ -134,6 +138,7 @@ def snapshot(status: Mapping[str, Any], leases: Mapping[str, Any], jobs: Mapping
         ),
         waiting_more=leases["waiting_more"],
         problems=tuple(status["problems"]),
+        hosts=tuple(map(host_in_brief, status.get("hosts", ()))),
         seq=status["seq"],
         pid=status["pid"],
     )
@@ -184,6 +189,7 @@ def _phone(row: Mapping[str, Any], lease: Mapping[str, Any] | None) -> PhoneRow:
         heat=row.get("heat") or "ok", user=lease["user"] if lease else row.get("holder") or "",
         what=(lease["job"] or lease["key"] or lease["note"] or "") if lease else "",
         held_s=lease["held_s"] if lease else None, session=bool(lease and lease.get("session")),
+        host=row.get("host", ""),
     )  # fmt: skip
 
 
@@ -210,7 +216,8 @@ def _news(event: Mapping[str, Any]) -> EventRow:
 
 
 def _words(phone: PhoneRow) -> str:
-    return f"{phone.name} {phone.state} {phone.soc} {phone.gpu} {phone.user} {phone.what} {phone.reason}".lower()
+    words = (phone.name, phone.host, phone.state, phone.soc, phone.gpu, phone.user, phone.what, phone.reason)
+    return " ".join(words).lower()
 
 
 def _rank(state: str) -> int:
@@ -275,9 +282,10 @@ def phone_lines(phones: Sequence[PhoneRow], view: TopView, room: int) -> list[Te
     if room < 2:
         return []
     wide = view.width >= WIDE
-    titles = [Text(name, "bold") for name in phone_columns(wide=wide)]
+    columns = phone_columns(wide=wide, hosts=any(phone.host for phone in phones))
+    titles = [Text(name, "bold") for name in columns]
     table = (titles, *(phone_cells(phone, wide=wide) for phone in phones))
-    lines = [_phone_line(cells, wide=wide) for cells in table]
+    lines = [_phone_line(cells, columns) for cells in table]
     if len(lines) <= room and (wide or all(len(line) <= view.width for line in lines)):
         return lines
     across = max(1, view.width // CELL)
@@ -312,6 +320,8 @@ def heading(farm: Snapshot, view: TopView) -> list[Text]:
     if view.wanted:
         second.append(f"  only: {escaped(view.wanted)}", "yellow")
     lines = [first.append_text(phones), second] if fits else [first, phones, second]
+    if farm.hosts:
+        lines.append(Text(f"hosts: {', '.join(farm.hosts)}"))
     if view.away:
         lines.append(Text(escaped(f"this is how it was: {view.away}"), "bold red"))
     return lines + [Text(f"warning: {escaped(problem)}", "yellow") for problem in farm.problems[:2]]
@@ -322,6 +332,7 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
     why = phone.reason or (f"session of {phone.what}" if phone.session else phone.what)
     return [
         Text(phone.name),
+        *((Text(phone.host),) if phone.host else ()),
         Text(phone.state, STYLES.get(phone.state.partition(",")[0], "")),
         Text("-" if phone.celsius is None else f"{phone.celsius:.1f}C", HEAT_STYLES.get(phone.heat, "")),
         Text(
@@ -335,14 +346,14 @@ def phone_cells(phone: PhoneRow, *, wide: bool) -> list[Text]:
     ]
 
 
-def phone_columns(*, wide: bool) -> tuple[str, ...]:
-    """Titles of `phone_cells`."""
-    return tuple(name for name in PHONE_COLUMNS if wide or name not in WIDE_COLUMNS)
+def phone_columns(*, wide: bool, hosts: bool) -> tuple[str, ...]:
+    """Titles of `phone_cells`; `hosts`: the farm is a lab of several."""
+    return tuple(name for name in PHONE_COLUMNS if (wide or name not in WIDE_COLUMNS) and (hosts or name != "HOST"))
 
 
-def _phone_line(cells: Sequence[Text], *, wide: bool) -> Text:
+def _phone_line(cells: Sequence[Text], columns: Sequence[str]) -> Text:
     line = Text()
-    for name, cell in zip(phone_columns(wide=wide), cells, strict=True):
+    for name, cell in zip(columns, cells, strict=True):
         width = PHONE_COLUMNS[name]
         room = max(0, width - len(cell))
         if name in WIDE_COLUMNS and width:

@@ -50,6 +50,8 @@ class ControlCall(Call):
 
 
 Handler = Callable[[ControlCall], Awaitable[Mapping[str, Any] | Answer]]
+# Has a request answered by the host of a lab that has what it is about; None: this one is to answer.
+Elsewhere = Callable[[Request, Caller, Sender], Awaitable[Answer | None]]
 
 
 class ControlServer:
@@ -90,6 +92,7 @@ class ControlServer:
             accounts.on_revoked(self._end_calls_of)
         self._principal_of = principal_of or LocalUsers().principal_of
         self._handlers: dict[str, tuple[Handler, Role]] = {}  # with the least role that may call it
+        self.elsewhere: Elsewhere | None = None  # None: there is no other host
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
         self.register("artifact.put", self._put, Role.USER)
@@ -214,7 +217,11 @@ class ControlServer:
         changes = role > Role.VIEWER and kind not in ONLY_LOOK
         send = self._in_turn(call.send, caller) if kind in STREAMS else call.send
         try:
-            answer = await handler(ControlCall(call.request, call.peer, send, call.caller_gone, caller=caller))
+            answer: Mapping[str, Any] | Answer | None = None
+            if self.elsewhere is not None:
+                answer = await self.elsewhere(call.request, caller, send)
+            if answer is None:
+                answer = await handler(ControlCall(call.request, call.peer, send, call.caller_gone, caller=caller))
         except asyncio.CancelledError:
             if changes and self._audit is not None:
                 self._audit.record_later(caller, kind, about, CallerGoneError.code)

@@ -27,6 +27,7 @@ from farm.control.verbs.bundle import BundleVerbs, ToolchainVerbs
 from farm.control.verbs.device import DeviceOrderVerbs, ReadingsVerbs, ToolVerbs
 from farm.control.verbs.doctor import MB, DoctorHost, DoctorVerbs
 from farm.control.verbs.fleet import DaemonFacts, FleetVerbs
+from farm.control.verbs.host import HostVerbs
 from farm.control.verbs.job import JobVerbs
 from farm.control.verbs.job_views import JobSteps, JobStreams
 from farm.control.verbs.lease import LeaseVerbs, TunnelVerbs
@@ -37,7 +38,7 @@ from farm.daemon.phones import Phones
 from farm.daemon.problems import Problems
 from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
-from farm.daemon.sharing import begin_sharing
+from farm.daemon.sharing import Sharing, begin_sharing
 from farm.daemon.workers import Workers, end_task
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
@@ -103,8 +104,19 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     await control.start()
     stack.push_async_callback(control.stop)
     if workers.sharing is not None:
+        _answer_other_hosts(parts, workers.sharing, control)
         await begin_sharing(config, persistence, workers.sharing)
     return control
+
+
+def _answer_other_hosts(parts: Parts, sharing: Sharing, control: ControlServer) -> None:
+    """Verbs about phones of other hosts are answered there, and theirs about phones of this host here."""
+    from farm.lab.verbs import HostForwarder  # only a lab of several hosts has the packages
+
+    def has(word: str) -> bool:
+        return any(word in (view.name, view.serial) for view in parts.phones.fleet.views())
+
+    HostForwarder(parts.persistence.lab, sharing.link, control, has)
 
 
 def _remote_listener(config: FarmConfig, accounts: Accounts, audit: AuditTrail) -> CurveListener | None:
@@ -134,7 +146,8 @@ def _device_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         builders=parts.workers.builder_slots,
     )
     return (
-        FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.history.shown, facts),
+        FleetVerbs(fleet, leasing, phones.aliases, parts.persistence.history.shown, facts, parts.persistence.lab),
+        HostVerbs(parts.persistence.lab),
         DeviceOrderVerbs(fleet),
         ReadingsVerbs(fleet, phones.series),
         TunnelVerbs(fleet, phones.tunnels),
@@ -160,6 +173,7 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
         parts.phones.aliases,
         events,
         records=store.leases,
+        lab=persistence.lab,
         head=scheduling.head,
         adb_key=parts.config.state_dir / "adb" / "adbkey",
         explain_job=jobs.explain,

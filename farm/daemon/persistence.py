@@ -15,6 +15,7 @@ from farm.control.audit import AuditTrail
 from farm.control.listeners import group_to_admit, prepare_runtime_folder
 from farm.daemon.problems import Problems
 from farm.jobs.logs import AttemptLogs
+from farm.leasing.lab_view import LabView
 from farm.store.event_follower import EventFollower
 from farm.store.event_history import EventHistory
 from farm.store.retention import Retention
@@ -37,6 +38,7 @@ class Persistence:
     retention: Retention
     audit: AuditTrail
     hosts: tuple[str, ...] | None  # whose leases this daemon holds; None: all of the database
+    lab: LabView  # with the other hosts
 
     def use(self, config: FarmConfig) -> None:
         """Keep things as long as it says, from now on."""
@@ -87,7 +89,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
         remove_logs=logs.remove,
     )  # fmt: skip
     hosts = (config.lab.host,) if config.lab.head_apart else None
-    return Persistence(where, store, events, follower, history, logs, retention, audit, hosts)
+    lab = LabView(config.lab.host if config.lab.head_apart else "", store.lab)
+    return Persistence(where, store, events, follower, history, logs, retention, audit, hosts, lab)
 
 
 def _log_event(event: Event) -> None:

@@ -78,7 +78,9 @@ class HostRemovedError(HostError):
 
 def _note_life(connection: Connection, statement: TextClause, **values: object) -> None:
     if connection.execute(statement, values).rowcount == 0:
-        raise HostRemovedError(hint="to join again: farm host token NAME on a host of the lab, farm host join here")
+        raise HostRemovedError(
+            hint="to join again: farm host token NAME, on a host of the lab; then here: farm host join TOKEN"
+        )
 
 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:

@@ -118,7 +118,7 @@ _CONNECTING = (
     ("session is read-only", "none of the servers is writable", "is there a primary? farm goes on once there is"),
     ("could not translate host name", "the server's name is not known", "is it spelled right, and does DNS answer?"),
     ("is not permitted to log in", "this host was removed from the lab, or never was part of it",
-     "farm host token NAME on a host of the lab, then farm host join TOKEN here"),
+     "farm host token NAME, on a host of the lab; then here: farm host join TOKEN"),
     ('role ".*" does not exist', "the server has no such role", "sudo -u postgres createuser --pwprompt NAME"),
     ('database ".*" does not exist', "there is no such database",
      "sudo -u postgres createdb --owner=ROLE --encoding=UTF8 --template=template0 NAME"),

@@ -16,6 +16,7 @@ from farm.store.database import Database
 from farm.store.devices import AliasTable, BatteryTable, DeviceTable, RecoveryTable, RolloutTable
 from farm.store.event_history import EventTable
 from farm.store.jobs import JobSearch, JobTable, ToolchainTable
+from farm.store.lab_table import LabTable
 from farm.store.leases import LeaseTable, ReservationTable
 from farm.store.mailbox import Mailbox
 from farm.store.measurements import MeasurementTable
@@ -46,6 +47,7 @@ class Store:
         self.measurements = MeasurementTable(database)
         self.events = EventTable(database)
         self.mailbox = Mailbox(database)
+        self.lab = LabTable(database)
         self.reservations = ReservationTable(database)
         self.toolchains = ToolchainTable(database)
         self.poison = PoisonTable(database)

@@ -20,7 +20,7 @@ from farm.web.page import ask, done, form_of, render
 from farm.web.rendering import segment, tone
 
 router = APIRouter()
-SEARCHED = ("name", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
+SEARCHED = ("name", "host", "serial", "soc", "gpu", "model", "market_name", "holder", "reason", "pool")
 WORST_FIRST = ("bad", "warn", "off")  # tones of states; then devices with findings or not adopted yet, then the others
 MOST_HELD = 500  # leases whose jobs are looked up
 
@@ -39,7 +39,7 @@ class DeviceFilter:
             return False
         if self.state and state_group(device["state"]) != self.state:
             return False
-        words = " ".join((*(str(device[name]) for name in SEARCHED), *device["aliases"])).lower()
+        words = " ".join((*(str(device.get(name, "")) for name in SEARCHED), *device["aliases"])).lower()
         return all(word in words for word in self.text.lower().split())
 
 
@@ -95,6 +95,7 @@ async def _wall(request: Request, wanted: DeviceFilter) -> dict[str, Any]:
         "pools": sorted({device["pool"] for device in devices} - {""}),
         "total": len(devices),
         "problems": status["problems"],
+        "hosts": status.get("hosts", ()),
         "draining": status["draining"],
         "tracker": status["tracker"],
     }

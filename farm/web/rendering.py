@@ -40,6 +40,7 @@ TONES = {
     "trusted": "good", "suspect": "warn", "rejected": "bad",
     "faster": "good", "slower": "bad", "same": "good", "cannot tell": "warn",
     "current": "good", "refused": "bad", "damaged": "bad", "kept": "off",
+    "ok": "good", "drained": "hold", "silent": "warn", "lost": "bad", "stopped": "off", "removed": "off",
 }  # fmt: skip
 
 # Fields of verbs that the page's forms have by another name than their own.

@@ -14,9 +14,11 @@ from farm.common.selector import Selector, normalise
 from farm.control.callers import Role
 from farm.control.verbs import VerbGroup, json_of, verb
 from farm.control.verbs.device import free_device
+from farm.control.verbs.host import host_row
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
 from farm.devices.registry import Aliases
+from farm.leasing.lab_view import LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
 from farm.model.requests import LeaseClass
@@ -43,8 +45,12 @@ class DaemonFacts:
 class FleetVerbs(VerbGroup):
     """Verbs about phones and keys."""
 
-    def __init__(self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts) -> None:
+    def __init__(
+        self, fleet: Fleet, leasing: Leasing, aliases: Aliases, events: EventLog, facts: DaemonFacts,
+        lab: LabView | None = None,
+    ) -> None:  # fmt: skip
         self._fleet = fleet
+        self._lab = lab or LabView()
         self._aliases = aliases
         self._leasing = leasing
         self._events = events
@@ -52,14 +58,17 @@ class FleetVerbs(VerbGroup):
 
     @verb("status", Role.VIEWER)
     async def status(self) -> Mapping[str, Any]:
-        """Keys, devices, and problems of the host; `seq` is the newest event that it knows of."""
+        """Keys, devices, and problems of the host; `seq` is the newest event that it knows of.
+
+        In a lab, devices of all hosts with their `host`, and `hosts`.
+        """
         self._fleet.note_view()
         holders = {holder.lease.device: holder.holder_name for holder in self._leasing.active.holders()}
         host, port = self._facts.tracker()
         summary = self._facts.summary()
         bound, pid = self._facts.tvm_server()
         totals = Counter(server["key"].removeprefix("server:") for server in summary["server_info"])
-        return {
+        here = {
             "version": self._facts.version,
             "pid": self._facts.pid,
             "seq": self._events.seq,
@@ -71,6 +80,19 @@ class FleetVerbs(VerbGroup):
             "devices": [device_row(view, holders.get(view.name, "")) for view in self._fleet.views()],
             "problems": await self._facts.problems(),
             "draining": bool(self._leasing.head.drained),
+        }
+        return await self._with_lab(here) if self._lab.own else here
+
+    async def _with_lab(self, here: dict[str, Any]) -> dict[str, Any]:
+        """The status of this host with the hosts of its lab, and the phones of the others behind its own."""
+        picture = await self._lab.look()
+        own = [{**row, "host": self._lab.own} for row in here["devices"]]
+        others = [{**device_row(each.view, each.holder), "host": each.host} for each in picture.phones]
+        return {
+            **here,
+            "host": self._lab.own,
+            "hosts": [host_row(each) for each in picture.hosts],
+            "devices": own + others,
         }
 
     @verb("device.show", Role.VIEWER)
@@ -120,7 +142,8 @@ class FleetVerbs(VerbGroup):
         """Every key with its phones."""
         set_by_hand = {alias: str(selector) for alias, selector in self._aliases.selectors().items()}
         devices: dict[str, list[str]] = {alias: [] for alias in set_by_hand}
-        for view in self._fleet.views():
+        others = [each.view for each in (await self._lab.look()).phones]
+        for view in (*self._fleet.views(), *others):
             for alias in view.aliases:
                 devices.setdefault(alias, []).append(view.name)
         return {

@@ -27,9 +27,10 @@ from farm.devices.tunnels import TunnelKeeper
 from farm.head.head import Head
 from farm.head.model import Explanation
 from farm.head.reports import UsageGrouping, asked_for, summed
+from farm.leasing.lab_view import LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Life
-from farm.store.leases import LeaseTable, ReservationRecord
+from farm.store.leases import LeaseRecord, LeaseTable, ReservationRecord
 
 LATEST_STEPS = 10  # of a device's life that `explain` shows: one whole way to ready
 WAITING_LISTED = 200  # of `lease.list`; a team's queue may have 100,000
@@ -47,6 +48,7 @@ class LeaseVerbs(VerbGroup):
         events: EventLog,
         *,
         records: LeaseTable,
+        lab: LabView,
         head: Head,
         adb_key: Path,
         explain_job: Callable[[str], Awaitable[Mapping[str, Any]]],
@@ -61,6 +63,7 @@ class LeaseVerbs(VerbGroup):
             aliases: keys set by hand.
             events: what happened lately.
             records: leases that are over, too.
+            lab: the leases and phones of other hosts.
             head: knows the waiting requests and the windows reserved for a user.
             adb_key: farm's private key; a phone's owner accepts its public half.
             explain_job: why a job, by id or prefix, does not run.
@@ -72,6 +75,7 @@ class LeaseVerbs(VerbGroup):
         self._aliases = aliases
         self._events = events
         self._records = records
+        self._lab = lab
         self._head = head
         self._heat_note = heat_note
         self._adb_key = adb_key
@@ -96,7 +100,8 @@ class LeaseVerbs(VerbGroup):
                     **json_of(holder, "expires_at", "session", "peer"),
                 }
                 for holder in self._leasing.active.holders()
-            ],
+            ]
+            + [_remote_lease(each) for each in (await self._lab.look()).leases],
             "waiting": [
                 {
                     "user": each.request.user,
@@ -150,7 +155,7 @@ class LeaseVerbs(VerbGroup):
             # Of a key set by hand, what it stands for is looked at; to any other each of them counts as a phone
             # without labels.
             known: list[tuple[Mapping[str, str], Sequence[str]]] = [
-                (view.labels, view.aliases) for view in self._fleet.views()
+                (view.labels, view.aliases) for view in await self._views()
             ]
             by_hand = self._aliases.selectors()
             if key in by_hand:
@@ -159,6 +164,10 @@ class LeaseVerbs(VerbGroup):
                 error, stands_for = Selector.parse(key).no_match(known + [({}, (alias,)) for alias in by_hand]), ""
             lines.insert(0, f"{stands_for}{error.message}" + (f" ({error.hint})" if error.hint else ""))
         return {"subject": key, "lines": lines, "estimate_s": explanation.estimate_s, "matches": matches}
+
+    async def _views(self) -> Sequence[DeviceView]:
+        """Every phone of the lab."""
+        return [*self._fleet.views(), *(each.view for each in (await self._lab.look()).phones)]
 
     def _lately(self, name: str) -> list[str]:
         steps = self._events.newest(
@@ -202,8 +211,9 @@ class LeaseVerbs(VerbGroup):
     ) -> Mapping[str, Any]:
         """Keep phones that there are, here or away, for one user."""
         parsed = Selector.parse(selector)
-        known = [(view.labels, view.aliases) for view in self._fleet.views()]
-        matching = [view.name for view in self._fleet.views() if parsed.matches(view.labels, view.aliases)]
+        views = await self._views()
+        known = [(view.labels, view.aliases) for view in views]
+        matching = [view.name for view in views if parsed.matches(view.labels, view.aliases)]
         if not matching:
             raise parsed.no_match(known)
         record = await self._head.reserve(selector, user, starts_at, ends_at, note)
@@ -219,8 +229,13 @@ class LeaseVerbs(VerbGroup):
         return [f"{self._head.drained}: farm drain --end"] if self._head.drained else []
 
     @verb("host.drain", Role.OPERATOR)
-    async def drain(self, call: ControlCall, on: bool = True) -> Mapping[str, Any]:
-        """Hold grants back or let them go on -> {draining, leases}: the leases that remain."""
+    async def drain(self, call: ControlCall, on: bool = True, host: str = "") -> Mapping[str, Any]:
+        """Hold grants back or let them go on -> {draining, leases}: the leases that remain.
+
+        Of another `host` of the lab the request is answered there.
+        """
+        if host != self._lab.own and host:
+            raise UserError(f"there is no host {host!r} here: this one belongs to no lab", hint="farm drain")
         by = call.caller.user
         if on and not self._head.drained:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -234,6 +249,16 @@ class LeaseVerbs(VerbGroup):
             for each in self._leasing.active.holders()
         ]
         return {"draining": bool(self._head.drained), "leases": held}
+
+
+def _remote_lease(record: LeaseRecord) -> dict[str, Any]:
+    """A lease of another host in `lease.list`: its sessions are known there."""
+    held_s = max(0.0, (datetime.now(UTC) - record.granted_at).total_seconds())
+    return {
+        **json_of(record, "id", "device", "user", "source", "lease_class", "key", "job"),
+        "personal": False, "note": "", "held_s": round(held_s, 3), "expires_at": None, "session": "", "peer": "",
+        "host": record.host,
+    }  # fmt: skip
 
 
 def _lines(explanation: Explanation) -> list[str]:

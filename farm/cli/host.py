@@ -1,0 +1,218 @@
+"""`farm host`: the hosts of a lab. Tokens, joining and removal work on the lab's database itself, with no daemon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from farm import __version__
+from farm.cli.connection import JsonFlag, call
+from farm.cli.output import emit, local_time, print_note, table
+from farm.common.durations import format_duration, many
+from farm.common.errors import Code, HostError, UserError
+from farm.common.files import write_durably
+from farm.common.peers import user_name
+
+if TYPE_CHECKING:
+    from farm.config import FarmConfig
+    from farm.store.membership import OrderedBy
+
+app = typer.Typer(help="The hosts of a lab: let one join, list, drain and remove them.")
+DEFAULT_CONFIG = Path("/etc/farm/farm.toml")
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")]
+StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")]
+UrlOption = Annotated[
+    str, typer.Option(help="Of the lab's database, with a role that may make roles; default: [store] url.")
+]
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="What the new host is called.")],
+    url: UrlOption = "",
+    address: Annotated[
+        str, typer.Option(help="The database's URL as the new host reaches it, if that is another one.")
+    ] = "",
+    config: ConfigOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make a token with which one machine may join the lab within 24 hours (for operators)."""
+    from farm.head.wire import PROTOCOL
+    from farm.store.membership import new_token
+
+    made, leads = new_token(_url(url, config), name, __version__, PROTOCOL, _ordered_by(), address=address)
+    emit({"name": name, "token": made.text(), "url": made.url}, made.text(), json=json)
+    if json:
+        return
+    if not leads:
+        print_note("its URL leads to the database from this machine only; for another one: --address postgresql://...")
+    print_note("on the new host: farm host join TOKEN")
+
+
+@app.command()
+def join(
+    text: Annotated[str, typer.Argument(metavar="TOKEN", help="As `farm host token` printed it.")],
+    write: Annotated[bool, typer.Option("--write", help="Write [store] and [lab] into the configuration.")] = False,
+    config: ConfigOption = None,
+    state_dir: StateOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Use a token: this machine is a host of the lab from its next start on."""
+    from farm.config import load
+    from farm.head.wire import PROTOCOL
+    from farm.store.host_token_policy import HostToken
+    from farm.store.membership import PASSFILE, with_passfile
+    from farm.store.membership import join as use
+
+    found = HostToken.parse(text)
+    loaded = load(config, flags={"state_dir": state_dir and str(state_dir)})
+    file = config or Path(os.environ.get("FARM_CONFIG") or DEFAULT_CONFIG)
+    _check_alone(loaded, file, write=write)
+    passfile = loaded.state_dir / "keys" / PASSFILE
+
+    def keep(password: str) -> None:
+        _keep(passfile, loaded.state_dir, f"*:*:*:*:{password}\n")
+
+    use(found, __version__, PROTOCOL, keep)
+    lines = ["[store]", f'url = "{with_passfile(found.url, str(passfile))}"', "", "[lab]", f'host = "{found.name}"',
+             'head = "apart"']  # fmt: skip
+    if write:
+        _append(file, lines)
+    answer = {"name": found.name, "lab": found.lab, "written": str(file) if write else "", "config": lines}
+    emit(answer, _joined_lines(found.name, file, lines, loaded, write=write), json=json)
+
+
+def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *, write: bool) -> Iterator[str]:
+    yield f"this machine is the host {name} of the lab; its password is in {loaded.state_dir / 'keys'}"
+    if write:
+        yield f"its configuration is in {file}; now restart the daemon: systemctl restart farm"
+    else:
+        yield f"now write this into {file}, then restart the daemon (systemctl restart farm):"
+        yield from lines
+    if (loaded.state_dir / "farm.db").exists():
+        yield f"what {loaded.state_dir / 'farm.db'} has stays there: phones of this host are adopted anew in the lab"
+
+
+@app.command("list")
+def list_(json: JsonFlag = False) -> None:
+    """Every host: address, state, latest beat, phones, release."""
+    answer = call("host.list")
+    rows = (
+        (
+            row["name"] + (" (this one)" if row["name"] == answer["own"] else ""), row["address"] or "-", row["state"],
+            "-" if row["silent_s"] is None else f"{format_duration(row['silent_s'])} ago", row["phones"],
+            row["version"] or "-", row["protocol"], row["drained"] or "-",
+        )
+        for row in answer["hosts"]
+    )  # fmt: skip
+    none = "this host belongs to no lab: docs/howto-postgresql.md" if not answer["own"] else "no host has begun yet"
+    titles = ("HOST", "ADDRESS", "STATE", "BEAT", "PHONES", "FARM", "PROTOCOL", "DRAINED")
+    tokens = (
+        f"a token lets {each['name']} join until {local_time(each['expires_at'])} (made by {each['made_by']})"
+        for each in answer["tokens"]
+    )
+    emit(answer, (*table(titles, rows, none=none), *tokens), json=json)
+
+
+@app.command()
+def drain(
+    name: Annotated[str, typer.Argument(help="The host.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Hand its phones out again.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Hand out none of a host's phones any more; leases and jobs that run there go on. `farm drain` does it here."""
+    answer = call("host.drain", on=not undo, host=name)
+    left = many(len(answer["leases"]), "lease")
+    done = f"phones of {name} are handed out again" if undo else f"no phone of {name} is handed out; {left} there go on"
+    emit(answer, done, json=json)
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The host, or one that has a token.")],
+    url: UrlOption = "",
+    config: ConfigOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Take a host out of the lab: it reaches the database no more, its leases end, its jobs go on elsewhere."""
+    from farm.store.membership import remove as take_out
+
+    removed = take_out(_url(url, config), name, _ordered_by())
+    answer = {"name": removed.name, "had_role": removed.had_role, "connections": removed.connections}
+    lines = [f"{name} is no host of the lab any more; {many(removed.connections, 'connection')} ended"]
+    if not removed.had_role:
+        lines.append(
+            f"warning: {name} has the password of the lab's own database role: change that, or its daemon comes back"
+        )
+    emit(answer, lines, json=json)
+
+
+def _url(given: str, config: Path | None) -> str:
+    from farm.config import load
+
+    url = given or load(config).store.url
+    if not url:
+        raise UserError(
+            "there is no lab: [store] url names no database", hint="farm lab init --url postgresql://USER@HOST/DATABASE"
+        )
+    return url
+
+
+def _ordered_by() -> OrderedBy:
+    from farm.store.membership import OrderedBy
+
+    uid = int(os.environ.get("SUDO_UID", os.getuid()))
+    return OrderedBy(user_name(uid), f"uid {uid} on {socket.gethostname()}")
+
+
+def _check_alone(loaded: FarmConfig, file: Path, *, write: bool) -> None:
+    """Whether this machine may join, before anything is changed.
+
+    Raises:
+        UserError: it belongs to a lab, or its configuration cannot be written.
+    """
+    if loaded.store.url or loaded.lab.host:
+        raise UserError(
+            f"this machine has a database already: [store] url or [lab] host in {file}",
+            Code.DATABASE_UNUSABLE,
+            hint="take these lines out first, if it shall belong to this lab instead",
+        )
+    text = file.read_text() if file.is_file() else ""
+    if write and any(line.strip() in ("[store]", "[lab]") for line in text.splitlines()):
+        raise UserError(f"{file} has a [store] or [lab] already", hint="without --write it prints what to write")
+    if write and not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UserError(f"{file} cannot be written by this user", hint="sudo, or without --write")
+
+
+def _keep(passfile: Path, state_dir: Path, content: str) -> None:
+    """Write the password for the daemon's user only: libpq reads no other file.
+
+    Raises:
+        HostError: it cannot be written.
+    """
+    try:
+        owner = state_dir.stat() if state_dir.exists() else None
+        passfile.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_durably(passfile, content.encode(), 0o600)
+        if os.geteuid() == 0 and owner is not None:
+            for path in (passfile.parent, passfile):
+                shutil.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        raise HostError(
+            f"the password cannot be kept in {passfile}: {error.strerror}; the token is still good",
+            hint="make room there, or run it as root",
+        ) from error
+
+
+def _append(file: Path, lines: list[str]) -> None:
+    before = file.read_text() if file.is_file() else ""
+    mode = file.stat().st_mode & 0o777 if file.is_file() else 0o644
+    text = "\n".join((before.rstrip("\n"), "", *lines)).lstrip("\n")
+    write_durably(file, f"{text}\n".encode(), mode)

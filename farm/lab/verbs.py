@@ -1,0 +1,177 @@
+"""Control verbs about what another host has: sent there in the caller's name and role, and answered as if it were here.
+
+The service `verb` {user, role, origin} -> {}, then a frame {kind, fields} with a raw frame behind it, and frames back:
+{more: fields} ahead of the answer, {ok: fields} with a raw frame behind it, or {error}. Both hosts check the role and
+write their audit log. What the other host says of a caller is believed, as all hosts of a lab believe each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from farm.common.errors import Code, FarmError, HostError, ProtocolError, UserError, error_from_wire, error_to_wire
+from farm.common.frames import SIZE, FrameReader, frame
+from farm.control.callers import Caller, Role
+from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
+from farm.control.router import Answer, Sender
+from farm.control.server import ControlServer
+from farm.head.host_rules import HostState
+from farm.lab.link import HostLink, HostUnreachableError, LinkCall
+from farm.leasing.lab_view import LabPicture, LabView
+
+SERVICE = "verb"
+READ_BYTES = 1 << 16
+REQUEST_LIMIT_S = 10.0  # for a whole request to come
+AWAY = frozenset({HostState.LOST, HostState.STOPPED, HostState.REMOVED})
+NEVER_SENT = frozenset({"device.add"})  # about this host, whatever it names
+
+
+class HostForwarder:
+    """Sends verbs to the host that has what they are about, and answers those of other hosts."""
+
+    def __init__(self, lab: LabView, link: HostLink, control: ControlServer, has: Callable[[str], bool]) -> None:
+        """`has`: whether this host has a phone of that name or serial."""
+        self._lab = lab
+        self._link = link
+        self._control = control
+        self._has = has
+        control.elsewhere = self.forward
+        link.serve(SERVICE, self._serve)
+
+    async def forward(self, request: Request, caller: Caller, send: Sender) -> Answer | None:
+        """The answer of the host that has it; None: it is this one, or no other is known.
+
+        Raises:
+            HostUnreachableError: that host is away.
+            FarmError: what the verb reports there.
+        """
+        if not (subject := subject_of(request.kind, request.fields)) or self._is_here(request.kind, subject):
+            return None
+        picture = await self._lab.look()
+        host = _host_of(picture, request.kind, subject)
+        if not host:
+            return None
+        view = picture.host(host)
+        if view is not None and view.state in AWAY:
+            raise HostUnreachableError(
+                f"host {host}, which has {subject}, is {view.state}"
+                if host != subject
+                else f"host {host} is {view.state}",
+                hint="see whether its daemon runs and reaches the database; there: farm doctor",
+            )
+        return await self._ask(host, request, caller, send)
+
+    def _is_here(self, kind: str, subject: str) -> bool:
+        return subject == self._lab.own if kind == "host.drain" else self._has(subject)
+
+    async def _ask(self, host: str, request: Request, caller: Caller, send: Sender) -> Answer:
+        who = {"user": caller.user, "role": caller.role.word, "origin": caller.origin}
+        connection = await self._link.dial(host, SERVICE, who)
+        try:
+            reader, writer = await connection.streams()
+            writer.write(frame({"kind": request.kind, "fields": dict(request.fields)}, b"".join(request.frames)))
+            await writer.drain()
+            async for fields, payload in _frames(reader):
+                if "more" in fields:
+                    await send(Reply(request.id, fields["more"], more=True))
+                elif "error" in fields:
+                    raise error_from_wire(fields["error"])
+                else:
+                    return Answer(fields["ok"], (payload,) if payload else ())
+        except (OSError, ProtocolError, KeyError, TypeError) as error:
+            raise _broken_off(host, request.kind, str(error)) from error
+        finally:
+            await connection.close()
+        raise _broken_off(host, request.kind, "it closed the connection")
+
+    # --- for other hosts ------------------------------------------------------------------------------------------
+
+    async def _serve(self, call: LinkCall) -> None:
+        """The service `verb`."""
+        caller = _caller_of(call)
+        await call.accept()
+        reader, writer = await call.streams()
+        frames = _frames(reader)
+        async with asyncio.timeout(REQUEST_LIMIT_S):
+            asked, payload = await anext(frames)
+
+        async def progress(**fields: Any) -> None:
+            writer.write(frame({"more": fields}))
+            await writer.drain()
+
+        raw = (payload,) if payload else ()
+        answering = asyncio.ensure_future(
+            self._control.ask(caller, str(asked.get("kind")), asked.get("fields", {}), frames=raw, progress=progress)
+        )
+        leaving = asyncio.ensure_future(reader.read(1))  # the caller sends no more: it has gone
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                writer.write(_reply(answering))
+                await writer.drain()
+        finally:
+            for task in (answering, leaving):
+                task.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+def subject_of(kind: str, fields: Mapping[str, Any]) -> str:
+    """The phone or host that a request is about; "": none that another host could have."""
+    if kind in NEVER_SENT:
+        return ""
+    if kind == "explain":
+        word = fields.get("name") if fields.get("what") == "device" else ""
+    else:
+        word = fields.get("host") if kind == "host.drain" else fields.get("device")
+    return word if isinstance(word, str) else ""
+
+
+def _host_of(picture: LabPicture, kind: str, subject: str) -> str:
+    """The host to ask; "": none.
+
+    Raises:
+        UserError: there is no such host.
+    """
+    if kind != "host.drain":
+        return picture.host_of(subject)
+    if picture.host(subject) is None:
+        raise UserError(f"there is no host {subject!r} in the lab", hint="farm host list")
+    return subject
+
+
+def _caller_of(call: LinkCall) -> Caller:
+    fields = call.fields
+    try:
+        role = Role[str(fields["role"]).upper()]
+        return Caller(str(fields["user"]), role, f"{fields['origin']} at host {call.host}")
+    except KeyError as error:
+        raise ProtocolError(f"host {call.host} does not say who asks: {error}") from error
+
+
+def _reply(answered: asyncio.Future[Answer]) -> bytes:
+    error = answered.exception()
+    if error is None:
+        answer = answered.result()
+        return frame({"ok": dict(answer.fields)}, b"".join(answer.frames))
+    if not isinstance(error, FarmError):
+        error = FarmError(f"{type(error).__name__}: {error}", hint="this is a bug; that host's log has the trace")
+    return frame({"error": error_to_wire(error)})
+
+
+async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
+    """Each message as it comes, until the end of the stream."""
+    frames = FrameReader(max_line_bytes=MAX_HEADER_BYTES, max_payload_bytes=MAX_FRAME_BYTES)
+    while data := await reader.read(READ_BYTES):
+        for fields, payload in frames.feed(data):
+            del fields[SIZE]
+            yield fields, payload
+
+
+def _broken_off(host: str, kind: str, why: str) -> HostError:
+    return HostError(
+        f"the connection to host {host} was lost before it had answered {kind}: {why}",
+        Code.HOST_LOST,
+        hint="it may have been carried out there: look before you repeat it",
+    )

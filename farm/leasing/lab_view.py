@@ -1,0 +1,145 @@
+"""The whole lab as any of its hosts shows it: the hosts, and the phones of the others. Read from the database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from farm.common.errors import HostError
+from farm.common.tasks import SharedCall
+from farm.head import wire
+from farm.head.host_rules import HostState, state_of
+from farm.head.messages import DeviceChanged
+from farm.model.device import DeviceState, DeviceView, Life
+from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
+from farm.store.leases import LeaseRecord
+
+KEPT_S = 1.0  # a look at 1,000 phones takes the database and this host some milliseconds
+_STATES = DeviceState.__dataclass_fields__
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host as people see it."""
+
+    name: str
+    state: HostState
+    address: str  # where other hosts dial it; "": nowhere
+    beat_at: datetime | None
+    silent_s: float | None  # since its latest beat; None: it does not run
+    phones: int
+    version: str
+    protocol: int
+    drained: str  # why its phones are not handed out; "": they are
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePhone:
+    """A phone of another host."""
+
+    host: str
+    view: DeviceView  # without readings
+    holder: str  # the user who has it; "": nobody
+
+
+@dataclass(frozen=True, slots=True)
+class LabPicture:
+    """All of about one moment."""
+
+    hosts: tuple[HostView, ...] = ()
+    tokens: tuple[HostTokenRecord, ...] = ()
+    phones: tuple[RemotePhone, ...] = ()  # of other hosts
+    leases: tuple[LeaseRecord, ...] = ()  # of other hosts
+    letters: int = 0  # to the head, that it has not taken
+
+    def host_of(self, word: str) -> str:
+        """The other host that has the phone of that name or serial; "": none, or several do."""
+        found = {each.host for each in self.phones if word in (each.view.name, each.view.serial)}
+        named = {each.host for each in self.phones if word == each.view.name}
+        fitting = named or found
+        return fitting.pop() if len(fitting) == 1 else ""
+
+    def host(self, name: str) -> HostView | None:
+        """The host of that name."""
+        return next((each for each in self.hosts if each.name == name), None)
+
+
+class LabView:
+    """Looks at the lab for everyone who asks within a second."""
+
+    def __init__(self, own: str = "", table: LabTable | None = None) -> None:
+        """`own`: this host's name; without one it is no host of a lab: it sees nothing, and asks nobody."""
+        self.own = own if table is not None else ""
+        self._table = table
+        self._shared = SharedCall(self._look, keep_s=KEPT_S)
+        self._latest = LabPicture()
+        self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}  # as they were read last
+
+    async def look(self) -> LabPicture:
+        """The lab now; as it was last while the database is away."""
+        if self.own:
+            with contextlib.suppress(HostError):  # the writer reports it
+                self._latest = await self._shared(None)
+        return self._latest
+
+    async def _look(self, _: None) -> LabPicture:
+        assert self._table is not None
+        return await self._table.in_thread(lambda table: self._read(table.look()), self._table)
+
+    def _read(self, rows: LabRows) -> LabPicture:
+        states = self._read_states(rows)
+        phones = Counter(host for (host, _), (_, state) in states.items() if state.adopted)
+        holders = {each.device: each.user or each.source.value for each in rows.leases}
+        hosts = {each.name: each for each in _hosts_of(rows, phones)}
+        self._states = states
+        return LabPicture(
+            tuple(hosts.values()),
+            rows.tokens,
+            tuple(
+                RemotePhone(host, _as_view(state, hosts.get(host)), holders.get(name, ""))
+                for (host, name), (_, state) in sorted(states.items(), key=lambda each: each[0])
+                if host != self.own
+            ),
+            tuple(each for each in rows.leases if each.host != self.own),
+            rows.letters,
+        )
+
+    def _read_states(self, rows: LabRows) -> dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]]:
+        """Only what is new is read again: that takes longest."""
+        states = {}
+        for letter in rows.devices:
+            name = letter.host, str(letter.body.get("state", {}).get("name", ""))
+            known = self._states.get(name)
+            if known is not None and known[0] == letter.body:
+                states[name] = known
+            elif isinstance(message := wire.to_head(letter.body, 0.0), DeviceChanged):
+                states[name] = letter.body, message.state
+        return states
+
+
+def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> tuple[HostView, ...]:
+    found = []
+    for row in rows.hosts:
+        silent_s = None if row.beat_at is None else max(0.0, (rows.now - row.beat_at).total_seconds())
+        state = state_of(silent_s, drained=bool(row.drained), removed=row.removed_at is not None)
+        found.append(
+            HostView(
+                row.name, state, row.address, row.beat_at, silent_s, phones.get(row.name, 0), row.version,
+                row.protocol, row.drained,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
+    """A phone of a host that is away is away, whatever was known of it."""
+    view = DeviceView(**{name: getattr(state, name) for name in _STATES})
+    if host is not None and host.state in (HostState.LOST, HostState.REMOVED):
+        return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}")
+    if host is not None and host.state is HostState.DRAINED and not view.reason:
+        return replace(view, reason=host.drained)
+    return view

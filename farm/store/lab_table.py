@@ -1,0 +1,62 @@
+"""The lab as its database has it: hosts, open tokens, phones, leases. For people, not for decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy import text as sql
+
+from farm.store.columns import utc_time
+from farm.store.database import TableAccess
+from farm.store.leases import LeaseRecord, select_leases
+from farm.store.mailbox import HostRecord, Letter
+from farm.store.schema import device_state, host, host_token, lease, to_head
+
+_NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+
+@dataclass(frozen=True, slots=True)
+class HostTokenRecord:
+    """A token that nobody has used."""
+
+    name: str  # of the host that it will be
+    role: str
+    expires_at: datetime
+    made_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabRows:
+    """All of about one moment."""
+
+    now: datetime  # by the server's clock, as beats are
+    hosts: tuple[HostRecord, ...]
+    tokens: tuple[HostTokenRecord, ...]
+    devices: tuple[Letter, ...]  # the latest message about each phone
+    leases: tuple[LeaseRecord, ...]  # that hosts have armed
+    letters: int  # to the head, that it has not taken
+
+
+class LabTable(TableAccess):
+    """Reads over hosts and what they have. On a server only."""
+
+    def look(self) -> LabRows:
+        """The lab as it is now.
+
+        Raises:
+            HostError: the database cannot be read.
+        """
+        held = lease.c.ended_at.is_(None) & lease.c.armed_at.is_not(None)
+        with self._database.reading() as connection:
+            hosts = connection.execute(select(host).order_by(host.c.name)).mappings()
+            tokens = connection.execute(select(host_token).order_by(host_token.c.name)).mappings()
+            return LabRows(
+                utc_time(connection.execute(_NOW).scalar_one()),
+                tuple(HostRecord(**row) for row in hosts),
+                tuple(HostTokenRecord(**row) for row in tokens),
+                tuple(Letter(*row) for row in connection.execute(select(device_state.c.host, device_state.c.body))),
+                tuple(LeaseRecord(**row) for row in connection.execute(select_leases().where(held)).mappings()),
+                int(connection.execute(select(func.count()).select_from(to_head)).scalar_one()),
+            )

@@ -1,0 +1,119 @@
+"""A lab of two hosts, from either of them: one picture, verbs about the other's phones, and hosts that come and go."""
+
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from farm.common.errors import ExitCode
+from farm.simulation.virtual_hosts import virtual_hosts
+from tests.support import postgres
+from tests.support.needs import need
+from tests.support.whole_farm import answer, refused, until
+
+LISTEN = 'listen = "tcp://127.0.0.1:0"\n'
+
+
+@pytest.fixture(scope="module")
+def lab():
+    need("g++", "mksh", "toybox")
+    if why := postgres.missing():
+        pytest.skip(why)
+    with ExitStack() as stack:
+        hosts = {"lab1": {"one": "galaxy-s9"}, "lab2": {"two": "galaxy-a55"}}
+        made = stack.enter_context(virtual_hosts(hosts, config=LISTEN, report=lambda _: None))
+        made.wait_ready(lambda _: None)
+        yield made
+
+
+@pytest.fixture
+def here(lab):
+    return lab.farms["lab1"]
+
+
+@pytest.fixture
+def there(lab):
+    return lab.farms["lab2"]
+
+
+def phone_of(farm, host):
+    return next(row["name"] for row in farm.status()["devices"] if row["host"] == host)
+
+
+def rows(lab, query):
+    with psycopg.connect(lab.url) as connection:
+        return connection.execute(query).fetchall()
+
+
+def states(farm):
+    return {row["name"]: row["state"] for row in answer(farm.farm("host", "list", "--json"))["hosts"]}
+
+
+def test_any_host_shows_the_whole_lab(here, there):
+    until(lambda: states(here) == {"lab1": "ok", "lab2": "ok"})
+    for farm in (here, there):
+        status = farm.status()
+        assert {row["host"]: row["state"] for row in status["devices"]} == {"lab1": "ready", "lab2": "ready"}
+        assert {row["name"]: row["phones"] for row in status["hosts"]} == {"lab1": 1, "lab2": 1}
+    shown = here.farm("status").stdout
+    assert "Hosts lab1 ok, lab2 ok" in shown
+    assert "HOST" in shown
+    assert "lab2" in here.farm("top", "--once").stdout
+
+
+def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down_twice(lab, here, there):
+    phone = phone_of(here, "lab2")
+    details = answer(here.farm("device", "show", phone, "--json"))
+    assert details["temperature_c"] is not None  # its host alone has readings
+    assert phone in here.farm("explain", "device", phone).stdout
+    assert answer(here.farm("device", "drain", phone, "--json"))["service"] == "draining"
+    assert next(row for row in there.status()["devices"] if row["name"] == phone)["service"] == "draining"
+    assert answer(here.farm("device", "release", phone, "--json"))["service"] == "in"
+    origins = rows(lab, "SELECT origin FROM audit WHERE kind = 'device.service'")
+    assert sum("at host lab1" in origin for (origin,) in origins) == 2
+    assert len(origins) == 4
+    refused(here.farm("device", "show", "no-such-phone"), ExitCode.USAGE, "no-such-phone")
+
+
+def test_a_host_is_drained_from_another_one(here, there):
+    assert answer(here.farm("host", "drain", "lab2", "--json"))["draining"]
+    until(lambda: states(there)["lab2"] == "drained")
+    assert there.status()["draining"]
+    assert not here.status()["draining"]
+    assert not answer(here.farm("host", "drain", "lab2", "--undo", "--json"))["draining"]
+    until(lambda: states(here)["lab2"] == "ok")
+    refused(here.farm("host", "drain", "lab9"), ExitCode.USAGE, "there is no host 'lab9'")
+
+
+def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
+    made = answer(here.farm("host", "token", "lab3", "--url", lab.url, "--json"))
+    assert answer(here.farm("host", "list", "--json"))["tokens"][0]["name"] == "lab3"
+    config = tmp_path / "farm.toml"
+    own = ("--config", str(config), "--state-dir", str(tmp_path / "state"))
+    config.write_text("[web]\nport = 0\n")
+    joined = answer(here.farm("host", "join", made["token"], *own, "--write", "--json"))
+    assert joined["name"] == "lab3"
+    assert 'host = "lab3"' in config.read_text()
+    (passfile,) = (tmp_path / "state" / "keys").iterdir()
+    assert passfile.stat().st_mode & 0o777 == 0o600
+    until(lambda: states(here).get("lab3") == "stopped")
+    refused(here.farm("host", "join", made["token"], *own), ExitCode.USAGE, "has a database already")
+    config.write_text("")
+    refused(here.farm("host", "join", made["token"], *own), ExitCode.NOT_ALLOWED, "does not take this token")
+    refused(here.farm("host", "join", made["token"][:-5], *own), ExitCode.USAGE, "no token of a host")
+    refused(here.farm("host", "token", "lab2", "--url", lab.url), ExitCode.USAGE, "there is a host lab2")
+    answer(here.farm("host", "remove", "lab3", "--url", lab.url, "--json"))
+    until(lambda: "lab3" not in states(here))
+
+
+def test_a_host_that_died_is_away_then_removed(lab, here, there):
+    phone = phone_of(here, "lab2")
+    there.daemon.kill()
+    until(lambda: states(here)["lab2"] == "lost")
+    assert next(row for row in here.status()["devices"] if row["name"] == phone)["state"] == "gone"
+    refused(here.farm("device", "reboot", phone), ExitCode.FAILED, "host lab2", "is lost")
+    removed = answer(here.farm("host", "remove", "lab2", "--url", lab.url, "--json"))
+    assert not removed["had_role"]  # it used the owner's
+    until(lambda: list(states(here)) == ["lab1"])
+    assert [row["host"] for row in here.status()["devices"]] == ["lab1"]
+    assert rows(lab, "SELECT subject FROM event WHERE kind = 'host.removed' ORDER BY seq") == [("lab3",), ("lab2",)]
