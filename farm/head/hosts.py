@@ -84,7 +84,7 @@ class Hosts(AttemptRunner):
         match message:
             case DeviceChanged(state):
                 self._of_device[state.name] = host
-                self._states[state.name] = state
+                self._states[state.name] = state = replace(state, host=host)
                 return DeviceChanged(replace(state, withheld=self._why_withheld(host)))
             case DeviceForgotten(device):
                 self._states.pop(device, None)

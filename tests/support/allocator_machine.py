@@ -295,7 +295,7 @@ class Beside(RuleBasedStateMachine):
         assert {name: bool(each.asked) for name, each in state.slots.items()} == {
             name: each.asked for name, each in model.slots.items()
         }
-        assert state._workers == len(model.slots) + sum(each.request.worker for each in model.held.values())
+        assert state._workers.total() == len(model.slots) + sum(each.request.worker for each in model.held.values())
 
     @invariant()
     def promises_are_to_those_who_wait(self):

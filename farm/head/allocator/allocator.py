@@ -184,7 +184,7 @@ class Allocator:
         # With a slot, a quota or a quiet hub, devices that were free before come into reach of others.
         others = (
             not state.ledger.may_hold_more(holding.request.user)
-            or (state.slots_full and holding.request.worker)
+            or (holding.request.worker and state.slots_full(holding.host))
             or state.quiet_matters
         )
         state.end(device, lease)
@@ -215,9 +215,10 @@ class Allocator:
     def slot_freed(self, slot: str, now_s: float) -> tuple[Grant, ...]:
         """A worker slot that was kept is free again."""
         state = self._at(now_s)
-        slots_full = state.slots_full
+        kept = state.slots.get(slot)
+        was_full = kept is not None and state.slots_full(kept.host)
         state.free_slot(slot)
-        return self._decide(everything=slots_full)
+        return self._decide(everything=was_full)
 
     def quotas_changed(self, default: UserConfig, by_user: Mapping[str, UserConfig], now_s: float) -> tuple[Grant, ...]:
         """The users' quotas and weights changed; `default` is for users without an entry in `by_user`."""
@@ -294,12 +295,14 @@ class Allocator:
     def _serve(self, free: set[str], groups: set[Group]) -> tuple[Grant, ...]:
         """Give as many of the `free` devices as possible to the foremost requests of `groups`.
 
-        A request that needs a quiet hub is served alone, when those before it have their devices.
+        A request that needs a quiet hub is served alone, when those before it have their devices. With several hosts,
+        whose slots a worker took is known then, too.
         """
+        several = len(self._state.hosts) > 1
         grants: list[Grant] = []
         while free and groups and (served := self._serve_together(free, groups)):
             grants += served
-            if not any(group.terms.quiet_hub for group in groups):
+            if not any(group.terms.quiet_hub or (several and group.terms.worker) for group in groups):
                 break
             free = free - {grant.device for grant in served}
             groups = {group for group in groups if group.waiting}
@@ -336,7 +339,7 @@ class Allocator:
         for queue in state.in_order(state.with_free_slot(groups), free):
             if queue in hopeless:
                 continue
-            suiting = state.suiting(queue.group, free)
+            suiting = state.with_slot(queue.group, state.suiting(queue.group, free))
             if suiting and chosen and queue.group.terms.quiet_hub:
                 return None
             for waiting in state.worth_trying(queue, suiting):

@@ -11,7 +11,7 @@ from farm.model.requests import LeaseRequest
 class AllocatorPolicy:
     """The numbers of the allocator's rules."""
 
-    workers: int = 8  # leases with a worker at once (`LeaseRequest.worker`)
+    workers: int = 8  # leases with a worker at once on each host (`LeaseRequest.worker`)
     starved_s: float = 1800.0  # a queue that got nothing for so long goes before priority and share
     usage_half_life_s: float = 6 * 3600.0  # a morning's use weighs half by the afternoon, next to nothing next week
     held_counts_s: float = 60.0  # what a lease counts in advance, so that one moment's phones go to several users
@@ -59,3 +59,4 @@ class Holding:
     since_s: float
     ends_s: float | None  # it is given back by then; None: unknown
     asked: str = ""  # why it is asked to yield, one sentence for a person; "" while it is not
+    host: str = ""  # the device's, whose worker slot it takes if its request is for a worker

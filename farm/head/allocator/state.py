@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -51,10 +52,12 @@ class AllocatorState:
         self.warm: dict[LeaseClass, set[str]] = {each: set() for each in LeaseClass}  # those that refuse for heat
         self.cooling_claims: dict[str, CoolingClaim] = {}  # by device
         self.quiet: set[str] = set()  # devices whose holders need a quiet hub
-        self.on_hub: dict[str, set[str]] = {}  # devices by hub, as far as their ports are known
+        self.on_hub: dict[tuple[str, str], set[str]] = {}  # devices by host and hub, as far as their ports are known
         self.closed_at_s: dict[str, float] = {}  # when the device last reported a closed class (monotonic)
         self._holders: set[str] = set()  # request ids
-        self._workers = 0
+        self._at: Counter[str] = Counter()  # devices by host
+        self._workers: Counter[str] = Counter()  # worker slots that are taken, by host
+        self._unassigned = 0  # requests with a worker that are being served and have no device yet
         self.slots: dict[str, Holding] = {}  # worker slots that outlast their leases, by who keeps them
 
     # --- requests and leases --------------------------------------------------------------------------------------
@@ -82,9 +85,11 @@ class AllocatorState:
         self.queues.served(waiting, self.now_s)
         self.index.remove(waiting.queue.group)
         self._count(waiting.id, waiting.request)
+        self._unassigned += waiting.request.worker
 
     def assign(self, waiting: QueuedRequest, device: str) -> None:
         """A request that was served has this device."""
+        self._unassigned -= waiting.request.worker
         self._hold(device, waiting.id, waiting.request)
 
     def restore(self, device: str, request_id: str, request: LeaseRequest) -> None:
@@ -119,9 +124,8 @@ class AllocatorState:
 
     def free_slot(self, slot: str) -> None:
         """Give up a kept slot. Harmless when there is none."""
-        if slot in self.slots:
-            del self.slots[slot]
-            self._workers -= 1
+        if (kept := self.slots.pop(slot, None)) is not None:
+            self._workers[kept.host] -= 1
 
     def end(self, device: str, lease: str) -> None:
         """The lease on the device is over; `lease` is its id."""
@@ -130,7 +134,7 @@ class AllocatorState:
             return
         self.quiet.discard(device)
         self._holders.discard(holding.request_id)
-        self._workers -= holding.request.worker
+        self._workers[holding.host] -= holding.request.worker
         self.ledger.give_back(holding.request.user, self.now_s)
         view = self.index.views.get(device)
         if view is not None and view.life in RETURNING:
@@ -159,6 +163,7 @@ class AllocatorState:
 
     def device_changed(self, view: DeviceState) -> None:
         """A device appeared, or anything about it is different."""
+        self._note_host(view.name, view.host)
         self._note_place(view.name, view)
         self.index.device_changed(view)
         self.reservations.device_changed(view)
@@ -169,6 +174,7 @@ class AllocatorState:
 
     def device_forgotten(self, name: str) -> None:
         """A device is no part of the farm any more."""
+        self._note_host(name, None)
         self._note_place(name, None)
         self.index.device_forgotten(name)
         self.reservations.device_forgotten(name)
@@ -179,25 +185,46 @@ class AllocatorState:
     # --- questions ------------------------------------------------------------------------------------------------
 
     @property
-    def spare_slots(self) -> int:
-        """How many more workers may run."""
-        return max(0, self.policy.workers - self._workers)
+    def hosts(self) -> AbstractSet[str]:
+        """The hosts that have devices; "" is the only one."""
+        return self._at.keys() or {""}
 
     @property
-    def slots_full(self) -> bool:
-        """Whether every worker slot is taken."""
-        return self._workers >= self.policy.workers
+    def spare_slots(self) -> int:
+        """How many more workers may run."""
+        return sum(max(0, self.policy.workers - self._workers[host]) for host in self.hosts)
+
+    def slots_full(self, host: str) -> bool:
+        """Whether every worker slot of the host is taken."""
+        return self._workers[host] >= self.policy.workers
+
+    def host_of(self, device: str) -> str:
+        """The device's host; "" of one that is not known yet."""
+        view = self.index.views.get(device)
+        return "" if view is None else view.host
 
     @property
     def quiet_matters(self) -> bool:
         """Whether a lease or request is for a quiet hub."""
         return bool(self.quiet or self.index.quiet_waiting)
 
-    def with_free_slot(self, groups: set[Group], *, slots: int = 0) -> set[Group]:
-        """Those of `groups` that need no worker slot, or for which there is one, were `slots` more to come free."""
-        if self._workers - slots < self.policy.workers:
+    def with_free_slot(self, groups: set[Group], *, freed: str | None = None) -> set[Group]:
+        """Those of `groups` that need no worker slot, or for which a host has one, as `with_slot`."""
+        if any(self._has_slot(host, freed) for host in self.hosts):
             return groups
         return {group for group in groups if not group.terms.worker}
+
+    def with_slot(self, group: Group, devices: set[str], *, freed: str | None = None) -> set[str]:
+        """Those of `devices` whose host has a worker slot, if the group needs one.
+
+        `freed`: of this host, one more is to come free.
+        """
+        if not group.terms.worker or all(self._has_slot(host, None) for host in self.hosts):
+            return devices
+        return {device for device in devices if self._has_slot(self.host_of(device), freed)}
+
+    def _has_slot(self, host: str, freed: str | None) -> bool:
+        return self._workers[host] + self._unassigned - (host == freed) < self.policy.workers
 
     def overlooked(self, most: int) -> int:
         """How many requests of the `most` queues that wait longest could have an idle device; 0 unless there is a bug.
@@ -214,7 +241,7 @@ class AllocatorState:
     def _could_have(self, queue: UserQueue, idle: set[str]) -> bool:
         if not self.ledger.may_hold_more(queue.user) or not self.with_free_slot({queue.group}):
             return False
-        suiting = self.suiting(queue.group, idle)
+        suiting = self.with_slot(queue.group, self.suiting(queue.group, idle))
         return any(self.allowed(waiting, suiting) for waiting in self.worth_trying(queue, suiting))
 
     def suiting(self, group: Group, devices: AbstractSet[str]) -> set[str]:
@@ -339,30 +366,38 @@ class AllocatorState:
 
     def _count(self, request_id: str, request: LeaseRequest) -> None:
         self._holders.add(request_id)
-        self._workers += request.worker
         self.ledger.take(request.user, self.now_s)
 
     def _hold(self, device: str, request_id: str, request: LeaseRequest) -> None:
         self._end_cleaning(device)
         ends_s = None if request.longest_s is None else self.now_s + request.longest_s
-        self.held[device] = Holding(request_id, request, self.now_s, ends_s)
+        host = self.host_of(device)
+        self._workers[host] += request.worker
+        self.held[device] = Holding(request_id, request, self.now_s, ends_s, host=host)
         self.free.discard(device)
         if request.quiet_hub:
             self.quiet.add(device)
 
-    def _note_place(self, name: str, view: DeviceState | None) -> None:
+    def _note_host(self, name: str, host: str | None) -> None:
         before = self.index.views.get(name)
-        was, now = (None if each is None else each.place for each in (before, view))
+        if before is not None and before.host != host:
+            self._at[before.host] -= 1
+            self._at += Counter()  # without hosts that have none
+        if host is not None and (before is None or before.host != host):
+            self._at[host] += 1
+
+    def _note_place(self, name: str, view: DeviceState | None) -> None:
+        was, now = _hub_of(self.index.views.get(name)), _hub_of(view)
         if was == now:
             return
         if was is not None:
-            self.on_hub[was.hub].discard(name)
+            self.on_hub[was].discard(name)
         if now is not None:
-            self.on_hub.setdefault(now.hub, set()).add(name)
+            self.on_hub.setdefault(now, set()).add(name)
 
     def _beside(self, device: str) -> set[str]:
-        view = self.index.views.get(device)
-        return set() if view is None or view.place is None else self.on_hub[view.place.hub] - {device}
+        hub = _hub_of(self.index.views.get(device))
+        return set() if hub is None else self.on_hub[hub] - {device}
 
     def _note_closed(self, name: str, view: DeviceState | None) -> None:
         for lease_class in LeaseClass:
@@ -386,3 +421,8 @@ class AllocatorState:
             self.free.add(name)
         else:
             self.free.discard(name)
+
+
+def _hub_of(view: DeviceState | None) -> tuple[str, str] | None:
+    """The device's host and hub, as far as they are known: each host has a hub 1-1."""
+    return None if view is None or view.place is None else (view.host, view.place.hub)

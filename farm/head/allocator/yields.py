@@ -123,12 +123,12 @@ class Yields:
         due = bool(state.slots) and self._slot_check_s <= state.now_s
         if due:
             self._slot_check_s = state.now_s + state.policy.min_slice_s
-        if not (due or new_request) or not state.slots_full or any(slot.asked for slot in state.slots.values()):
+        if not (due or new_request) or any(slot.asked for slot in state.slots.values()):
             return
         ripe_s = state.now_s - state.policy.min_slice_s
         ripe = {name: slot for name, slot in state.slots.items() if slot.since_s <= ripe_s}
-        for waiting in self._lacking_only_a_slot() if ripe else ():
-            able = [name for name, slot in ripe.items() if self._goes_before(waiting, slot)]
+        for waiting, hosts in self._lacking_only_a_slot() if ripe else ():
+            able = [name for name, slot in ripe.items() if slot.host in hosts and self._goes_before(waiting, slot)]
             if able:
                 name = min(able, key=lambda name: self._entitlement(name, ripe[name]))
                 reason = f"{waiting.request.user or 'another user'} waits for its worker slot"
@@ -136,15 +136,22 @@ class Yields:
                 state.asked.append(SlotWanted(name))
                 return
 
-    def _lacking_only_a_slot(self) -> Iterator[QueuedRequest]:
-        """Requests in service order, without those of users who were promised a phone with its worker slot."""
+    def _lacking_only_a_slot(self) -> Iterator[tuple[QueuedRequest, set[str]]]:
+        """Requests in service order, without those of users who were promised a phone with its worker slot.
+
+        Each comes with the hosts of which it could use a slot.
+        """
         state = self._state
+        if not any(state.slots_full(host) for host in state.hosts):
+            return
         groups = {group for group in state.waiting_groups(state.free) if group.terms.worker}
         for queue in state.in_order(groups, state.free):
             suiting = state.suiting(queue.group, state.free)
             for waiting in queue.requests.values():
-                if waiting.id not in self._promised and state.allowed(waiting, suiting):
-                    yield waiting
+                if waiting.id in self._promised:
+                    continue
+                if (allowed := state.allowed(waiting, suiting)) and not state.with_slot(queue.group, allowed):
+                    yield waiting, {state.host_of(device) for device in allowed}
                     break
 
     def _ask_reserved(self) -> None:
@@ -175,8 +182,9 @@ class Yields:
             return
         ripe_s = state.now_s - state.policy.min_slice_s
         reach = state.allowed(new_request, state.suiting(new_request.queue.group, self._check_s.keys()))
-        if self._lacks_only_a_slot(new_request):
-            reach = {device for device in self._check_s if state.held[device].request.worker}
+        if hosts := self._hosts_that_lack_a_slot(new_request):
+            holders = ((device, state.held[device]) for device in self._check_s)
+            reach = {device for device, each in holders if each.request.worker and each.host in hosts}
         able = [
             device
             for device in reach
@@ -206,12 +214,13 @@ class Yields:
         view = state.index.views.get(device)
         coming = {device} if view is not None and view.leasable else set()
         groups = state.waiting_groups(coming)
-        if state.slots_full and holding.request.worker:
+        freed = holding.host if holding.request.worker else None
+        if freed is not None and state.slots_full(freed):
             groups |= {group for group in state.waiting_groups(state.free) if group.terms.worker}
-        groups = state.with_free_slot(groups, slots=holding.request.worker)
+        groups = state.with_free_slot(groups, freed=freed)
         within = state.free | coming
         for queue in state.in_order(groups, within, ending=device):
-            suiting = state.suiting(queue.group, within)
+            suiting = state.with_slot(queue.group, state.suiting(queue.group, within), freed=freed)
             for waiting in queue.requests.values():
                 if waiting.id not in self._promised:
                     if state.allowed(waiting, suiting):
@@ -221,9 +230,11 @@ class Yields:
     def _goes_before(self, waiting: QueuedRequest, holding: Holding) -> bool:
         return goes_before(self._state, waiting, holding)
 
-    def _lacks_only_a_slot(self, waiting: QueuedRequest) -> bool:
-        group = waiting.queue.group
-        return group.terms.worker and self._state.slots_full and bool(self._state.suiting(group, self._state.free))
+    def _hosts_that_lack_a_slot(self, waiting: QueuedRequest) -> set[str]:
+        """The hosts of free devices that suit the request, which lacks only a worker slot; none if it does not."""
+        state, group = self._state, waiting.queue.group
+        suiting = state.suiting(group, state.free)
+        return set() if state.with_slot(group, suiting) else {state.host_of(device) for device in suiting}
 
     def _least_entitled(self, device: str) -> tuple[int, float, float, str]:
         return self._entitlement(device, self._state.held[device])

@@ -12,7 +12,7 @@ from farm.head.allocator.explain import YIELDED_S
 from farm.head.allocator.model import Grant
 from farm.head.allocator.waiting import REMEMBERED_REQUESTS
 from farm.head.config import UserConfig
-from farm.model.device import Heat, Life, Service
+from farm.model.device import Heat, Life, Service, parse_place
 from farm.model.requests import LeaseClass
 from tests.support.allocator import Lab, lease_request, phone
 
@@ -201,6 +201,40 @@ def test_a_place_and_the_phone_it_was_freed_with_may_go_to_two_requests():
     lab.want("w2", "mali", worker=True)
     lab.want("person", "adreno")
     assert set(lab.decide(Allocator.lease_ended, "a", "")) == {Grant("w2", "b"), Grant("person", "a")}
+
+
+def test_each_host_has_its_worker_slots():
+    lab = Lab(*(phone(f"{host}{number}", host, host=host) for host in ("one", "two") for number in (1, 2)), workers=1)
+    first = lab.want("w1", worker=True)
+    second = lab.want("w2", worker=True)
+    assert {first[:3], second[:3]} == {"one", "two"}
+    assert not lab.want("w3", worker=True)
+    assert lab.allocator.limits(lease_request(worker=True)) == ("all 1 worker slots are taken on each host",)
+    assert lab.want("person", "one")
+    lab.decide(Allocator.slot_kept, second, "kept")
+    assert not lab.end(second)
+    assert lab.end(first) == "w3"
+    assert [grant.request_id for grant in lab.decide(Allocator.slot_freed, "kept")] == []
+    assert lab.want("w4", "two", worker=True)
+    assert not lab.want("w5", "two", worker=True)
+    why = lab.reasons("w5", lease_request("two", worker=True))
+    assert "all 1 worker slots of two are taken" in str(why)
+
+
+def test_several_workers_are_served_at_once_on_hosts_with_a_slot_each():
+    lab = Lab(*(phone(f"{host}{number}", host=host) for host in ("one", "two") for number in (1, 2)), workers=1)
+    lab.decide(Allocator.paused, "not yet")
+    for number in range(3):
+        lab.want(f"w{number}", worker=True)
+    granted = lab.decide(Allocator.paused, "")
+    assert sorted(grant.device[:3] for grant in granted) == ["one", "two"]
+
+
+def test_a_hub_of_another_host_is_another_hub():
+    place = parse_place("1-4.2")
+    lab = Lab(phone("a", host="one", place=place), phone("b", host="two", place=place))
+    assert lab.want("quiet", device="a", quiet_hub=True)
+    assert lab.want("beside", device="b")
 
 
 def test_nobody_holds_more_than_their_quota():
