@@ -130,7 +130,7 @@ class AdbConnection:
 
     @property
     def raw(self) -> socket.socket:
-        """The socket, for bulk data; nothing of what follows the last reply has been read from it."""
+        """The socket, for bulk data; no byte after the last reply has been read from it."""
         return self._socket
 
     def close(self) -> None:

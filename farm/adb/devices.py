@@ -77,7 +77,7 @@ _STATES = {state.value: state for state in AdbState}
 
 
 def parse_device_list(text: str) -> tuple[AdbDevice, ...]:
-    """Parses what `adb devices [-l]` prints or track-devices[-l] sends.
+    """Parses the list that `adb devices [-l]` prints or track-devices[-l] sends.
 
     Never raises: a line that is no device (header, daemon start-up, an echoed command, a warning) is skipped.
     """

@@ -117,7 +117,7 @@ class BlockReader:
         return self._buffer.take(size)
 
     def rest(self) -> bytes:
-        """Bytes received beyond what `next` gave."""
+        """Bytes received beyond the messages of `next`."""
         return self._buffer.peek(len(self._buffer))
 
 

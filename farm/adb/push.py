@@ -1,4 +1,4 @@
-"""Files on a phone that are certainly what they should be: hash-verified, nothing sent twice, nothing half-installed.
+"""Files on a phone that are certainly right: verified by hash, nothing sent twice, nothing half-installed.
 
 How: one shell round trip asks the phone for the hashes, modes and free space; only different files are sent, each to a
 temporary name beside its place; a second round trip hashes those; a third renames them all (`mv` within one folder is
@@ -350,7 +350,7 @@ class SyncSession:
             await self._explain(error)
 
     async def _explain(self, lost: AdbLinkLost) -> None:
-        """A stream that broke while we sent may hold the phone's reason: raise that, else what broke."""
+        """A stream that broke while we sent may hold the phone's reason: raise that, else the error of the stream."""
         async with deadline(STALL_TIMEOUT_S, self._stalled):
             while (reply := self._replies.next()) is None:
                 data = await self._connection.receive()

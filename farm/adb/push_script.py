@@ -88,7 +88,7 @@ _TOOLS = {"sha256sum": HashTool.SHA256, "md5sum": HashTool.MD5, "md5": HashTool.
 
 
 def read_inspection(paths: Sequence[str], text: str) -> TreeFacts | None:
-    """Reads what `inspect` printed; None when it is not whole (the phone's shell failed: its output is `text`)."""
+    """Reads the output of `inspect`; None when it is not whole (the phone's shell failed: its output is `text`)."""
     lines = text.replace("\r", "").split("\n")
     if "end" not in lines or not all(word in lines for word in ("files", "modes", "hashes")):
         return None

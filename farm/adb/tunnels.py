@@ -1,4 +1,4 @@
-"""`adb forward` and `adb reverse` entries that farm owns: a ledger on disk, and what must be done to make it true.
+"""`adb forward` and `adb reverse` entries that farm owns: a ledger on disk, and the steps that make it true.
 
 An entry lives until it is released: adb forgets every entry of a phone when its link is lost and all of them when its
 server ends, so after a replug, a reboot or a restart (adb's or farm's) `reconcile` sets up again what is missing. An
@@ -131,7 +131,7 @@ def _plan_release(entry: LedgerEntry, found: Tunnel | None, usable: Collection[s
 
 
 def check_tunnel(tunnel: Tunnel) -> None:
-    """Refuses what cannot or must not be.
+    """Refuses tunnels that cannot or must not be.
 
     Raises:
         UserError: not a socket spec, an impossible port, or a host port that adb scans for emulators.

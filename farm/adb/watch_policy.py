@@ -1,4 +1,4 @@
-"""When to try again and what to report: decisions of the watcher, over plain values. Time is passed in, in seconds."""
+"""When to try again, and which changes to report: decisions over plain values. Time is passed in, in seconds."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class NetworkPhone:
     def step(
         self, listed: AdbState | None, now: float, policy: WatchPolicy, *, wanted: bool = False
     ) -> tuple[NetworkPhone, NetworkAction]:
-        """Decides from what adb lists for it (None: not listed). `wanted`: a request waits for it."""
+        """Decides from its state in adb's list (None: not listed). `wanted`: a request waits for it."""
         due = min(self.next_try_at, self.tried_at + policy.wanted_every_s) if wanted else self.next_try_at
         if listed in (AdbState.OFFLINE, AdbState.CONNECTING):
             since = self.offline_since if self.offline_since is not None else now

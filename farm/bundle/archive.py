@@ -29,7 +29,7 @@ def pack(place: Path, file: IO[bytes]) -> None:
 
 
 def unpack(file: Path, place: Path) -> None:
-    """Write what `pack` has packed into an empty folder; the manifest says whether it is right. Blocking.
+    """Unpack an archive of `pack` into an empty folder; the manifest says whether it is right. Blocking.
 
     Raises:
         UserError: it is no packed bundle.

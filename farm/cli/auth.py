@@ -72,7 +72,7 @@ def key_file(answer: dict[str, str]) -> str:
 
 @app.command("list")
 def list_(json: JsonFlag = False) -> None:
-    """Every account: role, what it has, when it was used last."""
+    """Every account: role, keys and tokens, when it was used last."""
     answer = call("auth.list")
     rows = (
         (

@@ -153,7 +153,7 @@ def fault(
 
 
 def _argument(text: str) -> tuple[str, float | str | bool]:
-    """ARG=VALUE; numbers, true and false are what they look like."""
+    """ARG=VALUE; numbers, true and false have their own types."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"{text!r} is no argument of a fault", hint="ARG=VALUE, as in free_bytes=50000000")

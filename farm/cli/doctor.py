@@ -1,4 +1,4 @@
-"""`farm doctor`: what on this host would keep the farm from working, each finding with what fixes it.
+"""`farm doctor`: problems of this host that keep the farm from working, each with its remedy.
 
 `farm.cli.doctor_host` has the checks of this host that need no daemon; here are those of addresses, and those of
 folders, database and bundles while no daemon answers. What only the daemon knows, its verb `doctor` finds. A check
@@ -207,7 +207,7 @@ def database(config: FarmConfig) -> Iterator[Diagnosis]:
 
 
 def judge_database(path: Path, found: str) -> Diagnosis:
-    """`found`: SQLite's answer: ok, a number (it was only opened), or what is wrong."""
+    """`found`: SQLite's answer: ok, a number (it was only opened), or the damage."""
     if found == "ok" or found.isdecimal():
         return Diagnosis(
             "database", OK, f"{path} is sound" if found == "ok" else f"{path} opens; all of it: farm store check"

@@ -1,4 +1,4 @@
-"""`farm history MODEL`: what a model measured on each phone over time, and when it became slower."""
+"""`farm history MODEL`: a model's measurements on each phone over time, and when it became slower."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _write(prefix: Path, step: FileStep) -> None:
 
 
 def _remove(prefix: Path, step: FileStep) -> None:
-    """The file, and of another root folder also what is empty without it."""
+    """The file, and of another root folder also the folders that are empty without it."""
     path = prefix / step.path
     with _folder_of(prefix, path) as folder:
         os.unlink(path.name, dir_fd=folder)
@@ -242,7 +242,7 @@ class FileStep:
 
 
 def shipped() -> Mapping[str, str]:
-    """Name -> text of what ships with farm: inside the package when it is installed, beside it in a source tree."""
+    """Name -> text of the files that ship with farm: inside the installed package, or beside it in a source tree."""
     package = Path(__file__).parents[1]
     folder = next(place for place in (package / "systemd", package.parent / "systemd") if place.is_dir())
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file()}

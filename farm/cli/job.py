@@ -1,4 +1,4 @@
-"""`farm job`, `farm logs` and `farm submit FILE.toml`: what is queued, runs and ran, and what it printed."""
+"""`farm job`, `farm logs` and `farm submit FILE.toml`: queued, running and ended jobs, and their output."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def _print_submitted(planned: Sequence[Planned], submitted: Sequence[Submitted])
 
 
 def _print_outcomes(names: Iterable[str], outcomes: Sequence[Outcome]) -> None:
-    """One line a job with what came of it; each reason for failures once, on stderr."""
+    """One line a job with its outcome; each reason for failures once, on stderr."""
     print_table(
         ("NAME", "JOB", "DEVICE", "STATE", "RESULT"),
         (

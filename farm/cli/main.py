@@ -121,7 +121,7 @@ SECTIONS = {
         "submit": ("farm.cli.job:submit", "Queue the jobs of a file: models x phones x targets"),
         **_kinds("Jobs"),
         "job": ("farm.cli.job:app", "List jobs, show, cancel, hold and resume them"),
-        "watch": ("farm.cli.watch:watch", "Show what happens to jobs until all have ended"),
+        "watch": ("farm.cli.watch:watch", "Follow jobs until all have ended"),
         "logs": ("farm.cli.job:logs", "The log of a job's attempt"),
         "explain": ("farm.cli.status:explain", "Explain why a phone, a key or a job waits"),
     },

@@ -1,4 +1,4 @@
-"""`farm bundle`, `farm toolchain` and `farm poison`: what runs models, on phones and on the host.
+"""`farm bundle`, `farm toolchain` and `farm poison`: the runtimes of models, on phones and on the host.
 
 docs/bundles.md says how to build a bundle.
 """

@@ -100,7 +100,7 @@ def brief(reason: str) -> str:
 
 
 def long_device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
-    """Where each phone is plugged in, its condition, its bundle, and what probes find wrong."""
+    """Where each phone is plugged in, its condition, its bundle, and the findings of probes."""
     rows = (
         (
             device["name"], *_host(device), device["serial"], device["state"], device["usb"] or "-", *_figures(device),

@@ -1,4 +1,4 @@
-"""`farm top` with keys and panes: phones, jobs, and what is asked about the one that is selected. Needs textual."""
+"""`farm top` with keys and panes: phones, jobs, and details of the selected one. Needs textual."""
 
 from __future__ import annotations
 

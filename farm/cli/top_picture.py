@@ -271,7 +271,7 @@ def lines_of(farm: Snapshot | None, view: TopView) -> list[Text]:
 
 
 def phone_lines(phones: Sequence[PhoneRow], view: TopView, room: int) -> list[Text]:
-    """Phones as a table, or as cells where that is too high or too wide; what does not fit is counted."""
+    """Phones as a table, or as cells where that is too high or too wide; phones that do not fit are counted."""
     if not phones:
         none = (
             f"no phone has the words {escaped(view.wanted)}"

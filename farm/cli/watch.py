@@ -1,4 +1,4 @@
-"""`farm watch JOB...`: what happens to jobs, until all have ended: a live picture at a terminal, lines elsewhere."""
+"""`farm watch JOB...`: follow jobs until all have ended: a live picture at a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watch(
     lines: Annotated[bool, typer.Option("--lines", help="Print a line for each step, at a terminal too.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show what happens to jobs until all have ended.
+    """Follow jobs until all have ended.
 
     At a terminal it draws a picture that changes: steps, attempts, the phone's temperature, a bench's interval, a
     tuning's curve. Elsewhere, and with --lines, it prints a line for each step; with --json an event a line. If the
@@ -79,7 +79,7 @@ class WatchedJobs:
             self.pictures[job] = after(self.pictures[job], event)
 
     def refresh(self, farm: Client, names: Sequence[str]) -> None:
-        """Ask now and then for what events do not carry: temperatures of phones, why jobs wait."""
+        """Ask now and then for facts that events lack: temperatures of phones, why jobs wait."""
         if time.monotonic() - self.asked_s < ASK_EVERY_S:
             return
         self.asked_s = time.monotonic()

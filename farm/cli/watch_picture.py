@@ -85,7 +85,7 @@ def picture_of(job: JobInfo) -> JobPicture:
 
 
 def refreshed(picture: JobPicture, job: JobInfo) -> JobPicture:
-    """The picture with what only the daemon's list of jobs has: why the job waits."""
+    """The picture with the reasons for waiting, which only the daemon's list of jobs has."""
     if picture.state in FINAL:
         return picture
     return replace(picture, waits=job.waits, state=job.state.value if not job.ended else picture.state)
@@ -155,7 +155,7 @@ def _message(data: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WatchView:
-    """The terminal, the time, and what no job knows."""
+    """The terminal, the time, and facts that no job has."""
 
     now: datetime
     width: int

@@ -126,7 +126,7 @@ def submit_and_wait(
 
 
 def cancel(farm: Client, submitted: Sequence[Submitted]) -> None:
-    """End what has not ended, and print how many. A second Ctrl-C, seconds later, ends the wait for that."""
+    """End the jobs that have not ended, and print how many. A second Ctrl-C, seconds later, ends the wait for that."""
     from farm.client.model import names_of
 
     try:
@@ -277,7 +277,7 @@ def finish(
     show: Callable[[Sequence[Outcome]], None],
     more: Callable[[Outcome], Mapping[str, Any]] = lambda _: {},
 ) -> NoReturn:
-    """Print what came of the jobs, and end the command with its exit code.
+    """Print the outcomes of the jobs, and end the command with its exit code.
 
     Args:
         outcomes: of the jobs.
@@ -314,7 +314,7 @@ def print_failures(outcomes: Iterable[Outcome]) -> None:
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """One job's part of a command's JSON: its result, with what became of the job beside it."""
+    """One job's part of a command's JSON: its result, with the job's end beside it."""
     attempts = [
         {**asdict(each), "error": error_to_wire(each.error) if each.error else None} for each in outcome.attempts
     ]

@@ -219,7 +219,7 @@ class AsyncClient:
         )
 
     async def cancel(self, jobs: JobRefs, *, why: str = "") -> tuple[JobInfo, ...]:
-        """End jobs; what runs is stopped. Those that have ended stay as they are. `why`: their error instead of who."""
+        """End jobs, running ones too; those that have ended stay as they are. `why`: their error, else your name."""
         return await self._change("job.cancel", jobs, **({"why": why} if why else {}))
 
     async def hold(self, jobs: JobRefs) -> tuple[JobInfo, ...]:
@@ -465,7 +465,7 @@ class AsyncClient:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def put_file(self, source: Path | str | bytes, *, on_bytes: OnBytes | None = None) -> str:
-        """Upload a file or bytes; returns the SHA-256 it is known by. What the farm has is not sent again.
+        """Upload a file or bytes; returns the SHA-256 it is known by. The farm gets no content twice.
 
         Raises:
             UserError: the file cannot be read.

@@ -13,7 +13,7 @@ from farm.control.client import Download, OnBytes, Upload, opened
 
 
 async def upload(connection: DaemonConnection, source: Path | bytes, on_bytes: OnBytes | None = None) -> str:
-    """Upload a file or bytes; returns its SHA-256. What the daemon has already is not sent again.
+    """Upload a file or bytes; returns its SHA-256. The daemon gets no content twice.
 
     Raises:
         UserError: the file cannot be read.

@@ -294,7 +294,7 @@ class Outcome:
 
 
 def outcome_from(shown: Mapping[str, Any]) -> Outcome:
-    """The answer of `job.show`, as its kind has it; of a kind of another release, what all kinds have."""
+    """The answer of `job.show`, as its kind has it; of a kind of another release, the fields of all kinds."""
     kind = KINDS.kinds.get(shown["job"]["kind"])
     return (kind.outcome if kind is not None else Outcome).of(shown)
 

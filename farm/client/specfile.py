@@ -239,12 +239,12 @@ class _Table:
 
 
 def _artifacts(cls: type[JobSpec]) -> dict[str, str]:
-    """Keys whose values are paths (or the SHA-256 of an artifact that the farm has), with what the files contain."""
+    """Keys whose values are paths (or the SHA-256 of an artifact that the farm has), with the kind of content."""
     return {name: each.artifact.content for name, each in fields_of(cls).items() if each.artifact is not None}
 
 
 def _check_files(planned: Planned, passed: set[str]) -> None:
-    """Refuse files that show by themselves that they will not do. `passed`: what was found well before."""
+    """Refuse files that are visibly wrong. `passed`: those that passed before."""
     spec = planned.spec
     if not isinstance(spec, ModelSpec):
         return

@@ -1,4 +1,4 @@
-"""A checked spec of what people have (a model's path, arrays, class names): wrong options first, uploads after.
+"""A checked spec from people's values (a model's path, arrays, class names): wrong options first, uploads after.
 
 What is wrong with a model, a package, inputs or labels is found here as far as it shows without TVM.
 """
@@ -198,7 +198,7 @@ class _Edge:
 
 
 def check_models(spec: ModelSpec, sources: Mapping[str, Path | bytes]) -> None:
-    """Look at a job's model files and at the arrays for them, by field. The farm has what is not there.
+    """Look at a job's model files and at the arrays for them, by field. The farm has the others.
 
     Packages are read whole. A file that is no model of any format is refused. ONNX files are checked with what goes
     into them and the number of labels, when the package `onnx` is installed; the worker finds the rest.

@@ -124,7 +124,7 @@ EXPORT_HINT = "export it where it was made: model.export('net.onnx', format='onn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerasModel(OnnxModel):
-    """A Keras model with what it is as ONNX (a SourceModel). Layouts are Keras's: images are NHWC."""
+    """A Keras model with its ONNX form (a SourceModel). Layouts are Keras's: images are NHWC."""
 
     keras: Any = field(repr=False)  # keras.Model
     format: ClassVar[str] = "keras"

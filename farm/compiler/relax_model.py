@@ -69,7 +69,7 @@ def saved(model: ImportedModel) -> bytes:
 
 
 def read_json(data: bytes, name: str) -> RelaxModel:
-    """Read the farm's file of an imported model, or what `tvm.ir.save_json` wrote.
+    """Read the farm's file of an imported model, or one of `tvm.ir.save_json`.
 
     Raises:
         ModelError: it is neither, is damaged, or another TVM version wrote it.

@@ -155,7 +155,7 @@ class _Cutter(PyExprMutator):  # type: ignore[misc]
 
 
 def dimensions(kind: Any) -> tuple[int | str, ...]:
-    """A Relax tensor type's shape; what is no number is shown as TVM writes it, what is not known as "?"."""
+    """A Relax tensor type's shape; symbolic sizes as TVM writes them, unknown ones as "?"."""
     if kind.shape is None:
         return ("?",) * max(0, int(kind.ndim))
     return tuple(int(size) if isinstance(size, tvm.tirx.IntImm) else str(size) for size in kind.shape.values)

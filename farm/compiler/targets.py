@@ -1,4 +1,4 @@
-"""TVM's targets from what people and DeviceIdentity.targets call them, and which tuning records are for a target.
+"""TVM's targets from the names of people and of DeviceIdentity.targets, and which tuning records are for a target.
 
 A record is a schedule: loops, vector lengths and intrinsics chosen for one kind of chip. It is for a target when these
 are the same, in TVM's own spelling of both targets, for compiling (--records, --records-b) and tuning (--prior) alike:
@@ -233,7 +233,7 @@ class ForeignRecordsError(BadRecordsError):
 
 
 def same_target(one: object, other: object) -> bool:
-    """Whether schedules for one target are for the other (TVM targets, or what `target_from` takes)."""
+    """Whether schedules for one target are for the other (TVM targets, or arguments of `target_from`)."""
     return _compared(one) == _compared(other)
 
 

@@ -229,7 +229,7 @@ class ArtifactFolder:
             ) from error
 
     def drop_partial(self, sha256: str, sender: str) -> None:
-        """Forget what the sender has sent of an artifact that is not complete."""
+        """Forget the sender's part of an artifact that is not complete."""
         partial = self._partial_of(sha256, sender)
         size_bytes = _size(partial)
         partial.unlink(missing_ok=True)

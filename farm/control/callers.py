@@ -201,7 +201,7 @@ class FailedAttempts:
 
 
 class Accounts:
-    """Finds accounts by what proves them, makes and revokes them."""
+    """Finds accounts by key, token or uid, makes and revokes them."""
 
     def __init__(
         self,

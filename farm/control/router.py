@@ -194,7 +194,7 @@ class Router:
                 logger.exception("control socket %s: a message was lost", self._listener.name)
 
     async def _take(self, frames: Sequence[zmq.Frame]) -> None:
-        """Begin what one message asks for, or say why not."""
+        """Begin the call of one message, or say why not."""
         peer = self._listener.sender(frames[0])
         route, body = frames[0].bytes, [frame.bytes for frame in frames[1:]]
         if peer is None or not body:

@@ -1,4 +1,4 @@
-"""What an arm64 virtual phone needs, made once per user: qemu, a private arm64 C library, and an AArch64 bundle.
+"""The parts of an arm64 virtual phone, made once per user: qemu, a private arm64 C library, and an AArch64 bundle.
 
     ~/.cache/farm/arm64-<key>/
       qemu-aarch64      the host's qemu-user program: namespaces hide the host's own
@@ -181,7 +181,7 @@ def _key(tools: Tools) -> str:
 
 @contextmanager
 def _only_builder(lock: Path) -> Iterator[None]:
-    """One builder at a time; the kernel lets go of the lock when its process and what that ran have ended."""
+    """One builder at a time; the kernel releases the lock when its process and its children have ended."""
     with lock.open("a") as file:
         os.set_inheritable(file.fileno(), True)  # one that outlives a killed builder writes into its folder still
         fcntl.flock(file, fcntl.LOCK_EX)

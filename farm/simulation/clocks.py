@@ -1,4 +1,4 @@
-"""The clocks of CPU and GPU as sysfs shows them: what heat allows, what root set, and what the load asks for."""
+"""The clocks of CPU and GPU as sysfs shows them: heat's limit, root's settings, and the load's demand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policies(sysfs: Mapping[str, str]) -> dict[int, int]:
 
 
 def place_of(path: str, leaders: Mapping[int, int]) -> str | None:
-    """Where a captured file lies: those of a policy once, as in Linux; None for what another core's file says."""
+    """Where a captured file lies: those of a policy once, as in Linux; None if another core's file has it."""
     match = _CPU_FILE.fullmatch(path)
     if match is None or int(match[1]) not in leaders:
         return path
@@ -68,7 +68,7 @@ def constant_files(sysfs: Mapping[str, str]) -> dict[str, str]:
 
 
 def links(sysfs: Mapping[str, str]) -> dict[str, str]:
-    """Symbolic links: path -> what it says."""
+    """Symbolic links: path -> target."""
     return {f"{_CPU}/cpu{core}/cpufreq": f"../cpufreq/policy{leader}" for core, leader in policies(sysfs).items()}
 
 

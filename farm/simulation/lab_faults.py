@@ -1,4 +1,4 @@
-"""What can be done to a virtual phone from outside: one method per entry of `faults.FAULTS`."""
+"""Faults and orders for a virtual phone from outside: one method per entry of `faults.FAULTS`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FaultInjector:
         self._replay: asyncio.Task[None] | None = None
 
     async def perform(self, name: str, given: Mapping[str, object]) -> object:
-        """Do a fault; returns what it has to tell (the number of processes, the keys accepted).
+        """Cause a fault; returns its answer (the number of processes, the keys accepted).
 
         Raises:
             UserError: no such fault, or wrong arguments.

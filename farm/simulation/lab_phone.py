@@ -37,7 +37,7 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class LabPhone:
-    """Boots a phone and keeps it plugged in; what can be done to it is in lab_faults.py."""
+    """Boots a phone and keeps it plugged in; lab_faults.py has its faults."""
 
     def __init__(self, spec: WorldSpec, adb: AdbClient | None, watcher: Watcher, *, plugged: bool = True) -> None:
         self.spec = spec
@@ -356,7 +356,7 @@ class LabPhone:
         return read_state(state_folder(self.spec.directory))
 
     def set_state(self, **changes: Any) -> None:
-        """Change it; what the phone's programs and sysfs say follows at once."""
+        """Change it; the phone's programs and sysfs follow at once."""
         before = self.state()
         state = replace(before, **changes)
         if state != before:
@@ -365,7 +365,7 @@ class LabPhone:
             write_state(self.spec.directory, state)
 
     def refresh(self) -> None:
-        """Let every file say what the state says."""
+        """Write every file from the state."""
         self._show(self.state())
 
     def _show(self, state: PhoneState) -> None:

@@ -1,4 +1,4 @@
-"""Lets a lab's phone warm, throttle, drain and charge by what its processes really do (physics.py is the model).
+"""Lets a lab's phone warm, throttle, drain and charge by the real work of its processes (physics.py is the model).
 
 `Throttle` makes a phone slow: its sessions run only a share of the time, by SIGSTOP and SIGCONT every few milliseconds.
 """

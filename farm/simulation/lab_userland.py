@@ -1,4 +1,4 @@
-"""What programs on a phone did that the lab must know: the screen, the radios, and what root wrote below /sys.
+"""Actions of programs on a phone that the lab must know: the screen, the radios, and what root wrote below /sys.
 
 `Watcher` reports files that are written (inotify(7)): one descriptor for a whole lab, no cost while nothing happens.
 """
@@ -116,7 +116,7 @@ class PhoneUserland:
         self._phone.notify()
 
     def _on_set(self, folder: str, name: str) -> None:
-        """Root wrote a file below /sys: the kernel takes it, or the file says again what it said."""
+        """Root wrote a file below /sys: the kernel takes it, or the file has its former text again."""
         path = f"{folder}/{name}"
         text = self._text(path)
         self._hearing = path
@@ -142,7 +142,7 @@ class Watcher:
         asyncio.get_running_loop().add_reader(self._descriptor, self._on_event)
 
     def watch(self, folder: Path, written: Callable[[str], None], *, moved: bool = False) -> int:
-        """Call `written(name)` when a file of the folder was written, or `moved` there; returns what `unwatch` takes.
+        """Call `written(name)` when a file of the folder was written, or `moved` there; returns an id for `unwatch`.
 
         Raises:
             HostError: it cannot be watched.

@@ -1,4 +1,4 @@
-"""The machine adbd runs on, as its services see it: how to start a shell, where a path is, what faults are armed.
+"""The machine adbd runs on, as its services see it: how to start a shell, where a path is, which faults are armed.
 
 `LabLine` connects it to the lab: whole messages, each with at most one socket (SCM_RIGHTS).
 """

@@ -299,7 +299,7 @@ def enter_phone() -> None:
 
 
 def _works(level: Isolation) -> bool:
-    """Whether a child can do what a phone's boot does (containers often forbid the mount of /proc)."""
+    """Whether a child can do the steps of a phone's boot (containers often forbid the mount of /proc)."""
     with tempfile.TemporaryDirectory(prefix="farm-isolation-") as folder:
         child = os.fork()
         if child == 0:

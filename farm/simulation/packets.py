@@ -99,7 +99,7 @@ class Receiver(Protocol):
 
 
 def pieces(data: Buffer, to: Receiver) -> Iterator[None]:
-    """Copy received bytes to where they belong, as many at a time as fit: at each yield take what is complete."""
+    """Copy received bytes to where they belong, as many at a time as fit: at each yield take the complete packets."""
     rest = memoryview(data)
     while rest:
         target = to.writable()

@@ -198,7 +198,7 @@ class Phone:
 
 
 class _AdbHost:
-    """One adb server on one link; also what that link's services need (services.PhoneControls)."""
+    """One adb server on one link; also the controls for that link's services (services.PhoneControls)."""
 
     def __init__(self, phone: Phone, connection: socket.socket, number: int) -> None:
         self.phone = phone

@@ -270,7 +270,7 @@ def _restore_properties(root: Path) -> None:
 
 
 def _sweep() -> None:
-    """End what a phone without namespaces left behind: as the subreaper we inherited it."""
+    """End the processes that a phone without namespaces left: as the subreaper we inherited them."""
     deadline = time.monotonic() + _SWEEP_LIMIT_S
     while time.monotonic() < deadline:
         for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
@@ -375,7 +375,7 @@ def root_plan(plan: PhonePlan) -> RootPlan:
 
 
 def _python_folders() -> tuple[Path, ...]:
-    """The host's interpreter, its library and its packages: what the Python launcher of tvm_rpc needs."""
+    """The host's interpreter, its library and its packages, for the Python launcher of tvm_rpc."""
     wanted = [Path("/usr"), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()]
     return tuple(
         folder for folder in dict.fromkeys(wanted) if not any(folder != o and folder.is_relative_to(o) for o in wanted)

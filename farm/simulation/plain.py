@@ -80,7 +80,7 @@ class PlainPhone:
         (self.root / "dev/socket/farm_init").unlink(missing_ok=True)
 
     def machine(self, environment: Mapping[str, str]) -> Machine:
-        """For adbd. `environment` is a phone's; what names paths is replaced."""
+        """For adbd. `environment` is a phone's; variables that name paths are replaced."""
         root = str(self.root)
         inside = {
             **environment,
@@ -137,7 +137,7 @@ class PathFilter:
         return bool(self._kept)
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes; returns what is certain by now."""
+        """The next bytes; returns those that are final by now."""
         data = self._kept + data
         start = self._undecided(data)
         self._kept = data[start:]

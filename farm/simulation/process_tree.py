@@ -1,4 +1,4 @@
-"""What a phone's processes are and use, read on the host from the phone's init downwards."""
+"""A phone's processes and their use of the host, read there from the phone's init downwards."""
 
 from __future__ import annotations
 

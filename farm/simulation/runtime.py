@@ -54,7 +54,7 @@ compile_error = partial(HostError, code=Code.COMPILE_FAILED)
 
 @dataclass(frozen=True, slots=True)
 class TvmWheel:
-    """Where the installed wheels keep what a C++ program needs."""
+    """Where the installed wheels keep headers and libraries for C++ programs."""
 
     includes: tuple[Path, ...]
     libraries: tuple[Path, ...]  # shared libraries the server is linked with

@@ -1,4 +1,4 @@
-"""What a phone's sensors read and its services say in a given state: pure text from a profile and a `PhoneState`.
+"""The readings of a phone's sensors and the output of its services: pure text from a profile and a `PhoneState`.
 
 The host renders; the phone only reads files. So a fault reaches `cat /sys/class/thermal/...`, `dumpsys battery` and
 `dumpsys thermalservice` at the same moment, and no program on the phone has to compute anything.
@@ -79,7 +79,7 @@ def apply_state(
     captured: Mapping[str, str] | None = None,
     leave: Callable[[str, str], bool] | None = None,
 ) -> frozenset[str]:
-    """Write what changed with the state; a reader on the phone sees each file whole, old or new.
+    """Write the files that changed with the state; a reader on the phone sees each file whole, old or new.
 
     `captured` files, by their path under the phone's directory, say what they say instead.
     `leave(name, text)`: whether a file that says this now stays as it is; returns which did.

@@ -56,7 +56,7 @@ class PhoneControls(Protocol):
 
 
 def open_service(phone: PhoneControls, name: str, stream: Stream) -> None:
-    """Start what `name` asks for behind `stream`, or refuse it."""
+    """Start the service `name` behind `stream`, or refuse it."""
     if name.startswith(_SOCKET_SERVICES):
         _open_socket(phone, name, stream)
     elif name == "sync:":

@@ -1,4 +1,4 @@
-"""Streams that are sockets on the phone: `tcp:PORT`, `localabstract:NAME`, and what dials a reverse forward.
+"""Streams that are sockets on the phone: `tcp:PORT`, `localabstract:NAME`, and dials of reverse forwards.
 
 `ReverseTable` has the listeners of `reverse:`, whose connections the host answers. They live as long as the link.
 """
@@ -217,7 +217,7 @@ class ReverseTable:
         self.session: AdbSession | None = None
 
     def run(self, command: str) -> bytes:
-        """Perform what follows `reverse:` and return the bytes of the whole answer."""
+        """Perform the command after `reverse:` and return the bytes of the whole answer."""
         try:
             return self._perform(command)
         except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""What a virtual phone's sensors, battery and faults say right now: one frozen value, kept in one folder per phone.
+"""The present state of a virtual phone's sensors, battery and faults: one frozen value, kept in one folder per phone.
 
 The lab process is the only writer. `write_state` puts the same value in several forms into `<phone dir>/state/`, each
 replaced whole (write + rename), so that a reader never sees half of one:

@@ -102,7 +102,7 @@ class SyncService:
             self.received(payload)
 
     def closed(self) -> None:
-        """The link is gone: what was pushed half is not left behind."""
+        """The link is gone: remove half-pushed files."""
         self._abandon_incoming()
         if self._outgoing is not None:
             self._outgoing.close()

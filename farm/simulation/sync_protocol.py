@@ -59,7 +59,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendPiece:
-    """Some of the file's bytes: a view into what was fed."""
+    """Some of the file's bytes: a view into the received ones."""
 
     data: memoryview
 

@@ -1,4 +1,4 @@
-"""Recorded health of a phone, played on a virtual one: its files say again what they said, moment by moment.
+"""Recorded health of a phone, played on a virtual one: its files repeat the readings, moment by moment.
 
 A trace is lines of JSON, each a moment: `{"t": seconds since the first, ...}` with any of
 
@@ -102,7 +102,7 @@ def files_of_probe(output: str) -> dict[str, str]:
 
 
 async def play(phone: LabPhone, moments: Sequence[Moment], *, speed: float, repeat: bool) -> None:
-    """Let a phone say what the trace says, at its times."""
+    """Let a phone repeat the readings of the trace, at their times."""
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()

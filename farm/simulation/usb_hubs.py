@@ -228,7 +228,7 @@ class Hubs:
     # -- sysfs -------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Let the folders of sysfs say what is plugged in now."""
+        """Write the folders of sysfs for the present plugs."""
         wanted: dict[str, dict[str, str]] = {}
         for hub, count in hubs_above(self._phones).items():
             if "-" not in hub or self._is_smart(hub):

@@ -1,4 +1,4 @@
-"""Artifacts: sets of tuning records, references from jobs and results, and poison (artifacts that kill what runs them).
+"""Artifacts: sets of tuning records, references from jobs and results, and poison (artifacts that kill their process).
 
 A model has versions of its tuning records for each target, each an artifact.
 """
@@ -144,7 +144,7 @@ class BadSetError(UserError):
 
 
 def check_set(target: object, best: object) -> None:
-    """Check what is stored beside a set.
+    """Check the facts stored beside a set.
 
     Raises:
         BadSetError: they cannot.

@@ -384,7 +384,7 @@ class BackgroundWrites:
         done: Callable[[T], None] = lambda _: None,
         refused: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Call `write` after what was added for this subject before, then `done` with its value.
+        """Call `write` after the earlier writes of this subject, then `done` with its value.
 
         `refused` is called with the error of a write that the store will never take; without it the error is logged.
         """

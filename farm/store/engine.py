@@ -163,7 +163,7 @@ def without_limits(connection: Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOutage:
-    """Why nothing can be written, and what to do."""
+    """Why nothing can be written, and the remedy."""
 
     reason: str
     hint: str

@@ -214,14 +214,14 @@ class EventHistory:
             self._some.set()
 
     async def _catch_up(self) -> None:
-        """On a server: show what has happened by now."""
+        """On a server: show the events by now."""
         if self._follower is not None:
             with contextlib.suppress(StoreWriteError):
                 await self._store_waiting()
             await self._follower.read()
 
     async def _store_before(self, oldest: int) -> None:
-        """Store now what waits and is older than the oldest event in memory: a reader wants it from the table."""
+        """Store now the waiting events older than the oldest in memory: a reader wants it from the table."""
         if self._follower is None and self._waiting and self._waiting[0].seq < oldest:
             with contextlib.suppress(StoreWriteError):  # a full disk: events that do not fit in memory either are lost
                 await self._store_waiting()

@@ -65,7 +65,7 @@ def check_paths(state_dir: Path, runtime: Path) -> None:
 
 
 def _type(path: Path) -> int | None:
-    """The file type bits of what stands there (`stat.S_IFMT`); None: nothing does."""
+    """The file type bits at a path (`stat.S_IFMT`); None: there is nothing."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

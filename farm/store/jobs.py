@@ -245,7 +245,7 @@ class JobTable(TableAccess):
         events: Sequence[Event] = (),
         letter: Letter | None = None,
     ) -> bool:
-        """The end of an attempt, what its job becomes by it, and its result, together; a head apart gets the letter.
+        """The end of an attempt, the next state of its job, and its result, together; a head apart gets the letter.
 
         False: that attempt is not running under that fence any more; nothing is written.
         """

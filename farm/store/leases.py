@@ -152,7 +152,7 @@ class LeaseTable(TableAccess):
         return tuple(UsageRow(**row) for row in self._database.rows(wanted))
 
     def decayed_use(self, now: datetime, half_life_s: float) -> dict[str, float]:
-        """Device-seconds by user up to `now`, of which a half-life ago counts half: what the allocator starts with."""
+        """Device-seconds by user up to `now`, of which a half-life ago counts half: the allocator starts with them."""
         used: defaultdict[str, float] = defaultdict(float)
         slice_s = half_life_s / SLICES
         for number in range(HALF_LIVES * SLICES):

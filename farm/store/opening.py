@@ -167,7 +167,7 @@ def _overwritten(name: Path | str, evidence: str) -> HostError:
 
 
 def _check_contents(connection: Connection, path: Path) -> None:
-    """Read what the start needs, and everything else in a small file.
+    """Read the rows that the start needs, and everything else in a small file.
 
     Raises:
         HostError: it is damaged; ValueError and the like where a value cannot be read.

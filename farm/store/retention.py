@@ -206,7 +206,7 @@ class _Progress:
 
 
 def _ask(connection: Connection, so_far: _Progress) -> _Progress:
-    """Add what the jobs submitted since wait for: each is asked once, however many batches there are."""
+    """Add the jobs and artifacts that newer jobs wait for: each is asked once, however many batches there are."""
     newest = connection.execute(select(func.max(job.c.seq))).scalar_one() or 0
     some = type_coerce(job.c.after, Text) != "[]"
     new = select(job.c.after).where(job.c.ended_at.is_(None), job.c.seq > so_far.asked_to, some)

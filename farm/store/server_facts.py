@@ -1,4 +1,4 @@
-"""One look at a PostgreSQL server: what `farm.store.server_rules` judges."""
+"""One look at a PostgreSQL server: the facts that `farm.store.server_rules` judges."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_facts(connection: Connection) -> ServerFacts:
 
 
 def _clock(connection: Connection) -> tuple[float, float]:
-    """The length of a round trip, and what the server's clock is ahead of this host's; seconds."""
+    """The length of a round trip, and the lead of the server's clock over this host's; seconds."""
     began_s, began = time.time(), time.monotonic()
     clock_s = float(connection.execute(_NOW).scalar_one())
     trip_s = time.monotonic() - began
@@ -77,7 +77,7 @@ class ServerWatch:
     """Looks at the server of a database that is served from, again and again."""
 
     def __init__(self, database: Database, notes: Sequence[Diagnosis]) -> None:
-        """`notes`: what the start found, which stays true."""
+        """`notes`: the start's findings, which stay true."""
         self._database = database
         self._notes = list(notes)
         self._problems = problems_in(self._notes)

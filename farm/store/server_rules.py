@@ -126,5 +126,5 @@ _CONNECTING = (
 
 
 def connect_fault(words: str) -> tuple[str, str] | None:
-    """Reason and hint for what a failed connection was told; None: nothing more is known than that it failed."""
+    """Reason and hint for the server's message to a failed connection; None: it says nothing more."""
     return next(((reason, hint) for known, reason, hint in _CONNECTING if re.search(known, words)), None)

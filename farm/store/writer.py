@@ -244,7 +244,7 @@ class Writer:
         return batch, False
 
     def _commit(self, batch: Sequence[QueuedWrite[Any]]) -> None:
-        """Commit what no caller has withdrawn; in every case all callers are answered and the thread lives on."""
+        """Commit the writes that no caller has withdrawn; all callers are answered and the thread goes on, always."""
         wanted = [work for work in batch if work.done.set_running_or_notify_cancel()]
         if self._outage:
             wanted = self._refuse_all_but_last(wanted)

@@ -53,7 +53,7 @@ class Scale:
 
 
 def level(others: Collection[float], own: float, nominal_s: float | None) -> float:
-    """How fast the pool's phones are now: what each is held against, seconds of the reference kernel.
+    """The present speed of the pool's phones, each against its nominal time, seconds of the reference kernel.
 
     It is one of the readings, so one phone at least is not too far off. Of three or more phones it is their median. Of
     two, neither is known to be wrong: it is the one nearer to the nominal speed that such a phone has had before, or

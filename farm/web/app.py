@@ -127,7 +127,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/events")
 async def events(request: Request, since: str | None = None) -> Response:
-    """Hints of what happens, after `since` (or the browser's Last-Event-ID), without end."""
+    """Hints of events after `since` (or the browser's Last-Event-ID), without end."""
     hints: HintReaders = request.app.state.hints
     account = caller_of(request).user
     if not hints.has_room(account):

@@ -137,7 +137,7 @@ def sessions_of(events: Sequence[Mapping[str, Any]], *, held: bool) -> list[dict
 
 
 def summary_of(columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each column of readings in three figures: what scripts draw, as text."""
+    """Each column of readings in three figures: the plots of the scripts, as text."""
     found = []
     for column in columns:
         known = [value for value in column["values"] if value is not None]

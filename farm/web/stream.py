@@ -1,4 +1,4 @@
-"""`/events`: small hints of what happens, as server-sent events (WHATWG HTML §9.2). Pages then fetch the changed part.
+"""`/events`: small hints of events, as server-sent events (WHATWG HTML §9.2). Pages then fetch the changed part.
 
 A reader has a queue of bounded length. One that does not keep up is cut, and resumes by the number of its last hint.
 """

@@ -72,7 +72,7 @@ class LeasedAdb:
         return self._tunnels.made
 
     async def remake_reverses(self) -> tuple[str, ...]:
-        """Make again the reverses that the adb server has forgotten; returns what could not be made.
+        """Make again the reverses that the adb server has forgotten; returns those that could not be made.
 
         Raises:
             AdbError: phone or server do not answer.

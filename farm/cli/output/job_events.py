@@ -16,7 +16,7 @@ ENDED_LINES = 10  # so many lines with such a count
 
 
 class EventLines:
-    """Words for events: which job on which phone, and what happened."""
+    """Words for events: job, phone, and event."""
 
     def __init__(self, jobs: Iterable[JobInfo], *, ends: bool = False) -> None:
         """`ends`: a line for the end of each job, however many they are."""

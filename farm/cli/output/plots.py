@@ -55,7 +55,7 @@ def counts(values: Iterable[float], bins: int) -> tuple[list[int], float, float]
 
 
 def histogram(values: Sequence[float], width: int, marks: Glyphs, *, unit: str = "ms", height: int = 3) -> list[str]:
-    """Upright bars of how often what occurred, and below them the least and the largest; empty without values."""
+    """A histogram in upright bars, and below them the least and the largest; empty without values."""
     bins = max(1, min(width, max(8, round(2 * math.sqrt(len(values))))))
     found, low, high = counts(values, bins)
     most = max(found)

@@ -108,7 +108,7 @@ def console(stream: TextIO) -> Console:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """`kill` and a closed terminal are Ctrl-C to what is inside; a signal that is ignored (nohup) stays so.
+    """`kill` and a closed terminal are Ctrl-C to the block inside; a signal that is ignored (nohup) stays so.
 
     Signals that come together are one: the second must not break what the first has begun.
     """

@@ -129,7 +129,7 @@ class DeviceOrderVerbs(VerbGroup):
 
 
 def free_device(fleet: Fleet, name: str, otherwise: str = "", *, force: bool = False) -> str:
-    """The phone's own name, if it has no holder or `force` is given; `otherwise`: what else its holder's phone allows.
+    """The phone's own name, if it has no holder or `force` is given; `otherwise`: a milder order for held phones.
 
     Raises:
         NoSuchDeviceError: there is no such phone; the hint names the nearest.
@@ -175,7 +175,7 @@ async def device_facts(fleet: Fleet, name: str) -> DeviceFacts:
 
 
 class ReadingsVerbs(VerbGroup):
-    """Verbs over what probes have read."""
+    """Verbs over the readings of probes."""
 
     def __init__(self, fleet: Fleet, series: FleetReadings) -> None:
         self._fleet = fleet
@@ -211,7 +211,7 @@ class ReadingsVerbs(VerbGroup):
 
     @verb("device.battery", Role.VIEWER)
     async def battery(self, device: str) -> Mapping[str, Any]:
-        """The latest reading, the last days, what farm does about its charge, and signs of swelling."""
+        """The latest reading, the last days, farm's control of its charge, and signs of swelling."""
         record = await self._fleet.battery(device)
         days = [{**asdict(day), "capacity": day.capacity} for day in record.days]
         return {**asdict(record), "days": days}

@@ -182,7 +182,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def state_word(view: DeviceView, *, held: bool) -> str:
-    """One word for a device's three facts and its lease: what keeps it from the next user, else `ready`."""
+    """One word for a device's three facts and its lease: the obstacle to the next user, else `ready`."""
     if view.life is not Life.READY:
         return view.life.value
     if held:
@@ -193,7 +193,7 @@ def state_word(view: DeviceView, *, held: bool) -> str:
 
 
 def _ordered(view: DeviceView) -> str:
-    """An order that keeps a ready device out, with what undoes it."""
+    """An order that keeps a ready device out, with the command that undoes it."""
     out = view.life is Life.READY and view.service is not Service.IN
     return f"an operator's order; undo: farm device release {view.name}" if out else ""
 

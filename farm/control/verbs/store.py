@@ -39,7 +39,7 @@ class StoreVerbs(VerbGroup):
 
     @verb("store.check", Role.OPERATOR)
     async def check(self) -> Mapping[str, Any]:
-        """Check every table: what is wrong, how much there is."""
+        """Check every table: its damage, its number of rows."""
         report = await asyncio.get_running_loop().run_in_executor(self._whole_reads, check, self._store.database.engine)
         return {**report.to_wire(), "problem": self._store.problem}
 

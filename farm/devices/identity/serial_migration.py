@@ -128,7 +128,7 @@ class SerialMigration:
         return same_kind(identity, former.identity) if former.identity is not None else by_rule
 
     def _traded(self, identity: DeviceIdentity, own: str, former: Agent, *, by_rule: bool) -> bool:
-        """Whether the device identified now, where one of number `own` is remembered, is what `former` was.
+        """Whether the device identified now, where one of number `own` is remembered, is the same as `former`.
 
         Two phones trade serials when both were away (network addresses dealt anew, equal numbers told apart by ports).
         """

@@ -1,4 +1,4 @@
-"""Profiles: what genuine phones say about themselves, as package data (SOURCES.tsv says where each file comes from)."""
+"""Profiles: the output of genuine phones about themselves, as package data (SOURCES.tsv has the sources)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ThermalZone:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One model of phone. Texts are exactly what the programs print or the files hold."""
+    """One model of phone. Texts are exactly as the programs print them or the files hold them."""
 
     name: str
     title: str
@@ -114,7 +114,7 @@ class Choice:
 
 
 def choose(text: str) -> Choice:
-    """Read a profile's name and what stands behind it."""
+    """Read a profile's name and its suffixes."""
     name, *suffixes = text.split("+")
     unknown = sorted({f"+{suffix}" for suffix in suffixes} - {ARM64_SUFFIX, ROOT_SUFFIX})
     # A suffix that nobody knows makes a profile that does not exist: who loads it says so.

@@ -19,7 +19,7 @@ KEYS = {
 
 
 def upgrade() -> None:
-    """Put the host before what was the key."""
+    """Put the host before the columns of the former key."""
     on_server = op.get_bind().dialect.name == "postgresql"
     word = sa.String(collation="C") if on_server else sa.String()
     for table, key in KEYS.items():

@@ -1,4 +1,4 @@
-"""A head in a process of its own: its mailboxes, what hosts have said, and which leases their hosts hold."""
+"""A head in a process of its own: its mailboxes, the states of hosts, and which leases their hosts hold."""
 
 from __future__ import annotations
 
