@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from farm.builders.table_policy import NO_MATCH
 from farm.common.durations import BackOff
 from farm.common.errors import HostError, ProtocolError, UserError
 from farm.common.events import EventLog
@@ -65,6 +66,10 @@ class BuildersProcess:
             "slots": sum(row["slots"] for row in ready),
             "building": sum(row["building"] for row in ready),
         }
+
+    def unmatched(self) -> int:
+        """How many builders no tuning can use: their identity is another one."""
+        return sum(row["state"].startswith(NO_MATCH) for row in self.rows)
 
     async def run(self) -> None:
         """Start the process, again and again; the first failure is a problem that `farm status` shows."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.bundle.model import Abi
 
+NO_MATCH = "no match"  # how the state of a builder begins that no tuning can use
 SILENT_S = 10.0  # without a heartbeat, of which there is one a second: it gets nothing more
 PREFETCH = 1.25  # candidates to a slot: the next one is there when one ends
 MAX_KILLED = 3  # builders that died with a candidate, the last one with it alone
@@ -60,7 +61,7 @@ class Builder:
         if now_s - self.seen_s >= SILENT_S:
             return f"silent for {now_s - self.seen_s:.0f} s"
         if wanted and not wanted & self.identities:
-            return "no match: another TVM, FFI, linker or farm than the tunings have"
+            return f"{NO_MATCH}: another TVM, FFI, linker or farm than the tunings have"
         return "ready"
 
 

@@ -126,10 +126,13 @@ def metrics_page(
             sessions=lambda: scheduling.tvm_server.sessions,
             bundles=phones.fleet.rollouts.states,
             builders=parts.workers.builder_slots,
+            builders_unmatched=lambda: parts.workers.builders.unmatched() if parts.workers.builders else 0,
             toolchains=supervisor.standing,
             zygote_starts=supervisor.starts,
             worker_ends=supervisor.ends,
+            lab=lambda: parts.persistence.lab.latest,
             store_problem=lambda: store.problem,
+            round_trip_s=lambda: None if store.server is None else store.server.round_trip_s,
             commits=store.database.writer.commits,
             calls=control.calls,
             auth_failures=lambda: 0 if accounts is None else accounts.tokens.wrong + accounts.keys.wrong,
@@ -140,6 +143,7 @@ def metrics_page(
     collector.follow(parts.persistence.events, phones.fleet.subscribe)
 
     async def answer(accept: str) -> tuple[bytes, str]:
+        await parts.persistence.lab.look()
         return await asyncio.to_thread(rendered, collector.read(), accept, process=process)
 
     return answer

@@ -55,6 +55,8 @@ class LabPicture:
     phones: tuple[RemotePhone, ...] = ()  # of other hosts
     leases: tuple[LeaseRecord, ...] = ()  # of other hosts
     letters: int = 0  # to the head, that it has not taken
+    waiting: int = 0  # requests without a phone
+    term: int = 0  # number of the head's term
 
     def host_of(self, word: str) -> str:
         """The other host that has the phone of that name or serial; "": none, or several do."""
@@ -76,15 +78,15 @@ class LabView:
         self.own = own if table is not None else ""
         self._table = table
         self._shared = SharedCall(self._look, keep_s=KEPT_S)
-        self._latest = LabPicture()
+        self.latest = LabPicture()
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}  # as they were read last
 
     async def look(self) -> LabPicture:
         """The lab now; as it was last while the database is away."""
         if self.own:
             with contextlib.suppress(HostError):  # the writer reports it
-                self._latest = await self._shared(None)
-        return self._latest
+                self.latest = await self._shared(None)
+        return self.latest
 
     async def _look(self, _: None) -> LabPicture:
         assert self._table is not None
@@ -106,6 +108,8 @@ class LabView:
             ),
             tuple(each for each in rows.leases if each.host != self.own),
             rows.letters,
+            rows.waiting,
+            rows.term,
         )
 
     def _read_states(self, rows: LabRows) -> dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]]:

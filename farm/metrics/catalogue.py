@@ -79,10 +79,19 @@ _STORE = (
     Metric("farm_store_writable", _G, "1 while the database can be written."),
     Metric("farm_store_commit_seconds", _H, "Time of one commit."),
     Metric("farm_store_outages", _C, "Times that the database became unwritable."),
+    Metric("farm_store_round_trip_seconds", _G, "Shortest of some round trips to a database server, each minute."),
     Metric("farm_store_size_bytes", _G, "Size of the database with its write-ahead log; 0 with PostgreSQL."),
     Metric("farm_disk_free_bytes", _G, "Free space for the daemon on the disk of its state folder."),
     Metric("farm_disk_size_bytes", _G, "Size of that disk."),
 )
+_LAB = (
+    Metric("farm_lab_hosts", _G, "Hosts: ok, drained, silent, lost, stopped, removed; each reports all.", ("state",)),
+    Metric("farm_lab_host_silence_seconds", _G, "Time since the latest beat of a host that runs; of the first 100.",
+           ("host",)),
+    Metric("farm_lab_head_term", _G, "Number of the head's term; it grows whenever another head takes over."),
+    Metric("farm_lab_letters", _G, "Messages of hosts that the head has not taken."),
+    Metric("farm_lab_requests_waiting", _G, "Requests of all hosts without a phone."),
+)  # fmt: skip
 _ADB = (
     Metric("farm_adb_server_up", _G, "1 while an adb server answers."),
     Metric("farm_adb_server_hangs", _G, "1 while the adb server hangs and is not replaced."),
@@ -176,6 +185,7 @@ _JOBS = (
     Metric("farm_tuning_trials", _C, "Candidates measured by tunings."),
     Metric("farm_tuning_builds", _C, "Candidates built for tunings: local, remote (by builders).", ("where",)),
     Metric("farm_builders", _G, "Builders that are ready."),
+    Metric("farm_builders_unmatched", _G, "Builders that no tuning can use: another TVM, FFI, linker or farm."),
     Metric("farm_builder_slots", _G, "Candidates that they build at once."),
     Metric("farm_bundles", _G, "Runtime bundles: candidate, rolling-out, current, refused, kept, damaged.", ("state",)),
     Metric("farm_poisons", _C, "Reports of libraries that killed their process."),
@@ -190,6 +200,7 @@ GROUPS: Mapping[str, tuple[Metric, ...]] = MappingProxyType(
     {
         "Daemon": _DAEMON,
         "Store and disk": _STORE,
+        "Lab of several hosts": _LAB,
         "adb and USB": _ADB,
         "Devices": _FLEET,
         "Readings of probes": _READINGS,

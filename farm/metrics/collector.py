@@ -17,6 +17,8 @@ from pathlib import Path
 from farm.common.events import Event, EventLog
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.systemd import ProgressCheck
+from farm.head.host_rules import HostState
+from farm.leasing.lab_view import LabPicture
 from farm.leasing.model import Holder
 from farm.metrics.devices import DeviceTime, SensorNames, add_device, state_of
 from farm.metrics.exposition import Page
@@ -63,11 +65,14 @@ class Sources:
 
     bundles: Callable[[], Mapping[str, int]] = dict  # by state
     builders: Callable[[], Mapping[str, int]] = lambda: {"builders": 0, "slots": 0}
+    builders_unmatched: Callable[[], int] = lambda: 0
     toolchains: Callable[[], Mapping[str, tuple[bool, int]]] = dict  # is it up, attempts under way
     zygote_starts: Mapping[str, int] = field(default_factory=Counter)
     worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
 
+    lab: Callable[[], LabPicture] = LabPicture  # without hosts: there is one
     store_problem: Callable[[], str] = str
+    round_trip_s: Callable[[], float | None] = lambda: None  # to a database server
     commits: Histogram = field(default_factory=partial(Histogram, QUICK_S))
     calls: Mapping[str, int] = field(default_factory=Counter)  # by outcome
     auth_failures: Callable[[], int] = lambda: 0
@@ -76,6 +81,7 @@ class Sources:
     heap_bytes: Callable[[], float] = float
 
 
+MOST_HOSTS = 100  # as values of a label
 LOOP_PROBE_S = 0.25  # between two observations of the event loop's delay
 # Counters that begin at 0: Prometheus does not see the first of a series that was not there before.
 FAULTS = tuple(each.value for each in DeviceFault)
@@ -151,6 +157,7 @@ class FarmCollector:
         page = Page()
         self._add_daemon(page)
         self._add_store(page)
+        self._add_lab(page, self._sources.lab())
         self._add_leases(page)
         if self._sources.queue is not None:
             self._add_queue(page, self._sources.queue)
@@ -180,6 +187,7 @@ class FarmCollector:
         sources = self._sources
         page.set("farm_store_writable", float(not sources.store_problem()))
         page.distributed("farm_store_commit_seconds", {(): sources.commits})
+        page.set("farm_store_round_trip_seconds", sources.round_trip_s())
         size = 0
         if sources.database is not None:
             for file in (sources.database, write_ahead_log(sources.database)):
@@ -190,6 +198,18 @@ class FarmCollector:
             disk = os.statvfs(sources.state_dir)
             page.set("farm_disk_free_bytes", disk.f_bavail * disk.f_frsize)
             page.set("farm_disk_size_bytes", disk.f_blocks * disk.f_frsize)
+
+    def _add_lab(self, page: Page, lab: LabPicture) -> None:
+        if not lab.hosts:
+            return
+        states = Counter(dict.fromkeys(map(str, HostState), 0))
+        states.update(str(each.state) for each in lab.hosts)
+        page.counted("farm_lab_hosts", states)
+        for each in lab.hosts[:MOST_HOSTS]:
+            page.set("farm_lab_host_silence_seconds", each.silent_s, each.name)
+        page.set("farm_lab_head_term", lab.term)
+        page.set("farm_lab_letters", lab.letters)
+        page.set("farm_lab_requests_waiting", lab.waiting)
 
     def _add_leases(self, page: Page) -> None:
         sources, ledger = self._sources, self.ledger
@@ -276,6 +296,7 @@ class FarmCollector:
         builders = sources.builders()
         page.set("farm_builders", builders["builders"])
         page.set("farm_builder_slots", builders["slots"])
+        page.set("farm_builders_unmatched", sources.builders_unmatched())
         for name, (up, busy) in sources.toolchains().items():
             page.set("farm_toolchain_up", float(up), name)
             page.set("farm_workers_running", busy, name)

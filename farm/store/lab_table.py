@@ -12,7 +12,7 @@ from farm.store.columns import utc_time
 from farm.store.database import TableAccess
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
-from farm.store.schema import device_state, host, host_token, lease, to_head
+from farm.store.schema import device_state, host, host_token, lease, meta, request, to_head
 
 _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
 
@@ -37,6 +37,8 @@ class LabRows:
     devices: tuple[Letter, ...]  # the latest message about each phone
     leases: tuple[LeaseRecord, ...]  # that hosts have armed
     letters: int  # to the head, that it has not taken
+    waiting: int  # requests without a phone
+    term: int  # number of the head's term
 
 
 class LabTable(TableAccess):
@@ -58,5 +60,7 @@ class LabTable(TableAccess):
                 tuple(HostTokenRecord(**row) for row in tokens),
                 tuple(Letter(*row) for row in connection.execute(select(device_state.c.host, device_state.c.body))),
                 tuple(LeaseRecord(**row) for row in connection.execute(select_leases().where(held)).mappings()),
-                int(connection.execute(select(func.count()).select_from(to_head)).scalar_one()),
+                letters=int(connection.execute(select(func.count()).select_from(to_head)).scalar_one()),
+                waiting=int(connection.execute(select(func.count()).select_from(request)).scalar_one()),
+                term=int(connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one()),
             )

@@ -12,7 +12,7 @@ from farm.metrics.table import table
 
 ROOT = Path(__file__).parents[3]
 BOUNDED = {
-    "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "hub",
+    "cause", "class", "cluster", "component", "device", "direction", "fault", "finding", "gpu", "group", "host", "hub",
     "kind", "model", "outcome", "pool", "action", "sensor", "soc", "source", "state", "to", "toolchain", "topic",
     "user", "version", "where",
 }  # fmt: skip

@@ -18,6 +18,8 @@ from benchmarks.bench_scrape import device, fill, holder
 from farm.common.events import EventLog
 from farm.common.histogram import Histogram
 from farm.common.systemd import ProgressCheck
+from farm.head.host_rules import HostState
+from farm.leasing.lab_view import HostView, LabPicture
 from farm.leasing.model import Holder
 from farm.metrics.catalogue import METRICS
 from farm.metrics.collector import FarmCollector, QueueFigures, Sources
@@ -287,3 +289,21 @@ def test_histograms_are_cumulative() -> None:
         histogram.observe(value)
     assert histogram.cumulative() == [(0.1, 2), (1.0, 3), (float("inf"), 4)]
     assert histogram.total == pytest.approx(7.65)
+
+
+def test_a_lab_of_several_hosts_is_counted_by_state(tmp_path: Path) -> None:
+    lost = HostView("lab2", HostState.LOST, "", None, 31.0, 2, "1.0", 1, "")
+    sources = Sources(
+        version="1", epoch=1, state_dir=tmp_path, views=tuple,
+        lab=lambda: LabPicture(hosts=(replace(lost, name="lab1", state=HostState.OK, silent_s=0.5), lost), term=9),
+        builders_unmatched=lambda: 3,
+        round_trip_s=lambda: 0.002,
+    )  # fmt: skip
+    values = FarmCollector(sources).read().values
+    assert values["farm_lab_hosts"][("lost",)] == values["farm_lab_hosts"][("ok",)] == 1
+    assert values["farm_lab_hosts"][("silent",)] == 0
+    assert values["farm_lab_host_silence_seconds"] == {("lab1",): 0.5, ("lab2",): 31.0}
+    assert (values["farm_lab_head_term"][()], values["farm_builders_unmatched"][()]) == (9, 3)
+    assert values["farm_store_round_trip_seconds"][()] == 0.002
+    one = FarmCollector(replace(sources, lab=LabPicture, round_trip_s=lambda: None)).read().values
+    assert one["farm_lab_hosts"] == one["farm_store_round_trip_seconds"] == {}
