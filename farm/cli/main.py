@@ -139,7 +139,7 @@ SECTIONS = {
     "The farm": {
         "auth": ("farm.cli.auth:app", "Accounts for remote users; the audit log"),
         "serve": ("farm.cli.daemon:serve", "Run the daemon in the foreground"),
-        "head": ("farm.cli.head:head", "Decide for a lab of several hosts which request gets which phone"),
+        "head": ("farm.cli.head:head", "Decide for several hosts which request gets which phone"),
         "gate": ("farm.cli.daemon:gate", "Hold the TVM port and its sessions, apart from the daemon"),
         "reload": ("farm.cli.daemon:reload", "Have the daemon read its configuration again"),
         "drain": ("farm.cli.daemon:drain", "Start no new lease on any phone, for an upgrade"),

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shutil
 import zipfile
 
 import numpy as np
@@ -273,28 +274,44 @@ def test_random_inputs_are_the_same_every_time():
     assert first.std() > 0.9
 
 
-def test_the_small_network_is_the_same_every_time_and_both_references_agree(tmp_path):
+@pytest.fixture(scope="module")
+def small():
+    return load(SMALL, name="net")
+
+
+@pytest.fixture(scope="module")
+def referenced(small, tmp_path_factory):
+    """A folder that keeps a reference, the inputs and the reference."""
+    folder, inputs = tmp_path_factory.mktemp("reference"), all_inputs(small, {})
+    return folder, inputs, reference_for(small, inputs, folder)
+
+
+def test_the_small_network_is_the_same_every_time_and_both_references_agree(small, referenced):
     assert build().SerializeToString(deterministic=True) == SMALL
-    small = load(SMALL, name="net")
-    inputs = all_inputs(small, {})
-    reference = reference_for(small, inputs, tmp_path)
+    folder, inputs, reference = referenced
     assert (reference.independent, reference.by) == (True, "onnx.reference")
     assert reference.outputs[0].shape == (1, 10)
     assert np.isclose(reference.outputs[0].sum(), 1.0)
     assert compare(reference.host_outputs, reference.outputs, ["output"]).max_abs_error < 1e-6
-    again = reference_for(small, inputs, tmp_path)
+    again = reference_for(small, inputs, folder)
     assert all(np.array_equal(a, b) for a, b in zip(again.outputs, reference.outputs, strict=True))
 
 
 @pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda _: b"PK\x03\x04"])
-def test_a_reference_that_a_power_cut_left_is_computed_again(tmp_path, damage):
-    small = load(SMALL, name="net")
-    inputs = all_inputs(small, {})
-    reference = reference_for(small, inputs, tmp_path)
+def test_a_reference_that_a_power_cut_left_is_computed_again(small, referenced, tmp_path, damage):
+    folder, inputs, reference = referenced
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (kept,) = tmp_path.glob("reference-*.npz")
     kept.write_bytes(damage(kept.read_bytes()))
     again = reference_for(small, inputs, tmp_path)
     assert all(np.array_equal(a, b) for a, b in zip(again.outputs, reference.outputs, strict=True))
+
+
+@pytest.fixture(scope="module")
+def compiled(small, tmp_path_factory):
+    """A folder with a library, and the library's path in it."""
+    folder = tmp_path_factory.mktemp("library")
+    return folder, compile_library(small, Recipe(HOST), folder).library.relative_to(folder)
 
 
 @pytest.mark.parametrize(
@@ -309,22 +326,22 @@ def test_a_reference_that_a_power_cut_left_is_computed_again(tmp_path, damage):
         lambda _, made: made.write_text('{"sha256": "0"}'),
     ],
 )
-def test_a_library_that_a_power_cut_left_is_made_again(tmp_path, damage):
+def test_a_library_that_a_power_cut_left_is_made_again(small, compiled, tmp_path, damage):
     """It would be held against the phones that cannot load it, or against a model that seems to kill them."""
-    small, recipe = load(SMALL, name="net"), Recipe({"kind": "llvm", "mtriple": "x86_64-linux-gnu"})
-    first = compile_library(small, recipe, tmp_path)
-    damage(first.library, first.library.with_name("made.json"))
-    again = compile_library(small, recipe, tmp_path)
+    folder, library = compiled
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    damage(tmp_path / library, (tmp_path / library).with_name("made.json"))
+    again = compile_library(small, Recipe(HOST), tmp_path)
     assert (again.cached, again.sha256) == (False, hashlib.sha256(again.library.read_bytes()).hexdigest())
-    assert compile_library(small, recipe, tmp_path).cached
+    assert again.library == tmp_path / library
+    assert compile_library(small, Recipe(HOST), tmp_path).cached
 
 
 @pytest.mark.parametrize(
     ("triple", "machine"), [("x86_64-linux-gnu", 62), ("aarch64-linux-android", 183), ("aarch64-linux-gnu", 183)]
 )
-def test_libraries_are_linked_for_the_phone_without_an_ndk_and_kept(tmp_path, monkeypatch, triple, machine):
+def test_libraries_are_linked_for_the_phone_without_an_ndk_and_kept(small, tmp_path, monkeypatch, triple, machine):
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
-    small = load(SMALL, name="net")
     target = {"kind": "llvm", "mtriple": triple}
     first = compile_library(small, Recipe(target), tmp_path)
     elf = first.library.read_bytes()
