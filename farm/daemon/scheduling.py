@@ -124,6 +124,7 @@ async def open_scheduling(
     leasing = _open_leasing(lease_policy(config), stack, persistence, phones, head, writes)
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     if workers.sharing is not None:
+        leasing.tvm.lab = persistence.lab
         _reach_other_hosts(config.lab.host, workers.sharing.link, leasing, tvm_server)
     tvm_host = _dialled(tvm_server.host)
     phones.watcher.load = lambda: Load(

@@ -41,6 +41,20 @@ def summarise(devices: Iterable[DeviceState], held: Container[str], pending: Map
     return FleetSummary(keys, tuple(servers))
 
 
+def merged(parts: Iterable[FleetSummary]) -> FleetSummary:
+    """The tracker's rows of several hosts."""
+    free: Counter[str] = Counter()
+    pending: Counter[str] = Counter()
+    servers: list[ServerRow] = []
+    for part in parts:
+        servers += part.servers
+        for row in part.keys:
+            free[row.key] += row.free
+            pending[row.key] += row.pending
+    keys = tuple(KeyRow(key, free[key], pending[key]) for key in sorted(free.keys() | pending.keys()))
+    return FleetSummary(keys, tuple(servers))
+
+
 def explain(
     allocator: Allocator,
     subject: str,

@@ -61,6 +61,11 @@ class LeasesElsewhere:
         """This host, `host`, can reach others by `dial`."""
         self._host, self._dial = host, dial
 
+    @property
+    def connected(self) -> bool:
+        """Whether there are other hosts."""
+        return self._dial is not None
+
     def add(self, lease: Lease, host: str) -> None:
         """That host holds a lease that was asked for here."""
         request = lease.request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,12 @@ from farm.common.tasks import SharedCall
 from farm.head import wire
 from farm.head.host_rules import HostState, state_of
 from farm.head.messages import DeviceChanged
+from farm.head.reports import summarise
 from farm.model.device import DeviceState, DeviceView, Life
+from farm.model.sessions import FleetSummary
 from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
 from farm.store.leases import LeaseRecord
+from farm.store.mailbox import Letter
 
 KEPT_S = 1.0  # a look at 1,000 phones takes the database and this host some milliseconds
 _STATES = DeviceState.__dataclass_fields__
@@ -57,6 +60,7 @@ class LabPicture:
     letters: int = 0  # to the head, that it has not taken
     waiting: int = 0  # requests without a phone
     term: int = 0  # number of the head's term
+    summary: FleetSummary = field(default_factory=FleetSummary)  # the tracker's rows about other hosts
 
     def host_of(self, word: str) -> str:
         """The other host that has the phone of that name or serial; "": none, or several do."""
@@ -78,7 +82,7 @@ class LabView:
         self.own = own if table is not None else ""
         self._table = table
         self._shared = SharedCall(self._look, keep_s=KEPT_S)
-        self.latest = LabPicture()
+        self.latest = LabPicture()  # as it was looked at last
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}  # as they were read last
 
     async def look(self) -> LabPicture:
@@ -98,18 +102,21 @@ class LabView:
         holders = {each.device: each.user or each.source.value for each in rows.leases}
         hosts = {each.name: each for each in _hosts_of(rows, phones)}
         self._states = states
+        phones_of_others = tuple(
+            RemotePhone(host, _as_view(state, hosts.get(host)), holders.get(name, ""))
+            for (host, name), (_, state) in sorted(states.items(), key=lambda each: each[0])
+            if host != self.own
+        )
+        pending = Counter(_key_of(each) for each in rows.requests if each.host != self.own)
         return LabPicture(
             tuple(hosts.values()),
             rows.tokens,
-            tuple(
-                RemotePhone(host, _as_view(state, hosts.get(host)), holders.get(name, ""))
-                for (host, name), (_, state) in sorted(states.items(), key=lambda each: each[0])
-                if host != self.own
-            ),
+            phones_of_others,
             tuple(each for each in rows.leases if each.host != self.own),
             rows.letters,
-            rows.waiting,
+            len(rows.requests),
             rows.term,
+            summarise((each.view for each in phones_of_others), holders, pending),
         )
 
     def _read_states(self, rows: LabRows) -> dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]]:
@@ -144,6 +151,12 @@ def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
     view = DeviceView(**{name: getattr(state, name) for name in _STATES})
     if host is not None and host.state in (HostState.LOST, HostState.REMOVED):
         return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}")
-    if host is not None and host.state is HostState.DRAINED and not view.reason:
-        return replace(view, reason=host.drained)
+    if host is not None and host.state is HostState.DRAINED:
+        return replace(view, reason=view.reason or host.drained, withheld=host.drained)
     return view
+
+
+def _key_of(letter: Letter) -> str:
+    """The stock TVM key that a request of a client asks for, or the job that asks for a further phone."""
+    request = letter.body.get("request", {})
+    return str(request.get("key") or request.get("job") or "")

@@ -36,9 +36,10 @@ from farm.head.messages import (
     YieldWanted,
 )
 from farm.head.model import LeasePolicy
-from farm.head.write_queue import LeaseWriteQueue
+from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
 from farm.leasing.elsewhere import LeasesElsewhere
+from farm.leasing.sessions import digest
 from farm.leasing.tvm import TvmLeases
 from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
@@ -91,6 +92,7 @@ class Leasing:
         self.head = head
         head.connect(self._receive)
         self.active = ActiveLeases(devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head)
+        self._table = table
         self.elsewhere = LeasesElsewhere(table, f"session-{epoch}", clock)
         self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
@@ -301,7 +303,11 @@ class Leasing:
         """
         active = self.active.current(lease_id)
         request = active.lease.request
-        return self.active.sessions.new_key(active, request.key or active.lease.device, single_use=single_use)
+        match_key = self.active.sessions.new_key(active, request.key or active.lease.device, single_use=single_use)
+        if not single_use and self.elsewhere.connected:  # its holder may come to any host's port
+            publish = partial(self._table.publish_key, lease_id, digest(match_key))
+            self._writes.add(active.lease.device, LeaseWrite(lambda _: publish(), None))
+        return match_key
 
     def adopt_match_key(self, lease_id: str, sha256: str) -> None:
         """Let the match key whose `farm.leasing.sessions.digest` is `sha256` open a restored lease's device again.

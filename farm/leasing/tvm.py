@@ -6,18 +6,21 @@ A separate gate carries sessions through a restart of the daemon, and each is at
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from farm.common.selector import Selector, normalise
+from farm.head.reports import merged
 from farm.leasing.sessions import digest, invented_key
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary, NoSuchMatchKeyError, OrphanedSession, Peer, UpstreamSession
 from farm.store.leases import LeaseRecord
 
 if TYPE_CHECKING:
+    from farm.leasing.lab_view import LabView
     from farm.leasing.leases import Leasing
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ class TvmLeases:
         self._active = leasing.active
         self._clock = clock
         self._wall = wall
+        self.lab: LabView | None = None  # the other hosts; None: there are none
         self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
@@ -68,12 +72,24 @@ class TvmLeases:
         return match_key
 
     def serves(self, key: str) -> bool:
-        """Whether a farm device answers to `key`."""
-        return self._head.serves(normalise(key))
+        """Whether a farm device answers to `key`; of other hosts of a lab by what was last seen of them."""
+        key = normalise(key)
+        if self._head.serves(key):
+            return True
+        if self.lab is not None and self.refresh() is not None:
+            return any(row.key == key for row in self.lab.latest.summary.servers)
+        return False
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return self._head.summary()
+        own = self._head.summary()
+        return own if self.lab is None else merged((own, self.lab.latest.summary))
+
+    def refresh(self) -> asyncio.Future[Any] | None:
+        """Done when what is known of other hosts is at most a second old; None: there is no other host."""
+        if self.lab is None or not self.lab.own:
+            return None
+        return asyncio.ensure_future(self.lab.look())
 
     # --- the gate's route -----------------------------------------------------------------------------------------
 

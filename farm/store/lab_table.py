@@ -37,8 +37,8 @@ class LabRows:
     devices: tuple[Letter, ...]  # the latest message about each phone
     leases: tuple[LeaseRecord, ...]  # that hosts have armed
     letters: int  # to the head, that it has not taken
-    waiting: int  # requests without a phone
     term: int  # number of the head's term
+    requests: tuple[Letter, ...]  # for phones, that no host has armed a lease for
 
 
 class LabTable(TableAccess):
@@ -61,6 +61,6 @@ class LabTable(TableAccess):
                 tuple(Letter(*row) for row in connection.execute(select(device_state.c.host, device_state.c.body))),
                 tuple(LeaseRecord(**row) for row in connection.execute(select_leases().where(held)).mappings()),
                 letters=int(connection.execute(select(func.count()).select_from(to_head)).scalar_one()),
-                waiting=int(connection.execute(select(func.count()).select_from(request)).scalar_one()),
                 term=int(connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one()),
+                requests=tuple(Letter(*row) for row in connection.execute(select(request.c.host, request.c.body))),
             )

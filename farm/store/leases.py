@@ -121,6 +121,11 @@ class LeaseTable(TableAccess):
         rows = self._database.rows(select_leases().where(lease.c.id == lease_id))
         return LeaseRecord(**rows[0]) if rows else None
 
+    async def publish_key(self, lease_id: str, match_sha256: str) -> bool:
+        """A match key of this SHA-256 opens the lease's device, at any host's port; False: the lease has ended."""
+        change = update(lease).where(lease.c.id == lease_id, lease.c.ended_at.is_(None))
+        return await self._database.change(change.values(match_sha256=match_sha256))
+
     def with_key(self, match_sha256: str) -> LeaseRecord | None:
         """The lease that its host holds and a match key of this SHA-256 opens."""
         held = lease.c.ended_at.is_(None), lease.c.armed_at.is_not(None), lease.c.match_sha256 == match_sha256

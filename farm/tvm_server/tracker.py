@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from farm.common.errors import FarmError, ProtocolError, UserError
 from farm.common.limiter import Limiter
@@ -43,6 +43,9 @@ class TrackerBackend(Protocol):
 
     def summary(self) -> FleetSummary:
         """Rows of the farm's own keys and devices."""
+
+    def refresh(self) -> asyncio.Future[Any] | None:
+        """Done when `summary` is at most a second old; None: it is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +140,10 @@ class Tracker:
         by then, and is never older than the question.
         """
         if not self._askers:
-            self._loop.call_soon(self._answer_summaries)
+            if (fresh := self.backend.refresh()) is None:
+                self._loop.call_soon(self._answer_summaries)
+            else:
+                fresh.add_done_callback(lambda _: self._answer_summaries())
         self._askers.setdefault(self.address_for(connection), []).append(connection)
 
     def _answer_summaries(self) -> None:

@@ -53,6 +53,11 @@ class MemoryPost(MemoryKeeper):
             self.to_host.append(to_holder)
         return True
 
+    async def publish_key(self, lease_id: str, match_sha256: str) -> bool:
+        await self._commit("")
+        self.rows[lease_id] = replace(self.rows[lease_id], match_sha256=match_sha256)
+        return True
+
     async def keep_slot(self, lease_id: str, *, kept: bool, letter: Letter) -> None:
         await self._commit("")
         self.rows[lease_id] = replace(self.rows[lease_id], slot=kept)

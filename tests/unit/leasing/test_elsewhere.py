@@ -158,6 +158,18 @@ async def test_a_letter_about_a_request_that_is_over_gives_the_lease_back(lab):
     await until(lambda: any(each.body["kind"] == "LeaseUnwanted" for each in lab.post.to_host))
 
 
+async def test_the_key_of_a_persons_lease_can_be_looked_up_by_other_hosts(lab):
+    lab.two.reach_others()
+    request = replace(ANDROID, source=LeaseSource.JOB, job="j", personal=True)
+    lease = await lab.grant(RequestAdded("of-a-job", request))
+    await until(lambda: lab.to_head(LeaseArmed))
+    key = lab.two.leasing.new_match_key(lease.id, single_use=False)
+    await until(lambda: lab.post.rows[lease.id].match_sha256)
+    assert lab.post.rows[lease.id].match_sha256 == digest(key)
+    lab.two.leasing.new_match_key(lease.id, single_use=True)  # of a worker, which comes to this host
+    assert lab.post.rows[lease.id].match_sha256 == digest(key)
+
+
 class Table:
     """Where keys are looked up."""
 

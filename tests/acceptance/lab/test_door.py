@@ -1,0 +1,138 @@
+"""Two hosts with a phone each: stock TVM clients at either host's port use both phones, as if it had both."""
+
+import sys
+from subprocess import run
+
+import pytest
+
+from tests.support import postgres
+from tests.support.stock_client import Clients
+from tests.support.tvm import environment
+from tests.support.whole_farm import Story, phones, until
+from tests.support.whole_lab import whole_lab
+
+LIMIT_S = 300.0
+pytestmark = pytest.mark.timeout(LIMIT_S)
+LISTEN = 'listen = "tcp://127.0.0.1:0"\n'
+USE = "session = connect().request({!r}); tell(add_one(session)); close(session)"
+HOLD = "session = connect().request({!r}); tell(add_one(session)); wait(); tell(outcome(add_one, session)); wait()"
+
+
+class Lab:
+    """A head, and two hosts with a phone each."""
+
+    def __init__(self, lab, kernel):
+        self.lab = lab
+        lab.head()
+        self.one, self.two = lab.host("one", "galaxy-s9", config=LISTEN), lab.host("two", "galaxy-a55", config=LISTEN)
+        self.at_one, self.at_two = Clients(self.one, kernel), Clients(self.two, kernel)
+        self.here, self.there = (until_ready(farm) for farm in (self.one, self.two))
+
+
+def until_ready(farm):
+    """The name of its phone once that is ready, and known to the head."""
+    [phone] = phones(farm)
+    until(
+        lambda: [row for row in farm.status()["devices"] if row["serial"] == phone.serial and row["state"] == "ready"]
+    )
+    return phone.name
+
+
+@pytest.fixture(scope="module")
+def lab(kernel):
+    if why := postgres.missing():
+        pytest.skip(why)
+    with whole_lab() as whole:
+        yield Lab(whole, kernel)
+        until(lambda: not whole.judged())
+
+
+def test_a_stock_client_uses_a_phone_of_another_host_and_is_known_there(lab):
+    story = Story(lab.two)
+    assert lab.at_one.result(USE.format(lab.there)) is True
+    lease = story.until("lease.granted", device=lab.there)["subject"]
+    ended = story.until("session.ended", subject=lease)
+    opened = next(each for each in story.events if (each["kind"], each["subject"]) == ("session.opened", lease))
+    assert opened["data"]["peer"].startswith("127.0.0.1:")
+    assert ended["data"]["outcome"] == "closed"
+    [(user, holder, sha256)] = lab.lab.rows(
+        f"SELECT \"user\", holder_host, match_sha256 FROM lease WHERE id = '{lease}'"
+    )
+    assert user == opened["data"]["user"] != ""
+    assert (holder, len(sha256)) == ("one", 64)
+
+
+def test_both_ports_serve_both_phones(lab):
+    for clients in (lab.at_one, lab.at_two):
+        for name in (lab.here, lab.there):
+            assert clients.result(USE.format(name)) is True
+
+
+def test_a_client_that_leaves_while_it_waits_keeps_nobody_from_the_phone(lab):
+    with lab.at_two.running(HOLD.format(lab.there)) as holder:
+        assert holder.hear() is True
+        with lab.at_one.running(USE.format(lab.there)) as waits:
+            until(lambda: lab.lab.rows("SELECT id FROM request WHERE host = 'one'"))
+            waits.kill()
+        until(lambda: not lab.lab.rows("SELECT id FROM request"))
+        with lab.at_one.running(USE.format(lab.there)) as next_one:
+            until(lambda: lab.lab.rows("SELECT id FROM request WHERE host = 'one'"))
+            holder.go()
+            assert holder.hear() == ""
+            holder.go()
+            holder.finish()
+            assert next_one.hear() is True
+
+
+def test_metaschedules_runner_measures_on_phones_of_both_hosts(lab):
+    story = Story(lab.one)
+    results = lab.at_one.result(
+        """
+        if __name__ == "__main__":
+            from tvm.s_tir import meta_schedule as ms
+            config = ms.runner.RPCConfig(host, port, "android", session_timeout_sec=60)
+            evaluator = ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=200)
+            runner = ms.runner.RPCRunner(config, evaluator, max_workers=2)
+            arguments = [ms.arg_info.TensorInfo("float32", [1024])] * 2
+            futures = runner.run([ms.runner.RunnerInput(kernel, "cpu", arguments) for _ in range(6)])
+            tell([[len(r.run_secs or ()), r.error_msg] for r in [future.result() for future in futures]])
+        """
+    )
+    assert results == [[3, None]] * 6
+    while story.kinds().count("lease.released") < 6:
+        story.until("lease.released")
+    used = [event["data"]["device"] for event in story.events if event["kind"] == "session.opened"]
+    assert set(used) == {lab.here, lab.there}
+
+
+@pytest.mark.parametrize("at", ["one", "two"])
+def test_query_rpc_tracker_shows_both_phones_at_either_port(lab, at):
+    def rows():
+        host, port = (lab.one if at == "one" else lab.two).tracker()
+        command = [sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
+        said = run(command, capture_output=True, text=True, check=True, env=environment()).stdout
+        return [line.split() for line in said.splitlines()]
+
+    until(lambda: ["android", "2", "2", "0"] in rows())
+    assert {lab.here, lab.there} <= {row[0] for row in rows() if row}
+    with lab.at_one.running(HOLD.format(lab.there)) as client:
+        assert client.hear() is True
+        until(lambda: ["android", "2", "1", "0"] in rows())
+
+
+# The host that was started last is killed: those that were started before it know the processes of the others.
+@pytest.mark.parametrize("killed", ["entrance", "phone's host"])
+def test_a_daemon_that_is_killed_in_a_session_leaves_no_lease(lab, killed):
+    clients, phone = (lab.at_two, lab.here) if killed == "entrance" else (lab.at_one, lab.there)
+    with clients.running(HOLD.format(phone)) as client:
+        assert client.hear() is True
+        lab.two.daemon.kill()
+        client.go()
+        assert client.hear() != ""
+    if killed == "entrance":
+        until(lambda: not lab.lab.rows("SELECT id FROM lease WHERE ended_at IS NULL"))
+    lab.two.daemon.start().close()
+    until_ready(lab.two)
+    until(lambda: not lab.lab.rows("SELECT id FROM lease WHERE ended_at IS NULL"))
+    assert lab.at_one.result(USE.format(lab.there)) is True
+    assert lab.at_two.result(USE.format(lab.here)) is True

@@ -1,0 +1,91 @@
+"""What other hosts' phones are in a tracker's summary, and how old it may be."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.common.errors import HostError
+from farm.common.selector import Selector
+from farm.head import wire
+from farm.head.messages import DeviceChanged, RequestAdded
+from farm.head.reports import merged
+from farm.leasing.lab_view import LabView
+from farm.model.device import DeviceState, Life
+from farm.model.requests import LeaseRequest, LeaseSource
+from farm.model.sessions import FleetSummary, KeyRow, ServerRow
+from farm.store.lab_table import LabRows
+from farm.store.mailbox import HostRecord, Letter
+from tests.unit.store.values import lease
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def device(host, name, life=Life.READY):
+    state = DeviceState(name, name, life, adopted=True, aliases=("android", name))
+    return Letter(host, wire.encode(DeviceChanged(state), 0.0))
+
+
+def asked(host, key):
+    request = LeaseRequest(Selector.parse(key), "ann", LeaseSource.TVM, key=key)
+    return Letter(host, wire.encode(RequestAdded(f"request-{host}", request), 0.0))
+
+
+class Table:
+    """Counts looks."""
+
+    def __init__(self, **hosts):
+        self.looks = 0
+        self.away = False
+        self.rows = LabRows(
+            NOW,
+            tuple(HostRecord(name, NOW - timedelta(seconds=silent_s), 1) for name, silent_s in hosts.items()),
+            (),
+            (device("one", "a"), device("two", "b"), device("two", "c"), device("two", "d", Life.OFFLINE)),
+            (lease(device="c", host="two"), lease(device="a", host="one")),
+            letters=0,
+            term=1,
+            requests=(asked("one", "android"), asked("two", "android"), asked("two", "rpi")),
+        )
+
+    async def in_thread(self, read, *arguments):
+        return read(*arguments)
+
+    def look(self):
+        self.looks += 1
+        if self.away:
+            raise HostError("the database is away")
+        return self.rows
+
+
+async def test_the_summary_has_the_phones_and_requests_of_other_hosts():
+    lab = LabView("one", Table(one=0, two=0))
+    summary = (await lab.look()).summary
+    assert summary.keys == (KeyRow("android", 1, 1), KeyRow("b", 1, 0), KeyRow("c", 0, 0), KeyRow("rpi", 0, 1))
+    assert ServerRow("android", "b") in summary.servers
+    assert "a" not in {row.device for row in summary.servers}
+
+
+async def test_phones_of_a_lost_host_are_no_servers():
+    lab = LabView("one", Table(one=0, two=3600))
+    assert (await lab.look()).summary.servers == ()
+
+
+async def test_those_who_ask_together_share_a_look_and_while_the_database_is_away_the_last_counts():
+    table = Table(one=0, two=0)
+    lab = LabView("one", table)
+    first, second = await asyncio.gather(lab.look(), lab.look())
+    assert first is second is lab.latest
+    assert table.looks == 1
+    table.away = True
+    lab._shared._kept_until.clear()
+    lab._shared._running.clear()
+    assert await lab.look() is first
+
+
+@pytest.mark.parametrize("others", [(), (FleetSummary((KeyRow("android", 1, 2), KeyRow("x", 0, 1))),)])
+def test_summaries_are_added(others):
+    own = FleetSummary((KeyRow("android", 1, 0),), (ServerRow("android", "a"),))
+    found = merged((own, *others))
+    assert found.servers == own.servers
+    assert found.keys == ((KeyRow("android", 2, 2), KeyRow("x", 0, 1)) if others else own.keys)
