@@ -45,7 +45,7 @@ from farm.head.queue.model import NoSuchJobError, Phase
 from farm.head.queue.queue import JobQueue
 from farm.head.request_queue import RequestQueue
 from farm.model.device import DeviceState, Life
-from farm.model.job import FINAL, Attempt, Job, JobState
+from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
 from farm.model.specs import JobSpec, Kinds
 from farm.store.database import run_to_completion
@@ -352,11 +352,10 @@ class Dispatcher:
 
     def attempt_ended(self, message: AttemptEnded) -> Job:
         """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""
-        job, device = self._queue.job(message.job), message.outcome.device
-        elsewhere = job is not None and another_phone(
-            job, self._requests.views(), self._queue.avoided(message.job) | {device}
-        )
-        outcome = replace(message.outcome, another_phone=elsewhere)
+        outcome, job = message.outcome, self._queue.job(message.job)
+        if outcome.state is AttemptState.FAILED and job is not None:
+            avoid = self._queue.avoided(job.id) | {outcome.device}
+            outcome = replace(outcome, another_phone=another_phone(job, self._requests.views(), avoid))
         return self._queue.attempt_ended(message.job, outcome, m.ClockReading(self._clock().s, message.at))
 
     # --- time and phones ------------------------------------------------------------------------------------------

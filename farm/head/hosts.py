@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
@@ -73,6 +72,7 @@ class Hosts(AttemptRunner):
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
         self._salvaging: dict[str, asyncio.Event] = {}
+        self._unsent: defaultdict[str, list[Letter]] = defaultdict(list)  # by host, in order
         self._writes = BackgroundWrites()
         self.store_problem = self._writes.on_store_problem
         self.flush = self._writes.close
@@ -183,9 +183,33 @@ class Hosts(AttemptRunner):
 
     def send(self, host: str, message: ToHost) -> None:
         """Send a host a message that is not stored yet."""
-        letter = Letter(host, wire.encode(message, self._clock()))
-        write = partial(self._store.mailbox.send_to_hosts, (letter,))
-        self._writes.add(f"letters to {host}", write, lambda _: self._wake(channel_of(host)))
+        self._unsent[host].append(Letter(host, wire.encode(message, self._clock())))
+        if len(self._unsent[host]) == 1:
+            self._post(host)
+
+    def _post(self, host: str) -> None:
+        """Store all letters to a host that wait by then, in one write."""
+        unsent = self._unsent[host]
+
+        async def write() -> int:
+            letters = tuple(unsent)
+            await self._store.mailbox.send_to_hosts(letters)
+            return len(letters)
+
+        def over(count: int) -> None:
+            del unsent[:count]
+            if unsent:
+                self._post(host)
+
+        def sent(count: int) -> None:
+            over(count)
+            self._wake(channel_of(host))
+
+        def refused(error: Exception) -> None:
+            log.error("a letter to %s cannot be stored and is given up: %s", host, error, exc_info=error)
+            over(1)
+
+        self._writes.add(f"letters to {host}", write, sent, refused)
 
     def _host_of(self, message: ToHost) -> str | None:
         match message:

@@ -69,10 +69,10 @@ class Database:
     """One engine to read with and one writer."""
 
     def __init__(self, engine: Engine, writer: Writer, term: Term | None = None, *, always: bool = False) -> None:
-        """`term`: of a database on a server; each transaction that grants holds it, or (`always`) each that writes."""
+        """`term`: of a database on a server, which transactions that grant hold; `always`: the writer's all do."""
         self.engine = engine
         self.writer = writer
-        self._term = term
+        self.term = term
         self._always = always
         # Of their own: reads that a server does not answer would take all threads that everything else waits for.
         self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
@@ -89,8 +89,8 @@ class Database:
         Raises:
             HostError: another daemon has taken over.
         """
-        if self._term is not None:
-            self._term.hold(connection)
+        if self.term is not None and not self._always:
+            self.term.hold(connection)
 
     async def read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a short read of the event loop: here with SQLite, which takes some 50 µs; a server's in a thread.
@@ -158,8 +158,6 @@ class Database:
         """
 
         def with_events(connection: Connection) -> T:
-            if self._always:
-                self.hold_term(connection)
             value = statement(connection)
             insert_events(connection, events)
             return value

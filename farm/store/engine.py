@@ -54,6 +54,7 @@ _SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
     "53": ("the database server has no memory or connections left", "look at its log; farm goes on once it has"),
     "08": ("the database server cannot be reached", "is it running? farm goes on once it answers"),
+    "25P03": ("the database server ended a transaction that stood still", "was farm stopped? it goes on by itself"),
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
     "57": ("the database server is stopping", "farm goes on once it is back"),
     "58": ("the database server's disk failed", "look at its log"),

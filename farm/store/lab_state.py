@@ -45,7 +45,8 @@ def read_lab_state(database: Database) -> LabState:
     connection = database.engine.connect().execution_options(isolation_level="REPEATABLE READ")
     try:
         with connection, connection.begin():
-            database.hold_term(connection)
+            assert database.term is not None
+            database.term.hold(connection)
             connection.execute(delete(to_head))
             hosts = connection.execute(select(host).order_by(host.c.name))
             devices = connection.execute(select(device_state.c.host, device_state.c.body))

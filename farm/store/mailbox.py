@@ -320,6 +320,8 @@ class WakeUps:
                         pass
                     self._wake()
             except Error as error:
+                driver.close()
+                connection.invalidate()  # to reset it would fail, and be logged with its trace
                 raise OSError(str(error)) from error
 
     def _wake(self) -> None:

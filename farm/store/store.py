@@ -82,7 +82,9 @@ class Store:
         if isinstance(where, str):
             opened = open_server(where, state_dir, role, host)
             mark = mark_of(host) if role is StoreRole.HOST else NUMBER
-            return cls(opened, Writer(opened.writing, epoch=opened.epoch, mark=mark), None, host, role)
+            first = opened.term.hold if role is StoreRole.HEAD and opened.term is not None else None
+            writer = Writer(opened.writing, epoch=opened.epoch, mark=mark, first=first)
+            return cls(opened, writer, None, host, role)
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve, host)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)

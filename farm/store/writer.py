@@ -21,8 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -65,28 +65,13 @@ class QueuedWrite(Generic[T]):
     done: Future[T]
     events: int = 0
 
-    def run(
-        self, connection: Connection, before_commit: Callable[[Outcomes], None] = lambda _: None
-    ) -> tuple[Any, BaseException | None]:
-        """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit.
-
-        Alone it is the whole transaction: a savepoint costs two statements more. Then `before_commit` is called at the
-        end of it.
-        """
+    def run(self, connection: Connection) -> tuple[Any, BaseException | None]:
+        """Value and error of the statement, in its own savepoint, so that its refusal spares the rest of the commit."""
         try:
-            if connection.in_transaction():
-                with connection.begin_nested():
-                    return self.statement(connection), None
-            with connection.begin():
-                outcome = self.statement(connection), None
-                before_commit([outcome])
-            return outcome
-        except (IntegrityError, DataError) as error:  # DataError: a value that is too large or of an unknown form
-            return None, FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
-        except Exception as error:
-            if outage_of(error) is not None:
-                raise  # the disk or the file: the others of the commit would fail too
-            return None, _not_written(str(error.orig)) if isinstance(error, DatabaseError) else error
+            with connection.begin_nested():
+                return self.statement(connection), None
+        except Exception as error:  # noqa: BLE001 - each caller gets its own
+            return None, _error_of(error)
 
     def answer(self, value: Any, error: BaseException | None) -> None:
         """Hand the caller the outcome."""
@@ -116,6 +101,7 @@ class Writer:
         reserve: ReserveFile | None = None,
         epoch: int = 0,
         mark: str = NUMBER,
+        first: Callable[[Connection], None] | None = None,
     ) -> None:
         """Begin to write.
 
@@ -125,6 +111,7 @@ class Writer:
             reserve: space for the last writes, made now.
             epoch: the number of the start on a server, where transactions are numbered; 0: they are not.
             mark: the row of `meta` with the number of this writer's latest transaction.
+            first: what each transaction begins with; when it raises FarmError, nothing of the transaction is written.
         """
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
@@ -135,6 +122,7 @@ class Writer:
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
         self._number = epoch << 32
+        self._begin = first or (lambda _: None)
         self._mark_row = update(meta).where(meta.c.name == mark)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._uncertain: UncertainCommit | None = None
@@ -279,13 +267,7 @@ class Writer:
             begun_s = time.monotonic()
             self._check_files()
             with self._engine.connect() as connection:
-                mark = partial(self._mark, connection, committing)
-                if len(wanted) == 1:
-                    outcomes = [wanted[0].run(connection, mark)]
-                else:
-                    with connection.begin():
-                        outcomes = [work.run(connection) for work in wanted]
-                        mark(outcomes)
+                outcomes = self._run_together(connection, wanted, committing)
             self.commits.observe(time.monotonic() - begun_s)
         except Exception as error:
             outage = outage_of(error)
@@ -300,6 +282,30 @@ class Writer:
         for work, outcome in zip(wanted, outcomes, strict=True):
             work.answer(*outcome)
         return True
+
+    def _run_together(
+        self, connection: Connection, works: Sequence[QueuedWrite[Any]], committing: Outcomes
+    ) -> Outcomes:
+        """One transaction of these, without savepoints, which cost two statements each; with them if one is refused."""
+        began = False
+        try:
+            with connection.begin():
+                self._begin(connection)
+                began = True
+                outcomes: Outcomes = [(work.statement(connection), None) for work in works]
+                self._mark(connection, committing, outcomes)
+            return outcomes
+        except Exception as error:
+            if committing:
+                raise
+            refused = _error_of(error)
+            if not began or len(works) == 1:
+                return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
+        with connection.begin():
+            self._begin(connection)
+            outcomes = [work.run(connection) for work in works]
+            self._mark(connection, committing, outcomes)
+        return outcomes
 
     def _mark(self, connection: Connection, committing: Outcomes, outcomes: Outcomes) -> None:
         """On a server: number the transaction, of which only the commit is left."""
@@ -399,6 +405,15 @@ async def _outcome(done: Future[T]) -> T:
                     await settled.wait()
         raise
     return done.result()
+
+
+def _error_of(error: Exception) -> Exception:
+    """What the caller of one write is told of its error; raises one of the disk, the file or the server."""
+    if isinstance(error, IntegrityError | DataError):  # DataError: a value that is too large or of an unknown form
+        return FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
+    if outage_of(error) is not None:
+        raise error
+    return _not_written(str(error.orig)) if isinstance(error, DatabaseError) else error
 
 
 def _not_written(evidence: str) -> StoreWriteError:

@@ -25,9 +25,11 @@ ASK_AGAIN_S = 0.5  # while no head answers
 class LabHost:
     """One host with these devices. `begin` it; it acts upon letters until `close`."""
 
-    def __init__(self, url: str, name: str, *devices: str) -> None:
+    def __init__(self, url: str, name: str, *devices: str, store: Store | None = None) -> None:
+        """`store`: shared with other hosts and closed by its owner; None: its own."""
         self.name = name
-        self.store = Store.open(url, name, role=StoreRole.HOST)
+        self._owns_store = store is None
+        self.store = store or Store.open(url, name, role=StoreRole.HOST)
         self.devices = devices
         self.held: dict[str, Lease] = {}  # by device
         self.armed: list[Lease] = []  # every lease, in order
@@ -36,6 +38,7 @@ class LabHost:
         self.beaten = self.beaten_in_vain = 0
         self.reaches = asyncio.Event()  # the database; while it is not set, the host is cut off
         self.reaches.set()
+        self.ask_again_s = ASK_AGAIN_S
         self.busy = False  # attempts end when they are told
         self.too_late: list[str] = []  # attempts that had been ended when they ended
         self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
@@ -63,7 +66,8 @@ class LabHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.wake_ups.close()
-        await asyncio.to_thread(self.store.close)
+        if self._owns_store:
+            await asyncio.to_thread(self.store.close)
 
     def letter(self, message: m.ToHead) -> Letter:
         return Letter(self.name, wire.encode(message, time.monotonic()))
@@ -166,7 +170,7 @@ class LabHost:
         while not becomes.done():
             await self.store.mailbox.send(ended)
             self.wake_ups.wake(HEAD)
-            await asyncio.wait((becomes,), timeout=ASK_AGAIN_S)
+            await asyncio.wait((becomes,), timeout=self.ask_again_s)
         job = becomes.result()
         over = Attempt(
             attempt.id, attempt.job, attempt.number, attempt.device, attempt.lease, attempt.fence, attempt.started_at,

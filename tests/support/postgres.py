@@ -103,13 +103,18 @@ class SilentProxy:
                     continue
                 server = socket.socket(socket.AF_UNIX)
                 self._sockets += [client, server]
-                server.connect(self._real)
+                try:
+                    server.connect(self._real)
+                except OSError:  # it is away
+                    client.close()
+                    continue
                 lost = threading.Event()  # the next answer is
                 self._begin(self._pass_on, client, server, False, lost)
                 self._begin(self._pass_on, server, client, True, lost)
 
     def _pass_on(self, source: socket.socket, to: socket.socket, answers: bool, lost: threading.Event) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.callback(to.shutdown, socket.SHUT_WR)
             while some := source.recv(1 << 16):
                 if not answers and self.lose and b"COMMIT" in some:
                     before, self.lose = self.lose == "commit", ""
@@ -124,7 +129,6 @@ class SilentProxy:
                     self.held.set()
                     self.passing.wait()
                 to.sendall(some)
-            to.shutdown(socket.SHUT_WR)
 
 
 def new_database(server: str) -> str:

@@ -4,7 +4,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import text
 from zmq.utils import z85
 
 from farm.common.errors import Code
@@ -103,3 +105,22 @@ async def test_reads_without_an_answer_take_no_thread_of_others(proxy, store):
     assert not any(each.done() for each in waiting)
     proxy.passing.set()
     assert await asyncio.gather(*waiting) == [()] * 100
+
+
+async def test_a_transaction_that_the_server_ended_is_refused_and_leaves_no_trace(new_database, caplog):
+    url = new_database()
+    store = Store.open(url)
+
+    def stand_still(connection):
+        mine = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '20ms'"))
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as other:
+            while other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (mine,)).fetchone():
+                pass
+
+    with pytest.raises(StoreWriteError, match="stood still"):
+        await store.database.write(stand_still)
+    await until(lambda: not store.problem)
+    await store.jobs.add((job(),))
+    store.close()
+    assert not [record for record in caplog.records if record.exc_info]

@@ -1,0 +1,124 @@
+"""A real head over PostgreSQL that waits for the disk, with 50 hosts in 4 processes and 100,000 queued jobs.
+
+The hosts are real to the head and the database: they arm each lease, end each attempt and each lease by a commit. Only
+their jobs do nothing. LAB_GRANT_S: how long it is measured, 60 s; the promise is about 300.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+
+from benchmarks import lab_load
+from benchmarks.harness import Context, Figure, percentile, under, until
+from farm.common.errors import HostError
+from farm.simulation.postgres import new_server
+from tests.support import postgres
+
+HOSTS = 50
+PHONES = 20  # of each host
+PROCESSES = 4
+QUEUED = 100_000
+JOB_S = 8.0  # with 1,000 phones, hosts that lose no time end 125 jobs a second
+SETTLE_S = 15.0  # before it is measured: all phones are leased at once at the start
+GOAL_PER_S = 100.0
+GOAL_MS = 15.0
+GOAL_99_MS = 100.0
+OPTIONS = "-c max_connections=600 -c shared_buffers=256MB"  # some six of each host
+DEFAULT_S = 60.0
+START_LIMIT_S = 120.0
+
+
+def run(context: Context) -> list[Figure]:
+    """Jobs per second, and how soon a phone is leased again."""
+    if why := postgres.missing():
+        raise HostError(f"there is no PostgreSQL: {why}")
+    measured_s = float(os.environ.get("LAB_GRANT_S", DEFAULT_S))
+    with new_server(durable=True, options=OPTIONS) as server, ExitStack() as stack:
+        url = postgres.new_database(server.url)
+        context.say(f"writing {QUEUED:,} queued jobs")
+        asyncio.run(lab_load.fill(url, list(lab_load.jobs(QUEUED, HOSTS * PHONES, random.Random(0)))))
+        context.say(f"{HOSTS} hosts of {PHONES} phones begin, then the head")
+        hosts = [_hosts(url, number) for number in range(PROCESSES)]
+        for each in hosts:
+            stack.callback(each.kill)
+        for each in hosts:
+            _read_line(each)
+        head = _head(url, context.folder)
+        stack.callback(head.kill)
+        _wait_for(context.folder / "head.log", "this head decides", head)
+        time.sleep(SETTLE_S)
+        context.say(f"measuring for {measured_s:g} s")
+        begun_s, used_s = time.monotonic(), _used_s(head)
+        time.sleep(measured_s)
+        until_s, used_s = time.monotonic(), _used_s(head) - used_s
+        if head.poll() is not None:
+            raise HostError(f"the head ended with {head.returncode}")
+        gaps = [gap for each in hosts for gap in _gaps(each)]
+    ms = [1e3 * gap for at_s, gap in gaps if begun_s <= at_s < until_s]
+    per_s, took_s = len(ms) / (until_s - begun_s), until_s - begun_s
+    return [
+        Figure("jobs", per_s, "1/s", None, f"at least {GOAL_PER_S:g}", per_s >= GOAL_PER_S),
+        under("end of a lease to the next one armed: median", statistics.median(ms), "ms", GOAL_MS),
+        under("end of a lease to the next one armed: 99th percentile", percentile(ms, 99), "ms", GOAL_99_MS),
+        Figure("processor of the head", 100 * used_s / took_s, "% of a core"),
+        Figure("measured", took_s, "s"),
+    ]
+
+
+def _hosts(url: str, number: int) -> subprocess.Popen[str]:
+    first, after = (HOSTS * each // PROCESSES for each in (number, number + 1))
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.lab_hosts",
+        url,
+        f"{first}",
+        f"{after - first}",
+        f"{PHONES}",
+        f"{JOB_S}",
+    ]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _head(url: str, folder: Path) -> subprocess.Popen[bytes]:
+    config = folder / "farm.toml"
+    config.write_text(f'[store]\nurl = "{url}"\n[jobs]\nworkers = {PHONES}\n')
+    with (folder / "head.log").open("wb") as log:
+        command = [sys.executable, "-m", "farm", "head", "--die-with-parent", "--config", str(config)]
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    until(lambda: text in log.read_text() or process.poll() is not None, START_LIMIT_S, f"no head: see {log}")
+    if process.poll() is not None:
+        raise HostError(f"the head ended with {process.returncode}", evidence=log.read_text()[-1000:])
+
+
+def _read_line(hosts: subprocess.Popen[str]) -> str:
+    assert hosts.stdout is not None
+    if not (line := hosts.stdout.readline()):
+        raise HostError(f"a process of hosts ended with {hosts.wait()}")
+    return line
+
+
+def _gaps(hosts: subprocess.Popen[str]) -> list[tuple[float, float]]:
+    """What the hosts of a process have measured; it ends."""
+    assert hosts.stdin is not None
+    hosts.stdin.close()
+    return [(at_s, gap) for at_s, gap in json.loads(_read_line(hosts))["ended"]]
+
+
+def _used_s(process: subprocess.Popen[bytes]) -> float:
+    used = psutil.Process(process.pid).cpu_times()
+    return float(used.user + used.system)
