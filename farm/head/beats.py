@@ -3,13 +3,15 @@
 Each host writes a beat every `BEAT_EVERY_S`. As often, the head looks at the beats of all hosts in a transaction of its
 own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that was not committed is none, and what was
 missed before it does not count: while the database is away, nobody can beat.
+
+At its first look a head takes a host for lost that has been silent for so long while another one beat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 BEAT_EVERY_S = 2.0
 LOST_AFTER = 3  # looks: 6 s without a beat
@@ -24,7 +26,7 @@ class BeatChanges:
 
 
 class BeatWatch:
-    """The beats as the head has seen them. A host is taken for alive when it is seen for the first time."""
+    """The beats as the head has seen them. A host that is seen for the first time later on is taken for alive."""
 
     def __init__(self) -> None:
         self._beats: dict[str, datetime] = {}
@@ -43,8 +45,14 @@ class BeatWatch:
             beats: the latest one of each host; any change of it is a sign of life, whatever the clocks say.
             now_s: monotonic seconds after the commit; a look too early after the one before counts no silence.
         """
+        if self._counted_s is None:
+            newest = max(beats.values(), default=datetime.max.replace(tzinfo=UTC))
+            silent = timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
+            self._missed = {host: LOST_AFTER if newest - beat > silent else 0 for host, beat in beats.items()}
+            self._beats, self._counted_s = dict(beats), now_s
+            return BeatChanges(tuple(sorted(self.lost)))
         before = self.lost
-        counts = self._counted_s is None or now_s - self._counted_s >= BEAT_EVERY_S
+        counts = now_s - self._counted_s >= BEAT_EVERY_S
         if counts:
             self._counted_s = now_s
         self._missed = {

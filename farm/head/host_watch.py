@@ -20,7 +20,7 @@ from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import EventLog
 from farm.head import beats
 from farm.head.beats import BeatWatch
-from farm.head.hosts import Hosts, WithheldFor
+from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.job_store import ended_events
 from farm.head.local import LocalHead
 from farm.head.messages import AttemptEnded, DeviceForgotten, LeaseEnded, LeaseRefused, SlotFreed
@@ -31,6 +31,7 @@ from farm.model.job import Attempt, Job
 from farm.model.requests import LeaseSource
 from farm.model.specs import Kinds
 from farm.store.leases import LeaseRecord
+from farm.store.mailbox import HostRecord
 from farm.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class HostWatch:
         self._hosts = hosts
         self._clock = clock
         self._beats = BeatWatch()
+        self._refused: dict[str, str] = {}  # hosts of other releases, and why
         self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
 
     async def run(self) -> None:
@@ -93,6 +95,7 @@ class HostWatch:
 
     async def _look(self) -> None:
         hosts = await self._store.mailbox.look_at_hosts()
+        self._look_at_protocols(hosts)
         heard = {each.name: each.beat_at for each in hosts if each.beat_at and not each.removed_at}
         changes = self._beats.looked(heard, self._clock().s)
         for host in changes.lost:
@@ -111,6 +114,15 @@ class HostWatch:
         for each in hosts:
             if each.removed_at:
                 await self._remove(each.name)
+
+    def _look_at_protocols(self, hosts: Collection[HostRecord]) -> None:
+        problems = {each.name: why for each in hosts if not each.removed_at and (why := protocol_problem(each))}
+        for host in problems.keys() | self._refused.keys():
+            why = problems.get(host, "")
+            if why != self._refused.get(host, ""):
+                log.warning("%s", why or f"host {host} and the head understand each other again")
+            self.withhold(host, WithheldFor.PROTOCOL, why)
+        self._refused = problems
 
     async def _break_off(self, lost: Collection[str]) -> None:
         """At each look again: what was under way when the host was lost comes to light later."""

@@ -39,7 +39,7 @@ from farm.head.queue.model import StopAttempt
 from farm.model.device import DeviceState
 from farm.model.job import Job
 from farm.store.database import BackgroundWrites
-from farm.store.mailbox import Letter, channel_of
+from farm.store.mailbox import HostRecord, Letter, channel_of
 from farm.store.store import Store
 
 SALVAGE_LIMIT_S = 5.0  # for a host to keep what attempts have left; one that is away keeps no job from its end
@@ -50,9 +50,21 @@ log = logging.getLogger(__name__)
 class WithheldFor(StrEnum):
     """The cause for which a host's phones are not handed out; of several, people are told the first."""
 
+    PROTOCOL = "protocol"  # head and host do not understand each other
     LOSS = "loss"  # nobody has heard of it
     ENDING = "ending"  # it is back, and has not ended what it ran when it was lost
     DRAIN = "drain"  # an operator wants it
+
+
+def protocol_problem(record: HostRecord) -> str:
+    """Why the head has nothing to do with a host of another release; "": it understands the host."""
+    if wire.speaks(record.protocol):
+        return ""
+    older = "the host" if record.protocol < wire.PROTOCOL else "the head"
+    return (
+        f"host {record.name} (farm {record.version or 'of another release'}) speaks protocol {record.protocol}, "
+        f"the head {wire.PROTOCOL}: update {older}"
+    )
 
 
 class Hosts(AttemptRunner):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
-from farm.head.hosts import Hosts, WithheldFor
+from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.local import LocalHead
 from farm.head.messages import HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
 from farm.head.planning import request_of
@@ -95,6 +95,7 @@ class Takeover:
         now = self._clock()
         for host in state.hosts:
             self._hosts.withhold(host.name, WithheldFor.DRAIN, host.drained)
+            self._hosts.withhold(host.name, WithheldFor.PROTOCOL, protocol_problem(host))
             self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
         for letter in state.devices:
             self._say(letter.host, letter.body)

@@ -23,6 +23,11 @@ M = TypeVar("M")
 log = logging.getLogger(__name__)
 
 
+def speaks(protocol: int) -> bool:
+    """Whether this release understands a host that speaks this protocol: its own, or that of the release before."""
+    return PROTOCOL - 1 <= protocol <= PROTOCOL
+
+
 def encode(message: ToHead | ToHost, now_s: float) -> dict[str, Any]:
     """The message as JSON; the clock of its times is at `now_s`. A result stays at its host, which writes it."""
     if isinstance(message, AttemptEnded):

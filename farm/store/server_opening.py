@@ -33,6 +33,9 @@ LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopp
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 NOT_ALLOWED = "42501"  # SQLSTATE
+# Of a host without a beat nobody knows whether it goes on: longer than three of its beats (farm.head.beats).
+NAMESAKE_S = 8.0
+_SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
 EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
 
@@ -78,7 +81,7 @@ def open_server(
             while epoch is None:
                 with engine.begin() as connection:
                     if role is StoreRole.HOST:
-                        epoch = _begin_host(connection, name, host, seen)
+                        epoch = _begin_host(connection, name, host, seen if state else None)
                         break
                     epoch, holds_until, rest_s = _begin_on_server(connection, name, holds_until, seen, role)
                     if epoch is not None:
@@ -221,17 +224,42 @@ def _begin_on_server(
     return epoch, 0, 0.0
 
 
-def _begin_host(connection: Connection, name: str, host: str, seen: int) -> int:
-    """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new."""
+def _begin_host(connection: Connection, name: str, host: str, seen: int | None) -> int:
+    """The number of a host's start: above those of all hosts and terms before, so that ids made of it are new.
+
+    `seen`: of its latest start, by its state folder; None: it has no state folder.
+
+    Raises:
+        HostError: another daemon has the host's name.
+    """
     version = _lock(connection, name)
     _bring_up_to_date(connection, name, version)
+    if seen is not None:
+        _refuse_namesake(connection, host, seen)
     adopt_rows(connection, host)
     for row in (STARTS, mark_of(host)):
         insert_new(connection, meta, {"name": row, "value": 0})
-    number = max(start_number(connection, STARTS) or 0, start_number(connection) or 0, seen) + 1
+    number = max(start_number(connection, STARTS) or 0, start_number(connection) or 0, seen or 0) + 1
     connection.execute(update(meta).where(meta.c.name == STARTS).values(value=number))
     begin_numbers(connection)
     return number
+
+
+def _refuse_namesake(connection: Connection, host: str, seen: int) -> None:
+    """Two daemons of one name would take each other's letters.
+
+    Raises:
+        HostError: another daemon, of which this state folder knows nothing, has beaten as this host a moment ago.
+    """
+    written = start_number(connection, mark_of(host)) or 0
+    if written >> 32 <= seen:
+        return
+    silent_s = connection.execute(_SILENT, {"name": host}).scalar_one_or_none()
+    if silent_s is not None and silent_s < NAMESAKE_S:
+        raise database_error(
+            f"another daemon is host {host} of this lab: it was heard of {silent_s:.1f} s ago",
+            hint='give this one another name, [lab] host = "..."; if its state folder was lost, start again in 10 s',
+        )
 
 
 def mark_of(host: str) -> str:

@@ -10,15 +10,16 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from farm.common.errors import Code
-from farm.head import orders
+from farm.common.errors import Code, HostError
+from farm.head import orders, wire
 from farm.head.beats import LOST_AFTER
 from farm.head.messages import Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
 from farm.model.job import AttemptState, JobState
 from farm.simulation.postgres import new_server
-from farm.store.mailbox import HostRemovedError
+from farm.store.mailbox import HostRemovedError, Letter
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 from tests.support import postgres
 from tests.support.lab_host import LabHost
@@ -332,6 +333,34 @@ async def test_what_a_removed_host_had_ends_and_its_jobs_go_on_elsewhere(heads):
         assert [each.name for each in await two.store.mailbox.look_at_hosts()] == ["two"]
         with pytest.raises(HostRemovedError):
             await one.store.mailbox.beat("one", 1)
+
+
+async def test_a_host_of_another_protocol_is_refused_and_the_others_go_on(heads):
+    head = heads.begin(QUICK_S)
+    async with a_host(heads, "a", beat_s=QUICK_S) as one, a_host(heads, "b", name="two", beat_s=QUICK_S) as two:
+        one.protocol = wire.PROTOCOL + 2
+        await heads.decides(head, f"host one (farm of another release) speaks protocol {wire.PROTOCOL + 2}")
+        refused, served = await one.ask("a"), await two.ask("b")
+        await served
+        assert not refused.done()
+        one.protocol = wire.PROTOCOL - 1  # of the release before
+        await heads.decides(head, "host one and the head understand each other again")
+        assert (await refused).device == "a"
+
+
+async def test_a_name_of_a_running_host_is_refused_to_another_daemon(heads, tmp_path):
+    def start(folder, name="one"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Store.open(heads.url, name, state_dir=tmp_path / folder, role=StoreRole.HOST)
+
+    first = await asyncio.to_thread(start, "first")
+    await first.mailbox.begin(Letter("one", {}), wire.PROTOCOL)
+    with pytest.raises(HostError, match="another daemon is host one of this lab") as refused:
+        await asyncio.to_thread(start, "other")
+    assert "[lab] host" in refused.value.hint
+    for folder, name in (("first", "one"), ("other", "two")):  # killed and started again; with a name of its own
+        (await asyncio.to_thread(start, folder, name)).close()
+    first.close()
 
 
 async def test_a_host_that_is_merely_slow_is_not_lost(heads):

@@ -35,6 +35,7 @@ class LabHost:
         self.armed: list[Lease] = []  # every lease, in order
         self.ran: list[str] = []  # attempts
         self.beat_s = beats.BEAT_EVERY_S
+        self.protocol = wire.PROTOCOL
         self.beaten = self.beaten_in_vain = 0
         self.reaches = asyncio.Event()  # the database; while it is not set, the host is cut off
         self.reaches.set()
@@ -51,7 +52,7 @@ class LabHost:
 
     async def begin(self, *, reads: bool = True) -> None:
         self.wake_ups = WakeUps(self.store.database, channel_of(self.name))
-        await self.store.mailbox.begin(self.letter(m.HostBegan()), wire.PROTOCOL)
+        await self.store.mailbox.begin(self.letter(m.HostBegan()), self.protocol)
         for name in self.devices:
             await self.report(name)
         self._spawn(self._beat())
@@ -108,7 +109,7 @@ class LabHost:
             await asyncio.sleep(self.beat_s)
             await self.reaches.wait()
             try:
-                await self.store.mailbox.beat(self.name, wire.PROTOCOL)
+                await self.store.mailbox.beat(self.name, self.protocol)
                 self.beaten += 1
             except HostError:
                 self.beaten_in_vain += 1

@@ -40,12 +40,12 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def outlives_farms(process: psutil.Process) -> bool:
-    """Whether it is a gate or a head; one that has ended is none."""
+def words_of(process: psutil.Process) -> list[str]:
+    """Its command, folder and environment; nothing of a kernel thread, or of one that has just ended."""
     try:
-        return not {"gate", "head"}.isdisjoint(process.cmdline()) and "--child" not in process.cmdline()
+        return [*process.cmdline(), process.cwd(), *process.environ().values()]
     except psutil.Error:
-        return False
+        return []
 
 
 @contextmanager
@@ -91,8 +91,10 @@ def running_farm(
         farm.farm = partial(farm_command, farm)  # type: ignore[method-assign]
         yield farm
         others |= pool_pids()
-        family = [each for each in test.children() if each.pid not in others and not outlives_farms(each)]
-        parents = tuple(family)  # a gate outlives the farm
+        # not a gate that outlives the farm, nor parts of a lab's other hosts
+        own = [each for each in test.children() if any(os.fspath(farm.folder) in word for word in words_of(each))]
+        family = [each for each in own if each.pid not in others]
+        parents = tuple(family)
         family += (child for parent in parents for child in descendants(parent))
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")
@@ -121,11 +123,7 @@ def leftovers(folder: Path) -> list[str]:
     wanted = os.fspath(folder)
     found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if wanted in line]
     for process in psutil.process_iter():
-        try:
-            words = [*process.cmdline(), process.cwd(), *process.environ().values()]
-        except psutil.Error:
-            continue  # a kernel thread, or it ended while we looked
-        if process.pid != os.getpid() and any(wanted in word for word in words):
+        if process.pid != os.getpid() and any(wanted in word for word in words_of(process)):
             found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
 

@@ -34,6 +34,20 @@ def test_a_host_is_lost_after_so_many_looks_without_a_beat_and_back_with_the_nex
     assert not lab.watch.lost
 
 
+def test_a_new_head_takes_a_host_for_lost_that_was_silent_while_another_beat():
+    lab = Lab("dead", "one")
+    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S * LOST_AFTER)
+    assert lab.look("dead") == BeatChanges(lost=("dead",))
+    assert lab.look("dead") == NOTHING
+    assert lab.look() == BeatChanges(back=("dead",))
+
+
+def test_a_new_head_takes_no_host_for_lost_after_an_outage_of_the_database():
+    lab = Lab("one", "two")
+    lab.beats["one"] += timedelta(seconds=BEAT_EVERY_S)
+    assert lab.look("one", "two", after_s=3600.0) == NOTHING
+
+
 def test_a_slow_host_is_not_lost():
     lab = Lab("one")
     lab.look()
