@@ -50,6 +50,11 @@ def user_name(uid: int) -> str:
         return f"uid-{uid}"
 
 
+def name_at(user: str, host: str) -> str:
+    """A user's name in a lab whose hosts have users of their own: alice@lab3; without a host the name itself."""
+    return f"{user}@{host}" if host and user else user
+
+
 class UserNames:
     """Login names by uid, asked for in a thread: a name service that hangs delays only the user to be named."""
 

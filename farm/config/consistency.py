@@ -14,6 +14,7 @@ from farm.devices.power.power_rules import PowerConfig
 from farm.devices.thermal.thermal_rules import DEFAULTS, END_LEASES, HARD, HeatConfig, HeatLimits, ModelHeat
 from farm.model.device import parse_place
 from farm.model.requests import LeaseClass
+from farm.store.host_token_policy import NAME as HOST_NAME
 
 if TYPE_CHECKING:
     from farm.config import BuildersConfig, ControlConfig, FarmConfig, WebConfig
@@ -26,7 +27,6 @@ _OF_PLACES = frozenset({"hub", "port", "path"})
 _ROOT_HUB = re.compile(r"usb\d+")
 
 MAX_PORT = 65_535
-_HOST = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _LISTEN = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 
 Mistake = tuple[str, str]  # place in the file with the mistake; hint
@@ -82,9 +82,9 @@ def _builders(builders: BuildersConfig) -> Iterator[Mistake]:
 
 
 def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
-    if lab.host and _HOST.fullmatch(lab.host) is None:
+    if lab.host and HOST_NAME.fullmatch(lab.host) is None:
         problem = f"lab.host: {lab.host!r} is no host name"
-        yield problem, "small letters, digits, - and . after the first letter or digit; at most 63"
+        yield problem, "small letters, digits, - and . after the first letter or digit; at most 40"
     if lab.head_apart and not lab.host:
         yield "lab.host: missing", 'each host of a lab has a name: [lab] host = "lab1"'
     if lab.head_apart and not store_url:
@@ -95,9 +95,12 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
         yield f"lab.listen: {lab.listen!r} is no address", '"tcp://192.0.2.10:9194"; a number, not a name'
     elif address is not None and ipaddress.ip_address(address[0]).is_unspecified:
         yield f"lab.listen: {lab.listen!r} is no one address", "the other hosts dial it: this host's own"
-    for key in ("listen", "object_store"):
+    for key in ("listen", "object_store", "users_at"):
         if getattr(lab, key) and not lab.head_apart:
-            yield f"lab.{key}: this is the only host of its database", '[lab] head = "apart", or no such key'
+            yield (
+                f"lab.{key.removesuffix('_at')}: this is the only host of its database",
+                '[lab] head = "apart", or no such key',
+            )
 
 
 def _web(web: WebConfig) -> Iterator[Mistake]:

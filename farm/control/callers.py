@@ -27,7 +27,7 @@ import zmq
 from zmq.utils import z85
 
 from farm.common.errors import Code, FarmError, UserError
-from farm.common.peers import user_name
+from farm.common.peers import name_at, user_name
 from farm.common.tasks import SharedCall
 from farm.store.accounts import AccountRecord, AccountTable
 
@@ -123,8 +123,15 @@ class LocalUsers:
     """Name and role by uid: root and the service user operate, the group `farm` uses, all others view."""
 
     def __init__(
-        self, service_uid: int | None = None, *, group: str = FARM_GROUP, clock: Callable[[], float] = time.monotonic
+        self,
+        service_uid: int | None = None,
+        *,
+        at: str = "",
+        group: str = FARM_GROUP,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`at`: the host that names are told apart by in a lab; "": they are not."""
+        self._at = at
         self._operators = frozenset({0, os.geteuid() if service_uid is None else service_uid})
         self._group = group
         self._known = SharedCall(self._ask, keep_s=ROLE_CACHE_S, clock=clock)
@@ -137,7 +144,7 @@ class LocalUsers:
         return await asyncio.to_thread(self._read, uid)
 
     def _read(self, uid: int) -> Principal:
-        return Principal(user_name(uid), self._role(uid))
+        return Principal(name_at(user_name(uid), self._at), self._role(uid))
 
     def _role(self, uid: int) -> Role:
         if uid in self._operators:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from farm import __version__
 from farm.builders.process import BuilderVerbs
 from farm.bundle.model import Bundle, platform_of
+from farm.common.doctor_findings import Diagnosis
 from farm.common.errors import NotAllowedError
 from farm.common.events import EventLog
 from farm.config import FarmConfig, WebConfig
 from farm.control.audit import OK, WRONG_KEY, AuditTrail
-from farm.control.callers import Accounts, Caller, Role
+from farm.control.callers import Accounts, Caller, LocalUsers, Role
 from farm.control.listeners import CurveListener
 from farm.control.server import ControlServer
 from farm.control.verbs import VerbGroup
@@ -42,6 +43,7 @@ from farm.daemon.sharing import Sharing, begin_sharing
 from farm.daemon.workers import Workers, end_task
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
+from farm.leasing.lab_rules import lab_findings
 from farm.model.requests import Lease
 from farm.store.maintenance import damage_of
 from farm.web.app import create_app
@@ -87,6 +89,7 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
     control = ControlServer(
         config.control_socket,
         artifacts=workers.artifacts,
+        principal_of=LocalUsers(at=config.lab.users_at).principal_of,
         gid=workers.gid,
         audit=persistence.audit,
         accounts=accounts,
@@ -229,8 +232,21 @@ def _host_verbs(parts: Parts, shared: HostBundles | None) -> tuple[VerbGroup, ..
         EventVerbs(persistence.history),
         BuilderVerbs(workers.builders),
         StoreVerbs(persistence.store, persistence.where, persistence.retention),
-        DoctorVerbs(_host(parts.config, persistence, workers), parts.phones.check_usb),
+        DoctorVerbs(_host(parts.config, persistence, workers), parts.phones.check_usb, _check_lab(parts)),
     )
+
+
+def _check_lab(parts: Parts) -> Callable[[], Awaitable[Sequence[Diagnosis]]] | None:
+    """Findings about the other hosts of the lab; None: there is no lab."""
+    lab, server = parts.persistence.lab, parts.persistence.store.server
+    if not lab.own or server is None:
+        return None
+
+    async def check() -> Sequence[Diagnosis]:
+        most = None if server.facts is None else server.facts.max_connections
+        return list(lab_findings(await lab.look(), lab.own, parts.phones.fleet.views(), most))
+
+    return check
 
 
 def _host(config: FarmConfig, persistence: Persistence, workers: Workers) -> DoctorHost:

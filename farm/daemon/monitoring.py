@@ -132,7 +132,7 @@ def metrics_page(
             worker_ends=supervisor.ends,
             lab=lambda: parts.persistence.lab.latest,
             store_problem=lambda: store.problem,
-            round_trip_s=lambda: None if store.server is None else store.server.round_trip_s,
+            round_trip_s=lambda: store.server.facts.round_trip_s if store.server and store.server.facts else None,
             commits=store.database.writer.commits,
             calls=control.calls,
             auth_failures=lambda: 0 if accounts is None else accounts.tokens.wrong + accounts.keys.wrong,

@@ -17,7 +17,7 @@ from farm.adb.connection import ServerAddress
 from farm.adb.program import holds_socket, server_pid
 from farm.adb.watch_policy import Load
 from farm.common.errors import NotAllowedError
-from farm.common.peers import UserNames, owner_of
+from farm.common.peers import UserNames, name_at, owner_of
 from farm.common.tasks import BackgroundTasks
 from farm.config import GATE_INSIDE, FarmConfig, TvmConfig
 from farm.config.lease_policy import lease_policy
@@ -122,6 +122,7 @@ async def open_scheduling(
     writes, tasks = LeaseWriteQueue(events), BackgroundTasks()
     head, letters = await open_head(config, stack, persistence, writes, tasks)
     leasing = _open_leasing(lease_policy(config), stack, persistence, phones, head, writes)
+    leasing.tvm.users_at = config.lab.users_at
     tvm_server = await _open_tvm_server(config, stack, persistence, leasing, phones, own_gate)
     if workers.sharing is not None:
         leasing.tvm.lab = persistence.lab
@@ -150,7 +151,7 @@ async def open_scheduling(
         bundle=workers.bundles.get,
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
-        user_of=LoopbackUsers(phones.client.address),
+        user_of=LoopbackUsers(phones.client.address, config.lab.users_at),
         lab=_lab_parts(workers, store),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
@@ -303,9 +304,10 @@ class LoopbackUsers:
     socket shows that a phone dials. Where a reverse leads cannot be checked when it is made: listeners open later.
     """
 
-    def __init__(self, adb: ServerAddress) -> None:
-        """`adb` is where the real adb server listens."""
+    def __init__(self, adb: ServerAddress, users_at: str = "") -> None:
+        """`adb` is where the real adb server listens; `users_at`: see `farm.common.peers.name_at`."""
         self._adb = adb
+        self._users_at = users_at
         self._names = UserNames()
 
     async def __call__(self, connection: socket.socket) -> str:
@@ -319,7 +321,7 @@ class LoopbackUsers:
         if owner is None:
             raise NotAllowedError("the kernel does not say who connects")
         if owner.uid not in (0, os.geteuid()):
-            return await self._names(owner.uid)
+            return name_at(await self._names(owner.uid), self._users_at)
         if await asyncio.to_thread(self._is_adb_server, owner.inode):
             raise NotAllowedError("a phone dials a lease through a reverse")
         if owner_of(connection) != owner:  # closed meanwhile: what it has sent must not count

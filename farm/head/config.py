@@ -48,8 +48,15 @@ class LabConfig:
     head: Literal["inside", "apart"] = "inside"  # the process that decides: this daemon, or `farm head`
     # "tcp://192.0.2.10:9194": where other hosts dial this one; empty: nowhere, only its own port serves its phones
     listen: str = ""
+    # a login name means one person on every host, or, with "local", one of this host: alice@lab3
+    users: Literal["shared", "local"] = "shared"
     # "s3://BUCKET/PREFIX": a second place for artifacts (extra `objectstore`); empty: another host is
     object_store: str = ""
+
+    @property
+    def users_at(self) -> str:
+        """What stands behind @ in the names of this host's users; "": names are those of all hosts."""
+        return self.host if self.users == "local" else ""
 
     @property
     def head_apart(self) -> bool:

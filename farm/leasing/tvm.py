@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from farm.common.peers import name_at
 from farm.common.selector import Selector, normalise
 from farm.head.reports import merged
 from farm.leasing.sessions import digest, invented_key
@@ -40,6 +41,7 @@ class TvmLeases:
         self._wall = wall
         self.lab: LabView | None = None  # the other hosts; None: there are none
         self._orphans: dict[int, LeaseRecord] = {}  # by fence: sessions outlived them
+        self.users_at = ""  # see `farm.common.peers.name_at`
 
     # --- the tracker's backend ------------------------------------------------------------------------------------
 
@@ -60,6 +62,8 @@ class TvmLeases:
             return key
         if ":" in key:  # no key of a phone: of a lease that has ended, and nothing will ever answer to it
             raise NoSuchMatchKeyError("no current lease has this match key")
+        if user != peer.address:  # a login of this host
+            user = name_at(user, self.users_at)
         log.debug("%s (%s) wants %s", user, peer, key)
         priority = min(priority, self._leasing.quota_of(user).priority)
         lease_class = self._leasing.policy.tvm_class.get(normalise(key), LeaseClass.INTERACTIVE)

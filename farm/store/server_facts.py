@@ -81,14 +81,13 @@ class ServerWatch:
         self._database = database
         self._notes = list(notes)
         self._problems = problems_in(self._notes)
-        self.round_trip_s: float | None = None  # as of the latest look
+        self.facts: ServerFacts | None = None  # as of the latest look
 
     def findings(self) -> list[Diagnosis]:
         """Every finding as of now. Blocking, as long as an answer may take."""
         try:
             with self._database.reading() as connection:
-                facts = read_facts(connection)
-            self.round_trip_s = facts.round_trip_s
+                self.facts = facts = read_facts(connection)
             return [*self._notes, *findings_of(facts)]
         except FarmError as error:
             return [*self._notes, Diagnosis(CHECK, FAIL, error.message, error.hint)]

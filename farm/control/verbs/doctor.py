@@ -52,9 +52,14 @@ class DoctorHost:
 class DoctorVerbs(VerbGroup):
     """The one verb."""
 
-    def __init__(self, host: DoctorHost, check_usb: Callable[[], Awaitable[Sequence[Diagnosis]]]) -> None:
+    def __init__(
+        self, host: DoctorHost, check_usb: Callable[[], Awaitable[Sequence[Diagnosis]]],
+        check_lab: Callable[[], Awaitable[Sequence[Diagnosis]]] | None = None,
+    ) -> None:  # fmt: skip
+        """`check_lab`: what is wrong with the other hosts; None: there are none."""
         self._host = host
         self._check_usb = check_usb
+        self._check_lab = check_lab
         self._shared = SharedCall(self._check, keep_s=KEPT_S)
 
     @verb("doctor", Role.VIEWER)
@@ -64,6 +69,8 @@ class DoctorVerbs(VerbGroup):
 
     async def _check(self, _: None) -> Mapping[str, Any]:
         findings = [*await asyncio.to_thread(host_findings, self._host), *await self._check_usb()]
+        if self._check_lab is not None:
+            findings += await self._check_lab()
         return {"findings": [asdict(finding) for finding in findings]}
 
 

@@ -177,6 +177,20 @@ async def test_a_stock_client_asks_with_no_more_priority_than_it_may():
     assert lab.leasing.tvm.summary().keys == ()
 
 
+async def test_a_login_may_be_one_of_its_host_only_and_an_address_is_none():
+    lab = Lab()
+    lab.leasing.tvm.users_at = "lab3"
+    asked = [
+        asyncio.ensure_future(lab.leasing.tvm.request("android", user, 1, Peer(address, 1, user)))
+        for address, user in (("127.0.0.1", "bob"), ("10.0.0.9", "10.0.0.9"))
+    ]
+    await settle()
+    assert {each.request.user for each in requests_of(lab.leasing).waiting()} == {"bob@lab3", "10.0.0.9"}
+    for request in asked:
+        request.cancel()
+    await settle()
+
+
 async def test_the_key_of_a_lease_is_its_own_answer_until_the_lease_ends():
     lab, peer = Lab("a"), Peer("127.0.0.1", 1, "alice")
     lease = await lab.lease(PERSONAL)

@@ -1,0 +1,72 @@
+"""Findings about a lab of several hosts, for `farm doctor` and `farm status`. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from farm.common.doctor_findings import OK, WARN, Diagnosis
+from farm.common.durations import format_duration, many
+from farm.devices.identity.serial_migration import is_distinct
+from farm.head.host_rules import HostState
+from farm.leasing.lab_view import HostView, LabPicture
+from farm.model.device import DeviceState, Life
+from farm.store.server_rules import CONNECTIONS
+
+HEADS = 2  # processes that decide or wait to, of a lab that outlives one of them
+HOSTS, RELEASES, CLAIMS, ROOM = "lab hosts", "lab releases", "lab phones", "lab connections"
+_AWAY = (HostState.LOST, HostState.SILENT)
+
+
+def lab_findings(
+    lab: LabPicture, own: str, phones: Iterable[DeviceState], max_connections: int | None
+) -> Iterator[Diagnosis]:
+    """Everything about the lab.
+
+    Args:
+        lab: as it is seen here.
+        own: this host's name.
+        phones: of this host.
+        max_connections: that the database server admits; None: unknown.
+    """
+    away = [each for each in lab.hosts if each.state in _AWAY]
+    for each in away:
+        fix = f"start its daemon, or mend its network; if it does not come back: farm host remove {each.name}"
+        detail = f"host {each.name} is {each.state}: its latest beat is {format_duration(each.silent_s or 0.0)} old"
+        yield Diagnosis(HOSTS, WARN, detail, fix)
+    if not away:
+        yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is missed")
+    yield from _releases(lab.hosts, own)
+    yield from _claims([(own, phone) for phone in phones] + [(each.host, each.view) for each in lab.phones])
+    needed = CONNECTIONS * (len(lab.hosts) + HEADS)
+    if max_connections is not None and max_connections < needed:
+        detail = f"{many(len(lab.hosts), 'host')} and {HEADS} heads take {needed} connections of {max_connections}"
+        yield Diagnosis(ROOM, WARN, detail, "raise max_connections of the database server")
+
+
+def _releases(hosts: Iterable[HostView], own: str) -> Iterator[Diagnosis]:
+    running = [each for each in hosts if each.silent_s is not None and each.version]
+    mine = next((each for each in running if each.name == own), None)
+    if mine is None:
+        return
+    for each in running:
+        if (each.version, each.protocol) != (mine.version, mine.protocol):
+            detail = (
+                f"host {each.name} has farm {each.version} (protocol {each.protocol}), "
+                f"this one {mine.version} ({mine.protocol})"
+            )
+            yield Diagnosis(RELEASES, WARN, detail, "bring all hosts and heads to one release, one after the other")
+
+
+def _claims(phones: Iterable[tuple[str, DeviceState]]) -> Iterator[Diagnosis]:
+    """Phones that two hosts have at once: over the network, or by a serial number that is not their own."""
+    claimed: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for host, phone in phones:
+        serial = "" if phone.identity is None else phone.identity.hardware_serial
+        if phone.life is not Life.GONE and is_distinct(serial):
+            claimed[serial][host] = phone.name
+    for serial, by_host in sorted(claimed.items()):
+        if len(by_host) > 1:
+            where = " and ".join(f"{host} (as {name})" for host, name in sorted(by_host.items()))
+            fix = "let one host have it: farm device forget NAME, on the other"
+            yield Diagnosis(CLAIMS, WARN, f"phone {serial} is at {where}", fix)

@@ -1,0 +1,58 @@
+"""Findings about a lab: hosts that are missed, other releases, phones at two hosts, too few connections."""
+
+from dataclasses import replace
+
+from farm.common.doctor_findings import OK, WARN
+from farm.head.host_rules import HostState, state_of
+from farm.leasing.lab_rules import lab_findings
+from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
+from farm.model.device import DeviceView, Life
+from farm.model.identity import DeviceIdentity
+
+ONE = HostView("lab1", HostState.OK, "", None, 0.5, 1, "1.0", 1, "")
+TWO = replace(ONE, name="lab2")
+
+
+def phone(name, serial, life=Life.READY):
+    return DeviceView(name, f"adb-{name}", life, identity=DeviceIdentity(hardware_serial=serial))
+
+
+def found(lab, phones=(), most=100):
+    return [(each.check, each.verdict, each.detail) for each in lab_findings(lab, "lab1", phones, most)]
+
+
+def test_a_whole_lab_is_fine():
+    assert found(LabPicture(hosts=(ONE, TWO))) == [("lab hosts", OK, "2 hosts, none is missed")]
+
+
+def test_a_missed_host_and_another_release_are_named():
+    late = replace(TWO, state=HostState.LOST, silent_s=30.0, version="0.9", protocol=2)
+    lost, release = found(LabPicture(hosts=(ONE, late)))
+    assert lost == ("lab hosts", WARN, "host lab2 is lost: its latest beat is 30s old")
+    assert release == ("lab releases", WARN, "host lab2 has farm 0.9 (protocol 2), this one 1.0 (1)")
+
+
+def test_a_phone_at_two_hosts_is_named_with_both():
+    lab = LabPicture(hosts=(ONE, TWO), phones=(RemotePhone("lab2", phone("b", "R58M123"), ""),))
+    assert found(lab, [phone("a", "R58M123")])[1] == (
+        "lab phones", WARN, "phone R58M123 is at lab1 (as a) and lab2 (as b)",
+    )  # fmt: skip
+    assert len(found(lab, [phone("a", "R58M123", Life.GONE)])) == 1  # it has moved
+    assert len(found(lab, [phone("a", "0123456789ABCDEF")])) == 1
+
+
+def test_the_server_admits_all_hosts_and_heads():
+    hosts = tuple(replace(ONE, name=f"lab{number}") for number in range(1, 16))
+    (_, (check, verdict, detail)) = found(LabPicture(hosts=hosts))
+    assert (check, verdict, detail) == ("lab connections", WARN, "15 hosts and 2 heads take 102 connections of 100")
+    assert len(found(LabPicture(hosts=hosts), most=200)) == 1
+
+
+def test_the_state_of_a_host_is_that_of_its_beat():
+    def state(age_s, drained=False, removed=False):
+        return state_of(age_s, drained=drained, removed=removed)
+
+    assert [state(each) for each in (None, 0.5, 5.0, 9.0)] == ["stopped", "ok", "silent", "lost"]
+    assert state(0.5, drained=True) == "drained"
+    assert state(9.0, drained=True) == "lost"
+    assert state(0.5, removed=True) == "removed"
