@@ -66,8 +66,18 @@ theirs() {
         ancestors="$ancestors$parent "
         stat_of "$parent" || break
     done
+    marked=''    # of a virtual phone: its processes' files, a line each
+    [ -z "$FARM_BOOT_ID_FILE" ] || marked="
+$(grep -lF -e "FARM_BOOT_ID_FILE=$FARM_BOOT_ID_FILE" /proc/[0-9]*/environ 2>/dev/null)
+"
     for dir in /proc/[0-9]*; do
         pid=${dir#/proc/}
+        case $marked in
+        '' | *"
+$dir/environ
+"*) ;;
+        *) continue ;;
+        esac
         kill -0 "$pid" 2>/dev/null || continue
         stat_of "$pid" || continue
         case $state in Z | X) continue ;; esac
@@ -75,9 +85,6 @@ theirs() {
         case $ancestors in *" $pid "*) continue ;; esac
         context_of "$pid"
         [ "$context" = "$own_context" ] || continue
-        if [ -n "$FARM_BOOT_ID_FILE" ]; then
-            says "$pid" environ "FARM_BOOT_ID_FILE=$FARM_BOOT_ID_FILE" || continue
-        fi
         ! charges "$pid" || continue
         echo "$pid:$ticks"
     done

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "device_scripts"
@@ -159,8 +160,7 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
     if shell == "mksh":
         toybox = shutil.which("toybox")
         assert toybox
-        names = subprocess.run([toybox], capture_output=True, text=True, check=True).stdout.split()
-        for name in names:
+        for name in names_of(toybox):
             (programs / name).symlink_to(toybox)
     else:
         for name in OF_THE_HOST:
@@ -185,6 +185,12 @@ def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:
     return phone
 
 
+@cache
+def names_of(toybox: str) -> list[str]:
+    """The programs that it is."""
+    return subprocess.run([toybox], capture_output=True, text=True, check=True).stdout.split()
+
+
 def processes_below(root: Path) -> list[int]:
     """Living processes that run something of this folder."""
     found = []
@@ -204,7 +210,8 @@ def end(phone: PhoneFolder) -> None:
     phone.run("stop")
     folder = phone.root.parent
     try:
-        wait_for(lambda: not processes_below(folder), "every process of the phone ends")
+        while left := processes_below(folder):  # looking at all processes of the host is dear: at these only
+            wait_for(lambda: not any(map(alive, left)), "every process of the phone ends")
     finally:
         for pid in processes_below(folder):
             os.kill(pid, 9)
