@@ -9,6 +9,8 @@ from dataclasses import fields
 from itertools import product
 from typing import TYPE_CHECKING
 
+from farm.common.advertised import parse_advertised
+from farm.common.errors import UserError
 from farm.devices.health.health_rules import HealthConfig
 from farm.devices.power.power_rules import PowerConfig
 from farm.devices.thermal.thermal_rules import DEFAULTS, END_LEASES, HARD, HeatConfig, HeatLimits, ModelHeat
@@ -95,12 +97,23 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
         yield f"lab.listen: {lab.listen!r} is no address", '"tcp://192.0.2.10:9194"; a number, not a name'
     elif address is not None and ipaddress.ip_address(address[0]).is_unspecified:
         yield f"lab.listen: {lab.listen!r} is no one address", "the other hosts dial it: this host's own"
-    for key in ("listen", "object_store", "users_at"):
+    for network, target in lab.advertise.items():
+        if not _leads_to_port(network, target):
+            yield f"lab.advertise: {network!r} = {target!r}", '"10.8.0.0/16" = "lab1.example.org:9190", with a port'
+    for key in ("listen", "object_store", "users_at", "advertise"):
         if getattr(lab, key) and not lab.head_apart:
             yield (
                 f"lab.{key.removesuffix('_at')}: this is the only host of its database",
                 '[lab] head = "apart", or no such key',
             )
+
+
+def _leads_to_port(network: str, target: str) -> bool:
+    try:
+        ((_, _, port),) = parse_advertised({network: target}, "lab.advertise")
+    except UserError:
+        return False
+    return port > 0
 
 
 def _web(web: WebConfig) -> Iterator[Mistake]:

@@ -80,4 +80,5 @@ async def begin_sharing(config: FarmConfig, persistence: Persistence, sharing: S
         link.listen(*listen)
         shown = f"[{listen[0]}]" if ":" in listen[0] else listen[0]
         address = f"{shown}:{link.port}"
-    await persistence.store.mailbox.publish(config.lab.host, address, link.identity.certificate)
+    publish = persistence.store.mailbox.publish
+    await publish(config.lab.host, address, link.identity.certificate, config.lab.advertise)

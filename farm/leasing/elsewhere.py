@@ -76,6 +76,11 @@ class LeasesElsewhere:
         """Whether another host holds that lease, as far as is known here."""
         return lease_id in self._of_lease
 
+    def host_of(self, match_key: str) -> str:
+        """The other host whose lease the key opens, if that is known here; "": it is not."""
+        found = self._known.get(digest(match_key)) if self._known else None
+        return "" if found is None else found.host
+
     def forget(self, lease_id: str) -> str:
         """Nobody here wants that lease any more; returns its host, "" when it is not known here."""
         found = self._known.pop(self._of_lease.pop(lease_id, ""), None)

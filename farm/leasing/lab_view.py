@@ -38,6 +38,7 @@ class HostView:
     version: str
     protocol: int
     drained: str  # why its phones are not handed out; "": they are
+    advertise: Mapping[str, str]  # client's CIDR -> its TVM port, for clients of other hosts' ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> tuple[HostView, ...]:
         found.append(
             HostView(
                 row.name, state, row.address, row.beat_at, silent_s, phones.get(row.name, 0), row.version,
-                row.protocol, row.drained,
+                row.protocol, row.drained, row.advertise,
             )
         )  # fmt: skip
     return tuple(found)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from farm.common.advertised import address_for, parse_advertised
+from farm.common.errors import UserError
 from farm.common.peers import name_at
 from farm.common.selector import Selector, normalise
 from farm.head.reports import merged
@@ -74,6 +76,16 @@ class TvmLeases:
             )
         )
         return match_key
+
+    def direct_address(self, match_key: str, peer: Peer) -> tuple[str, int] | None:
+        """Where the phone's host has advertised its TVM port to this client; None: the session goes through here."""
+        if self.lab is None or (host := self._leasing.elsewhere.host_of(match_key)) == "":
+            return None
+        found = self.lab.latest.host(host)
+        try:
+            return None if found is None else address_for(peer.address, parse_advertised(found.advertise, host))
+        except UserError:  # a row that something else wrote
+            return None
 
     def serves(self, key: str) -> bool:
         """Whether a farm device answers to `key`; of other hosts of a lab by what was last seen of them."""

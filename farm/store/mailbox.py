@@ -16,7 +16,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -68,6 +68,7 @@ class HostRecord:
     version: str = ""  # of farm there
     role: str = ""  # with which it logs in; "": not one of its own
     removed_at: datetime | None = None  # None: it belongs to the lab
+    advertise: Mapping[str, str] = field(default_factory=dict)  # client's CIDR -> its TVM port, as HOST:PORT
 
 
 class HostRemovedError(HostError):
@@ -137,10 +138,10 @@ class Mailbox(TableAccess):
         """
         await self._database.write(lambda connection: _note_life(connection, _BEAT, name=name, protocol=protocol))
 
-    async def publish(self, name: str, address: str, certificate: str) -> None:
-        """Other hosts dial this host there, and it shows this certificate (PEM)."""
-        wanted = update(host).where(host.c.name == name).values(address=address, certificate=certificate)
-        await self._database.execute(wanted)
+    async def publish(self, name: str, address: str, certificate: str, advertise: Mapping[str, str]) -> None:
+        """Other hosts dial this host there, it shows this certificate (PEM), and these clients may come directly."""
+        values = {"address": address, "certificate": certificate, "advertise": dict(advertise)}
+        await self._database.execute(update(host).where(host.c.name == name).values(values))
 
     async def drain(self, reason: str, letter: Letter) -> None:
         """Phones of the letter's host are handed out no more, for this reason; "": they are again."""

@@ -496,6 +496,8 @@ host = Table(
     Column("drained", Word, nullable=False, server_default=""),  # why its phones are not handed out; "": they are
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT where other hosts dial it; "": nowhere
     Column("certificate", Word, nullable=False, server_default=""),  # PEM, of its connections with other hosts
+    # object: client's CIDR -> HOST:PORT of its TVM port, for clients of other hosts' ports that may come to it directly
+    Column("advertise", StrictJson(json_object), nullable=False, server_default="{}"),
     Column("version", Word, nullable=False, server_default=""),  # of farm there
     Column("role", Word, nullable=False, server_default=""),  # with which it logs in; "": not one of its own
     Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends what it held, then its row

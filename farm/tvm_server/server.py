@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import socket
@@ -11,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.common.errors import Code, UserError
+from farm.common.advertised import address_for, parse_advertised
 from farm.config import ExternalConfig
 from farm.model.sessions import OrphanedSession, Peer
 from farm.tvm_server.connection import ConnectionLimits
-from farm.tvm_server.external_rules import Admission, Network
+from farm.tvm_server.external_rules import Admission
 from farm.tvm_server.gate.gate import Gate, GateLimits, Route
 from farm.tvm_server.listener import Listener
 from farm.tvm_server.tracker import Tracker, TrackerBackend
@@ -44,7 +43,7 @@ class TvmServer(ABC):
         """
         self._backend = backend
         self._policy = policy or TvmServerPolicy()
-        self._advertise = tuple(_advertised(network, target) for network, target in self._policy.advertise.items())
+        self._advertise = parse_advertised(self._policy.advertise, "[tvm] advertise")
 
     @property
     @abstractmethod
@@ -108,17 +107,14 @@ class TvmServer(ABC):
         Raises:
             UserError: `policy.advertise` cannot be read; nothing has changed.
         """
-        self._advertise = tuple(_advertised(network, target) for network, target in policy.advertise.items())
+        self._advertise = parse_advertised(policy.advertise, "[tvm] advertise")
         self._policy = policy
         self.tracker.admission = Admission(policy.external)
 
     def advertised(self, peer: str, address: str, port: int) -> tuple[str, int]:
         """Where a client at `peer`, which reached us at `address` and `port`, finds the gate."""
-        client = ipaddress.ip_address(peer)
-        for network, target, target_port in self._advertise:
-            if client in network:
-                return target, target_port or port
-        return address, port
+        target, target_port = address_for(peer, self._advertise) or (address, port)
+        return target, target_port or port
 
     def summary(self) -> dict[str, Any]:
         """A stock client's answer to SUMMARY, on this host: {"queue_info": ..., "server_info": ...}."""
@@ -194,28 +190,3 @@ class LocalTvmServer(TvmServer):
         """See `TvmServer.use`."""
         super().use(policy)
         self.gate.limits = policy.gate
-
-
-def _advertised(network: str, target: str) -> tuple[Network, str, int]:
-    """Parse one entry of `advertise`; port 0 means our own."""
-    host, port = target, 0
-    if target.startswith("[") and "]" in target:
-        host, _, rest = target[1:].partition("]")
-        port_text = rest.removeprefix(":")
-    elif target.count(":") == 1:
-        host, _, port_text = target.partition(":")
-    else:
-        port_text = ""
-    try:
-        parsed = ipaddress.ip_network(network, strict=False)
-        if port_text:
-            port = int(port_text)
-        if not host or not 0 <= port <= 65535:
-            raise ValueError(target)
-    except ValueError as error:
-        raise UserError(
-            f"[tvm] advertise: {network!r} = {target!r} is not CIDR = address or address:port",
-            Code.BAD_CONFIG,
-            hint='for example "10.8.0.0/16" = "lab.example.org:9190"',
-        ) from error
-    return parsed, host, port

@@ -38,6 +38,9 @@ class TrackerBackend(Protocol):
             UserError: no phone can ever answer to `key`.
         """
 
+    def direct_address(self, match_key: str, peer: Peer) -> tuple[str, int] | None:
+        """The TVM port of another host where this client opens its session; None: here."""
+
     def serves(self, key: str) -> bool:
         """Whether `key` is an alias of a farm device."""
 
@@ -228,7 +231,7 @@ class Tracker:
             log.exception("a request for %r failed", message.key)
             return
         self._settle(waiting)
-        address, port = self.address_for(connection)
+        address, port = self.backend.direct_address(match_key, connection.peer) or self.address_for(connection)
         connection.answer([TrackerCode.SUCCESS, [address, port, match_key]])
 
     def _settle(self, waiting: WaitingClient) -> None:

@@ -33,6 +33,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("host") as batch:
         batch.alter_column("beat_at", existing_type=sa.Double(), nullable=True)  # one that was stopped has no beat
+        batch.add_column(sa.Column("advertise", sa.Text(), nullable=False, server_default="{}"))
         for name in ("address", "certificate", "version", "role"):
             batch.add_column(sa.Column(name, word, nullable=False, server_default=""))
         batch.add_column(sa.Column("removed_at", sa.Double()))

@@ -9,9 +9,11 @@ import pytest
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
+from farm.head.host_rules import HostState
 from farm.head.messages import LeaseArmed, LeaseGranted, LeaseHeld, LeaseUnwanted, RequestAdded, RequestWithdrawn
 from farm.head.write_queue import LeaseWriteQueue, record_of
 from farm.leasing import elsewhere
+from farm.leasing.lab_view import HostView, LabPicture, LabView
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
 from farm.leasing.sessions import digest
@@ -168,6 +170,24 @@ async def test_the_key_of_a_persons_lease_can_be_looked_up_by_other_hosts(lab):
     assert lab.post.rows[lease.id].match_sha256 == digest(key)
     lab.two.leasing.new_match_key(lease.id, single_use=True)  # of a worker, which comes to this host
     assert lab.post.rows[lease.id].match_sha256 == digest(key)
+
+
+async def test_a_client_of_a_network_that_the_phones_host_names_goes_there_directly(lab):
+    asking, added = await lab.asked()
+    await lab.grant(added)
+    await until(lambda: lab.to_head(LeaseArmed))
+    await lab.one.take()
+    key = await asking
+    tvm = lab.one.leasing.tvm
+    assert tvm.direct_address(key, PEER) is None  # one host alone knows no lab
+    tvm.lab = LabView("one")
+    seen = HostView("two", HostState.OK, "", None, 0.0, 1, "1.0", 1, "", {"192.0.2.0/24": "lab2:9190"})
+    tvm.lab.latest = LabPicture((seen,))
+    assert tvm.direct_address(key, PEER) == ("lab2", 9190)
+    assert tvm.direct_address(key, Peer("127.0.0.1", 1)) is None
+    assert tvm.direct_address("android:other", PEER) is None
+    tvm.lab.latest = LabPicture((replace(seen, advertise={"nonsense": "lab2:9190"}),))
+    assert tvm.direct_address(key, PEER) is None
 
 
 class Table:

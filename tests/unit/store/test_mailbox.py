@@ -201,10 +201,11 @@ async def test_a_host_says_where_others_dial_it(store):
     await store.mailbox.begin(letter("began"), 1)
     (before,) = await store.mailbox.hosts()
     assert (before.address, before.certificate, before.removed_at) == ("", "", None)
-    await store.mailbox.publish(ONE, "192.0.2.1:9194", "PEM")
+    await store.mailbox.publish(ONE, "192.0.2.1:9194", "PEM", {"10.0.0.0/8": "lab1:9190"})
     await store.mailbox.begin(letter("began"), 1)
     (after,) = await store.mailbox.hosts()
     assert (after.address, after.certificate) == ("192.0.2.1:9194", "PEM")
+    assert after.advertise == {"10.0.0.0/8": "lab1:9190"}
 
 
 async def test_without_wake_ups_the_mailbox_is_looked_into_all_the_same(store, monkeypatch):
