@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -53,8 +53,11 @@ def demo(
         bool, typer.Option("--stay", help="Keep the farm running until Ctrl-C, for your own commands.")
     ] = False,
     phones: Annotated[
-        str, typer.Option(help=f"Virtual phones, comma-separated: {PROFILES}.", autocompletion=complete.profiles)
-    ] = ",".join(PHONES),
+        str, typer.Option(help=f"Virtual phones, or those of each host: {PROFILES}.", autocompletion=complete.profiles)
+    ] = "",
+    hosts: Annotated[
+        int, typer.Option(min=1, max=9, help="So many hosts over a PostgreSQL of their own; one of them is killed.")
+    ] = 1,
     repeat: Annotated[int, typer.Option(min=2, help="Timed samples per phone.")] = 40,
     trials: Annotated[int, typer.Option(min=0, help="Candidates of the tuning; 0: none, as with --arm64.")] = TRIALS,
     isolation: Annotated[
@@ -69,12 +72,30 @@ def demo(
     """Run the farm's main job on virtual phones: find, identify, provision, compile, run, check, time, tune."""
     if context.invoked_subcommand is not None:
         return
-    from farm.simulation.virtual_farm import phones_of, virtual_farm
-
     for signum in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal ends it like Ctrl-C
         signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
+    if hosts > 1:
+        if arm64 or physics or why:
+            raise UserError("--hosts goes with --stay, --phones, --trials and --isolation only")
+        from farm.cli.demo_hosts import PHONE, run
+
+        profiles = (phones or PHONE).split(",")
+        run(hosts, profiles, trials=trials, isolation=isolation, stay=stay, show_step=_step_printer())
+        return
+    _one_host(
+        (phones or ",".join(PHONES)).split(","), stay=stay, repeat=repeat, trials=trials, isolation=isolation,
+        physics=physics, why=why, arm64=arm64,
+    )  # fmt: skip
+
+
+def _one_host(
+    profiles: Sequence[str], *, stay: bool, repeat: int, trials: int, isolation: str, physics: bool, why: bool,
+    arm64: bool,
+) -> None:  # fmt: skip
+    from farm.simulation.virtual_farm import phones_of, virtual_farm
+
     started = time.monotonic()
-    lab = phones_of(profile + "+arm64" * arm64 for profile in phones.split(","))
+    lab = phones_of(profile + "+arm64" * arm64 for profile in profiles)
     places = {name: f"1-4.{port}" for port, name in enumerate(lab, 1)}  # so that their power can be cut
     speed = 10.0 if physics else None
     with virtual_farm(lab, isolation=isolation, places=places, physics_speed=speed, report=print_note) as farm:

@@ -98,7 +98,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm completions fish > ~/.config/fish/completions/farm.fish",
     ),
     "man": ("farm man", "farm man bench"),
-    "demo": ("farm demo --stay", "farm demo --phones galaxy-s9,huawei-mate-20"),
+    "demo": ("farm demo --stay", "farm demo --phones galaxy-s9,huawei-mate-20", "farm demo --hosts 3"),
 }
 
 

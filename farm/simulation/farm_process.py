@@ -27,6 +27,11 @@ class FarmProcess:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         return self.process
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL: what a power cut or the OOM killer does."""
         if self.process is not None:

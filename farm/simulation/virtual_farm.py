@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from farm.simulation.control import LabClient
 
 START_TIMEOUT_S = 60.0  # daemon up, on a loaded host
+PATIENCE_S = 30.0  # for a daemon without a word: hosts of a demo start beside each other on one machine
 READY_TIMEOUT_S = 120.0  # every phone identified, provisioned and checked; a cold import of TVM alone may take 10 s
 
 CONFIG = """\
@@ -64,7 +65,7 @@ class DaemonProcess(FarmProcess):
             HostError: it did not come up; evidence is the end of its log.
         """
         process = self.launch()
-        client = ControlClient(self.runtime / "control.sock")
+        client = ControlClient(self.runtime / "control.sock", silent_after_s=PATIENCE_S)
         try:
             client.wait_until_up(START_TIMEOUT_S, alive=lambda: process.poll() is None)
         except HostError as error:
@@ -101,8 +102,9 @@ class VirtualFarm:
         return self.client.call("status")
 
     def names(self) -> set[str]:
-        """Names of the phones of this daemon; of a lab's other hosts only the events are seen here."""
-        return {device["name"] for device in self.status()["devices"]}
+        """Names of the phones of this daemon, whose status also has those of a lab's other hosts."""
+        status = self.status()
+        return {row["name"] for row in status["devices"] if row.get("host") == status.get("host")}
 
     def tracker(self) -> tuple[str, int]:
         """Where stock TVM clients connect."""
@@ -116,7 +118,7 @@ class VirtualFarm:
             TimeoutError: `timeout_s` has passed; says what the last event was.
         """
         event = None
-        with ControlClient(self.socket) as client:
+        with ControlClient(self.socket, silent_after_s=PATIENCE_S) as client:
             try:
                 for event in client.stream("events", timeout_s, since=since):
                     yield event

@@ -51,13 +51,14 @@ class VirtualHosts:
 
 @contextlib.contextmanager
 def virtual_hosts(
-    hosts: Mapping[str, Mapping[str, str]], *, config: str = "", report: Callable[[str], None]
+    hosts: Mapping[str, Mapping[str, str]], *, config: str = "", isolation: str = "", report: Callable[[str], None]
 ) -> Iterator[VirtualHosts]:
     """Hosts with virtual phones, plugged in and on their way to ready.
 
     Args:
         hosts: a host's name -> its phones, as `virtual_farm` takes them.
-        config: further TOML for each daemon.
+        config: further TOML for each daemon, first for `[lab]`.
+        isolation: as `virtual_farm` takes it.
         report: hears what is being done, a line at a time.
 
     Raises:
@@ -78,7 +79,9 @@ def virtual_hosts(
         for host, phones in hosts.items():
             report(f"host {host}:")
             own = HOST_CONFIG.format(url=lab.url, host=host) + config
-            farm = virtual_farm(phones, config=own, bundles=bundles, report=lambda line: report(f"  {line}"))
+            farm = virtual_farm(
+                phones, config=own, isolation=isolation, bundles=bundles, report=lambda line: report(f"  {line}")
+            )
             lab.farms[host] = stack.enter_context(farm)
             bundles = bundles or lab.farms[host].folder / "state" / "bundles" / "objects"
         yield lab

@@ -1,0 +1,63 @@
+"""`farm demo --hosts`: the loss of a host is shown, and nothing is left of the lab, however the demo ends."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.control.client import ControlClient
+from tests.support import postgres
+from tests.support.whole_farm import descendants, until
+
+LIMIT_S = 600.0
+pytestmark = pytest.mark.timeout(LIMIT_S)
+
+
+@pytest.fixture
+def demo(tmp_path):
+    """Start the demo; it is gone afterwards with all that it started."""
+    if why := postgres.missing():
+        pytest.skip(why)
+    started = []
+
+    def start(*options):
+        command = [sys.executable, "-u", "-m", "farm", "demo", "--isolation", "none", *options]
+        with (tmp_path / "said").open("w") as said:
+            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said))
+        return started[-1], tmp_path / "said"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_jobs_go_on_when_their_host_is_killed(demo):
+    process, said = demo("--hosts", "2", "--trials", "4")
+    assert process.wait() == 0, said.read_text()
+    text = said.read_text()
+    assert "2 tunings have ended, each once, with 4 + 4 trials." in text
+    assert re.search(r"tune-\w+ runs on \S+-lab2\n.*kill -9 of the daemon of lab2", text, re.DOTALL)
+    assert re.search(r"^1 +\S+-lab2 +interrupted ", text, re.MULTILINE)
+    assert re.search(r"^2 +\S+-lab1 +done ", text, re.MULTILINE)
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_demo_that_was_ended(demo, end):
+    process, said = demo("--hosts", "2", "--trials", "0", "--stay")
+    until(lambda: "the lab's database" in said.read_text() or process.poll() is not None)
+    sockets = re.findall(r"FARM_SOCKET=(\S+)", said.read_text())
+    assert len(sockets) == 2, said.read_text()
+    for socket in sockets:
+        with ControlClient(Path(socket)) as client:
+            assert client.call("ping")
+    family = descendants(psutil.Process(process.pid))
+    process.send_signal(end)
+    process.wait()
+    _, alive = psutil.wait_procs(family, LIMIT_S / 2)
+    assert alive == []

@@ -1,0 +1,38 @@
+"""What the demo of several hosts makes of the lab's events, and of a host without PostgreSQL."""
+
+import pytest
+
+from farm.cli.demo_hosts import Story
+from farm.common.errors import HostError
+from farm.simulation import postgres
+
+
+def event(kind, subject, **data):
+    return {"kind": kind, "subject": subject, "data": data}
+
+
+def test_the_story_is_over_when_all_have_ended_and_the_host_is_missed():
+    story = Story("lab2", frozenset({"a", "b"}))
+    for each in (
+        event("attempt.started", "a.1", job="a", device="one"),
+        event("attempt.started", "c.1", job="c", device="three"),
+    ):
+        story.take(each)
+        assert not story.all_run
+    story.take(event("attempt.started", "b.1", job="b", device="two"))
+    assert story.all_run
+    assert story.runs_on == {"a": "one", "b": "two"}
+    story.take(event("host.lost", "lab1", reason="another"))
+    story.take(event("job.done", "a"))
+    story.take(event("job.failed", "b"))
+    assert not story.over
+    story.take(event("host.lost", "lab2", reason="not heard of"))
+    assert story.over
+    assert story.lost == "not heard of"
+
+
+def test_a_missing_server_is_one_line_with_the_package(monkeypatch):
+    monkeypatch.setattr(postgres, "programs", lambda: None)
+    with pytest.raises(HostError, match="PostgreSQL server's programs, which are not installed") as raised:
+        postgres.check_programs()
+    assert raised.value.hint.startswith("apt-get install postgresql")
