@@ -38,7 +38,9 @@ class HostView:
     version: str
     protocol: int
     drained: str  # why its phones are not handed out; "": they are
-    advertise: Mapping[str, str]  # client's CIDR -> its TVM port, for clients of other hosts' ports
+    advertise: Mapping[str, str] = field(
+        default_factory=dict
+    )  # client's CIDR -> its TVM port, for clients of other hosts' ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ def test_histograms_are_cumulative() -> None:
 
 
 def test_a_lab_of_several_hosts_is_counted_by_state(tmp_path: Path) -> None:
-    lost = HostView("lab2", HostState.LOST, "", None, 31.0, 2, "1.0", 1, "", {})
+    lost = HostView("lab2", HostState.LOST, "", None, 31.0, 2, "1.0", 1, "")
     sources = Sources(
         version="1", epoch=1, state_dir=tmp_path, views=tuple,
         lab=lambda: LabPicture(hosts=(replace(lost, name="lab1", state=HostState.OK, silent_s=0.5), lost), term=9),
