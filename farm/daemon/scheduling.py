@@ -33,6 +33,7 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempt_run import AttemptContextFactory
 from farm.jobs.attempts import Attempts
 from farm.jobs.executor import Executor
+from farm.jobs.lab_devices import LabDevices
 from farm.jobs.poison import PoisonLedger
 from farm.kinds import KINDS
 from farm.kinds.execution import ExecutorParts, LabParts, PhoneWork
@@ -191,6 +192,7 @@ def _attempts(
         store_log=persistence.logs.store,
         leases=leasing,
         devices=phones.fleet,
+        others=None if persistence.hosts is None else LabDevices(store.mailbox.devices_elsewhere(persistence.hosts)),
     )
     return Attempts(
         store=store,

@@ -12,7 +12,15 @@ from datetime import datetime
 
 from farm.common.errors import FarmError
 from farm.head.dispatcher import AttemptRunner
-from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
+from farm.head.messages import (
+    AttemptEnded,
+    HeadMessage,
+    HostMessage,
+    LeaseGranted,
+    LeaseUnwanted,
+    SessionBroken,
+    ToHead,
+)
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.model.job import Job
@@ -60,8 +68,8 @@ class Head(ABC):
         """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
 
     @abstractmethod
-    def give_back(self, host: str, lease_id: str, reason: str) -> None:
-        """Nobody here wants a lease of another host's phone any more."""
+    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+        """Tell another host what a job or client of this one wants of a lease there."""
 
     @abstractmethod
     async def decide_end(self, message: AttemptEnded) -> Job:

@@ -128,6 +128,7 @@ class HostWatch:
         """At each look again: what was under way when the host was lost comes to light later."""
         for host in lost:
             self._refuse_unarmed(host, f"host {host} was lost before it had it")
+            self._hosts.end_lent_to(host, f"host {host}, whose job had it, was lost")
         read, jobs = self._store.read, self._store.jobs
         armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
@@ -204,6 +205,7 @@ class HostWatch:
         if record.id not in self._ending[record.host]:
             self._ending[record.host].add(record.id)
             self._head.requests.receive(LeaseEnded(record.device, record.id))
+            self._hosts.lease_over(record.id, f"host {record.host} was lost")
 
 
 def _has_person(kinds: Kinds, job: Job, attempt: Attempt) -> bool:

@@ -21,6 +21,7 @@ from farm.head.messages import (
     LeaseEnded,
     LeaseGranted,
     LeaseHeld,
+    LeaseLost,
     LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
@@ -29,6 +30,7 @@ from farm.head.messages import (
     RequestWithdrawn,
     RunAttempt,
     Salvage,
+    SessionBroken,
     SlotFreed,
     SlotKept,
     SlotWanted,
@@ -38,6 +40,7 @@ from farm.head.messages import (
 from farm.head.queue.model import StopAttempt
 from farm.model.device import DeviceState
 from farm.model.job import Job
+from farm.model.requests import Lease, LeaseSource
 from farm.store.database import BackgroundWrites
 from farm.store.mailbox import HostRecord, Letter, channel_of
 from farm.store.store import Store
@@ -81,6 +84,7 @@ class Hosts(AttemptRunner):
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its host
         self._of_job: dict[str, tuple[str, str]] = {}  # its running attempt, and that one's host
+        self._lent: dict[str, tuple[str, str]] = {}  # lease of a job of another host -> its device, and that host
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
         self._salvaging: dict[str, asyncio.Event] = {}
@@ -110,9 +114,11 @@ class Hosts(AttemptRunner):
                 self._of_request.pop(lease_id, None)
             case LeaseRestored(lease):
                 self._of_lease[lease.id] = host
+                self._lend(lease, host)
             case SlotKept(_, lease_id):
                 self._slots[lease_id] = host
-            case LeaseEnded(_, lease_id):
+            case LeaseEnded(_, lease_id, reason):
+                self.lease_over(lease_id, reason)
                 if lease_id not in self._slots:
                     self._of_lease.pop(lease_id, None)
             case SlotFreed(lease_id):
@@ -147,6 +153,22 @@ class Hosts(AttemptRunner):
         """Whether this is the job's running attempt, and runs there."""
         return self._of_job.get(job) == (attempt, host)
 
+    def lease_over(self, lease_id: str, reason: str) -> None:
+        """A phone's host does not hold the lease any more: the host of its job, if that is another, learns of it."""
+        if (lent := self._lent.pop(lease_id, None)) is not None:
+            self.send(lent[1], LeaseLost(lease_id, reason))
+
+    def end_lent_to(self, host: str, reason: str) -> None:
+        """Nothing runs at that host any more: the leases of other hosts' phones end that its jobs have."""
+        for lease_id in [each for each, (_, holder) in self._lent.items() if holder == host]:
+            del self._lent[lease_id]
+            self.receive(LeaseUnwanted(lease_id, reason))
+
+    def _lend(self, lease: Lease, host: str) -> None:
+        request = lease.request
+        if request.source is LeaseSource.JOB and request.holder_host not in ("", host):
+            self._lent[lease.id] = lease.device, request.holder_host
+
     def attempt_is_over(self, job: str) -> None:
         """The end of the job's attempt is committed."""
         self._of_job.pop(job, None)
@@ -175,6 +197,7 @@ class Hosts(AttemptRunner):
         lease = message.lease
         host = self._of_device[lease.device]
         self._of_lease[lease.id] = host
+        self._lend(lease, host)
         if isinstance(message, LeaseGranted):
             self._of_request[lease.id] = message.request_id
         else:
@@ -228,13 +251,14 @@ class Hosts(AttemptRunner):
             case LeaseGranted(_, lease) | RunAttempt(_, _, lease):
                 return self._of_lease.get(lease.id)
             case YieldWanted(device):
-                return self._of_device.get(device)
+                holders = dict(self._lent.values())
+                return holders.get(device) or self._of_device.get(device)
             case SlotWanted(lease_id) | LeaseUnwanted(lease_id):
                 return self._of_lease.get(lease_id)
             case StopAttempt(job_id):
                 return self.runs_at(job_id) or None
-            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseHeld():
-                return None  # see `send`; a lease held elsewhere is told from host to host
+            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken():
+                return None  # see `send`; the last two are told from host to host
 
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`: by the host of its latest attempt, if that answers in time."""

@@ -14,7 +14,15 @@ from farm.common.systemd import ProgressCheck
 from farm.common.tasks import BackgroundTasks
 from farm.head.dispatcher import AttemptRunner, Dispatcher
 from farm.head.head import Head
-from farm.head.messages import AttemptEnded, HeadMessage, HostMessage, LeaseGranted, ToHead
+from farm.head.messages import (
+    AttemptEnded,
+    HeadMessage,
+    HostMessage,
+    LeaseGranted,
+    LeaseUnwanted,
+    SessionBroken,
+    ToHead,
+)
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.head.queue.model import ClockReading, JobRunsError, NoSuchJobError
@@ -112,7 +120,7 @@ class LocalHead(Head):
         """At once: it learns that by `LeaseArmed`."""
         armed()
 
-    def give_back(self, host: str, lease_id: str, reason: str) -> None:
+    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """Never called: there is no other host."""
 
     async def decide_end(self, message: AttemptEnded) -> Job:

@@ -88,6 +88,7 @@ class LeaseEnded:
 
     device: str
     lease: str  # id
+    reason: str = ""  # of a lease for a job of another host
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True)
 class YieldWanted:
-    """Others wait for the device of a tune lease: its holder gives it back at the next candidate."""
+    """Others wait for the device of a tune lease: its holder, maybe at another host, gives it back soon."""
 
     device: str
 
@@ -165,7 +166,23 @@ class LeaseHeld:
     host: str  # the phone's
 
 
-HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHeld
+@dataclass(frozen=True, slots=True)
+class SessionBroken:
+    """To the phone's host, from that of the job: the lease's session went wrong; it is cut, and the phone checked."""
+
+    lease: str  # id
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """To the host whose job has the lease, from the head: the phone's host does not hold it any more."""
+
+    lease: str  # id
+    reason: str
+
+
+HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHeld | SessionBroken | LeaseLost
 
 # --- about attempts ---------------------------------------------------------------------------------------------------
 

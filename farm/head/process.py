@@ -283,6 +283,7 @@ class HeadTerm:
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
             self._head.requests.receive(LeaseRefused(lease.device, lease.id, why))
+        self._hosts.end_lent_to(host, f"nothing runs at {host} any more")
         for lease_id in self._hosts.slots_of(host):
             self._host_said(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):

@@ -121,7 +121,7 @@ class Takeover:
             self._hosts.note(record.host, message)
             self._requests.receive(message)
         if attempt is not None:
-            self._hosts.attempt_runs(attempt.job, attempt.id, record.host)
+            self._hosts.attempt_runs(attempt.job, attempt.id, record.holder_host or record.host)
 
     def _request_of(
         self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading
@@ -131,7 +131,13 @@ class Takeover:
         if job is not None:
             request = request_of(self._kinds, job, frozenset())
             first = attempt is None or attempt.lease == record.id
-            return replace(request, longest_s=left_s, worker=request.worker and first)
+            return replace(
+                request,
+                longest_s=left_s,
+                worker=request.worker and first,
+                match_sha256=record.match_sha256,
+                holder_host=record.holder_host,
+            )
         return LeaseRequest(
             Selector.parse(record.selector) if record.selector else Selector(),
             record.user,

@@ -27,6 +27,7 @@ from farm.jobs.executor import (
     FailedWithResultError,
     Progress,
 )
+from farm.jobs.lab_devices import LabDevices
 from farm.jobs.pool import Pool
 from farm.jobs.zygote import START_LIMIT_S, ToolchainError
 from farm.leasing.leases import Leasing
@@ -58,7 +59,7 @@ class AttemptRun:
         self._contexts = contexts
         self._leases = contexts.leases
         self._devices = contexts.devices
-        self.pool = Pool(job, lease, contexts.leases, contexts.devices) if attempt.pooled else None
+        self.pool = Pool(job, lease, contexts.leases, contexts.devices, contexts.others) if attempt.pooled else None
         self._step = "starting"
         self._stop: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -255,14 +256,24 @@ class AttemptContextFactory:
     """Builds `AttemptContext` for attempts."""
 
     def __init__(
-        self, *, kinds: Kinds, jobs: JobTable, events: EventLog, store_log: StoreLog, leases: Leasing, devices: Fleet
+        self,
+        *,
+        kinds: Kinds,
+        jobs: JobTable,
+        events: EventLog,
+        store_log: StoreLog,
+        leases: Leasing,
+        devices: Fleet,
+        others: LabDevices | None = None,
     ) -> None:
+        """`others`: devices of other hosts; None: there are none."""
         self.kinds = kinds
         self._jobs = jobs
         self._events = events
         self._store_log = store_log
         self.leases = leases
         self.devices = devices
+        self.others = others or LabDevices()
 
     def create(self, job: Job, attempt: Attempt, lease: Lease) -> AttemptContext:
         """The context for the executor of that attempt.

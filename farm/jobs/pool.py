@@ -7,7 +7,7 @@ Above the line are the decisions, which are pure: which phones are alike, how ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,8 +15,9 @@ from farm.common.errors import Code, FarmError, PhoneError, UserError
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import PoolingTraits, alike
 from farm.head.allocator.explain import unleasable_reason
+from farm.jobs.lab_devices import LabDevices
 from farm.leasing.leases import Leasing
-from farm.model.device import DeviceView, Heat, Life, Service
+from farm.model.device import DeviceState, DeviceView, Heat, Life, Service
 from farm.model.job import Job
 from farm.model.requests import Lease, LeaseClass
 
@@ -46,7 +47,7 @@ class PoolActions:
 def decide(
     like: PoolingTraits,
     known: Mapping[str, PoolingTraits],
-    views: Iterable[DeviceView],
+    views: Iterable[DeviceState],
     held: Mapping[str, str],
     devices: int | Literal["all"],
     barred: Collection[str] = (),
@@ -56,7 +57,7 @@ def decide(
     Args:
         like: what the pool's phones have in common.
         known: the same of every phone, as last seen: one that is away is still known.
-        views: every phone of the farm.
+        views: every phone of the farm, those of other hosts too.
         held: device by lease, of the pool.
         devices: how many are wanted.
         barred: phones that must not be asked for.
@@ -74,7 +75,7 @@ def decide(
     return PoolActions(wanted, frozenset(would_do), max(0, wanted - len(staying)), drop, spare)
 
 
-def resting(view: DeviceView) -> str:
+def resting(view: DeviceState) -> str:
     """Why nothing may be measured now on a phone of the pool; empty when it may."""
     if view.life is Life.READY and view.heat is Heat.OK:
         return ""
@@ -104,12 +105,13 @@ def why_fewer(rest: Iterable[str], held: int, wanted: int, asked_why: str) -> st
 class Pool:
     """The phones of one attempt. `begin` once; `close` in the end, whatever happened."""
 
-    def __init__(self, job: Job, first: Lease, leases: Leasing, devices: Fleet) -> None:
-        """`first`: granted together with the attempt's worker slot."""
+    def __init__(self, job: Job, first: Lease, leases: Leasing, devices: Fleet, others: LabDevices) -> None:
+        """`first`: granted together with the attempt's worker slot. `others`: devices of other hosts."""
         self._job = job
         self._first = first
         self._leases = leases
         self._devices = devices
+        self._others = others
         self._on_change: Callable[[str, dict[str, Any]], None] = lambda *_: None
         self._wanted: int | Literal["all"] = 1  # until the worker searches
         self._like: PoolingTraits | None = None
@@ -119,7 +121,7 @@ class Pool:
         self._had: dict[str, None] = {first.device: None}
         self._asked: dict[object, str] = {}  # ticket -> request
         self._actions = PoolActions(1, frozenset(), 0)
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: list[Callable[[], None]] = []
         self._soon: asyncio.Handle | None = None
         self._settled = False
         self._began_s = 0.0
@@ -143,7 +145,10 @@ class Pool:
         self._on_change = on_change
         self._began_s = asyncio.get_running_loop().time()
         self._take(self._first)
-        self._unsubscribe = self._devices.subscribe(self._device_changed)
+        self._unsubscribe = [
+            self._devices.subscribe(self._device_changed),
+            self._others.subscribe(self._update_soon),
+        ]
         self._learn()
         self._like = self._known.get(self._first.device)
         if self._like is None:
@@ -153,9 +158,8 @@ class Pool:
     def settle(self) -> None:
         """Want no further phone: the work is over. The pool keeps its phones until `close`."""
         self._settled = True
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
         if self._soon is not None:
             self._soon.cancel()
         if self._publishing is not None:
@@ -186,7 +190,7 @@ class Pool:
 
     def phones(self) -> list[dict[str, Any]]:
         """The phones that may be measured on."""
-        views = {view.name: view for view in self._devices.views()}
+        views = {view.name: view for view in self._views()}
         ready = [lease for lease in self._held.values() if (view := views.get(lease.device)) and not resting(view)]
         return [
             {
@@ -204,7 +208,7 @@ class Pool:
 
     async def waits(self) -> str:
         """Why there are fewer phones than wanted, one sentence; empty when there are not."""
-        views = {view.name: view for view in self._devices.views()}
+        views = {view.name: view for view in self._views()}
         rest = [resting(views[lease.device]) for lease in self._held.values() if lease.device in views]
         asked = next(iter(self._asked.values()), None)
         asked_why = "" if asked is None else (await self._leases.head.why((asked,))).get(asked, "")
@@ -237,7 +241,7 @@ class Pool:
         """
         self.check(lease_id)
         device = self._held.pop(lease_id).device
-        shut = next((view.closed.get(LeaseClass.TUNE) for view in self._devices.views() if view.name == device), None)
+        shut = next((view.closed.get(LeaseClass.TUNE) for view in self._views() if view.name == device), None)
         self._given_back[device] = OTHERS_WAIT if shut is None else f"given back: {shut}"
         self._leases.release(lease_id, self._given_back[device])
         self._update_soon()
@@ -262,7 +266,7 @@ class Pool:
             return
         self._learn()
         held = {lease.id: lease.device for lease in self._held.values()}
-        actions = decide(self._like, self._known, self._devices.views(), held, self._wanted, self._barred)
+        actions = decide(self._like, self._known, self._views(), held, self._wanted, self._barred)
         again = actions.only != self._actions.only
         self._actions = actions
         for leases, why in ((actions.drop, NO_LONGER_IDENTICAL), (actions.spare, SPARE)):
@@ -277,13 +281,16 @@ class Pool:
         self._publish()
 
     def _learn(self) -> None:
-        views = self._devices.views()
+        views = self._views()
         for view in views:
             found = alike(view.identity, view.bundle)
             if found is not None:
                 self._known[view.name] = found
         for forgotten in self._known.keys() - {view.name for view in views}:
             del self._known[forgotten]
+
+    def _views(self) -> Sequence[DeviceState]:
+        return (*self._devices.views(), *self._others.states())
 
     def _ask(self) -> None:
         ticket = object()
@@ -300,7 +307,7 @@ class Pool:
             self._first.request, avoid=frozenset(), prefer=frozenset(), worker=False, only=self._actions.only,
             longest_s=left_s,
         )  # fmt: skip
-        self._asked[ticket] = self._leases.ask(request, granted)
+        self._asked[ticket] = self._leases.ask_anywhere(request, granted)
 
     def _take(self, lease: Lease) -> None:
         taken = self._leases.when_revoked(lease.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -25,11 +26,13 @@ from farm.head.messages import (
     LeaseArmed,
     LeaseGranted,
     LeaseHeld,
+    LeaseLost,
     LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
     RequestAdded,
     RequestWithdrawn,
+    SessionBroken,
     SlotFreed,
     SlotKept,
     SlotWanted,
@@ -38,8 +41,9 @@ from farm.head.messages import (
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.leasing.active_leases import ActiveLeases, no_such_lease_error
+from farm.leasing.borrowed import BorrowedPhones
 from farm.leasing.elsewhere import LeasesElsewhere
-from farm.leasing.sessions import digest
+from farm.leasing.sessions import digest, invented_key
 from farm.leasing.tvm import TvmLeases
 from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.requests import Lease, LeaseRequest, LeaseSource, NoSuchLeaseError
@@ -94,6 +98,7 @@ class Leasing:
         self.active = ActiveLeases(devices, events, f"session-{epoch}", table, writes, self.policy, clock, wall, head)
         self._table = table
         self.elsewhere = LeasesElsewhere(table, f"session-{epoch}", clock)
+        self.borrowed = BorrowedPhones()
         self._clock = clock
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
@@ -129,6 +134,15 @@ class Leasing:
 
     # --- for jobs -------------------------------------------------------------------------------------------------
 
+    def ask_anywhere(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+        """`ask` for a job: in a lab, a phone of another host may be granted, too."""
+        if not self.elsewhere.connected:
+            return self.ask(request, granted)
+        match_key = invented_key(request.job)
+        request_id = self.ask(replace(request, match_sha256=digest(match_key)), granted)
+        self.borrowed.asked(request_id, match_key)
+        return request_id
+
     def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
         """Request a device; returns the request's id.
 
@@ -142,6 +156,7 @@ class Leasing:
     def withdraw(self, request_id: str) -> None:
         """The requester does not wait any more. Harmless when it was granted or withdrawn before."""
         self._asked.pop(request_id, None)
+        self.borrowed.answered(request_id)
         self.head.report(RequestWithdrawn(request_id))
 
     async def acquire(self, request: LeaseRequest) -> Lease:
@@ -198,8 +213,10 @@ class Leasing:
         if active is not None:
             active.dirty = active.dirty or dirty
             self.active.release(active, reason)
-        elif host := self.elsewhere.forget(lease_id):
-            self.head.give_back(host, lease_id, reason)
+            return
+        host, of_client = self.borrowed.give_back(lease_id), self.elsewhere.forget(lease_id)
+        if host or of_client:
+            self.head.tell(host or of_client, LeaseUnwanted(lease_id, reason))
 
     async def allow_bundle_override(self, lease_id: str) -> str:
         """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
@@ -242,7 +259,7 @@ class Leasing:
         Raises:
             NoSuchLeaseError: the lease is over already.
         """
-        active = self.active.leases.get(lease_id)
+        active = self.active.leases.get(lease_id) or self.borrowed.get(lease_id)
         if active is None:
             raise no_such_lease_error(lease_id)
         return asyncio.shield(active.revocation)
@@ -255,6 +272,8 @@ class Leasing:
         active = self.active.leases.get(lease_id)
         if active is not None and not active.ending:
             self._devices.report_broken_session(active.lease.device, reason)
+        elif (phone := self.borrowed.get(lease_id)) is not None:
+            self.head.tell(phone.host, SessionBroken(lease_id, reason))
 
     async def ended_by_phone(self, lease_id: str) -> bool:
         """Whether the phone's side ended the lease's last session, which is waited for; False when that is unknown."""
@@ -298,9 +317,13 @@ class Leasing:
     def new_match_key(self, lease_id: str, *, single_use: bool) -> str:
         """A key by which the gate opens this lease's device: one session in all, or one at a time until the lease ends.
 
+        Another host's device has one key for one session at a time.
+
         Raises:
             NoSuchLeaseError: the lease has ended.
         """
+        if (phone := self.borrowed.get(lease_id)) is not None:
+            return phone.match_key
         active = self.active.current(lease_id)
         request = active.lease.request
         match_key = self.active.sessions.new_key(active, request.key or active.lease.device, single_use=single_use)
@@ -339,7 +362,7 @@ class Leasing:
 
     def yield_wanted(self, lease_id: str) -> bool:
         """Whether others wait for this tune lease's device: its holder should give it back at the next candidate."""
-        active = self.active.leases.get(lease_id)
+        active = self.active.leases.get(lease_id) or self.borrowed.get(lease_id)
         return active is not None and active.yield_wanted
 
     def expires_at(self, lease_id: str) -> datetime | None:
@@ -376,17 +399,24 @@ class Leasing:
             case LeaseGranted():
                 self._arm(message)
             case YieldWanted(device):
+                self.borrowed.want_back(device)
                 if (active := self.active.by_device.get(device)) is not None:
                     active.yield_wanted = True
+            case LeaseLost(lease_id, reason):
+                self.elsewhere.forget(lease_id)
+                self.borrowed.lost(lease_id, reason)
+            case SessionBroken(lease_id, reason):
+                self.abort(lease_id, reason)
             case SlotWanted(lease_id):
                 self._slots_wanted.add(lease_id)
             case LeaseUnwanted(lease_id, reason):
                 self.release(lease_id, reason)
             case LeaseHeld(request_id, lease, host):
                 if (granted := self._asked.pop(request_id, None)) is None:
-                    self.head.give_back(host, lease.id, "the requester left")
+                    self.head.tell(host, LeaseUnwanted(lease.id, "the requester left"))
                 else:
                     self.elsewhere.add(lease, host)
+                    self.borrowed.add(request_id, lease, host)
                     granted(lease)
 
     def _arm(self, message: LeaseGranted) -> None:
@@ -409,6 +439,7 @@ class Leasing:
                 self.active.end_with_session(active)
         self.head.report(LeaseArmed(lease.device, lease.id))
         if (granted := self._asked.pop(message.request_id, None)) is not None:  # else a job asked for it, at the head
+            self.borrowed.answered(message.request_id)
             granted(lease)
 
     def _answer(self, future: asyncio.Future[Lease], lease: Lease) -> None:

@@ -47,6 +47,7 @@ from farm.head.messages import (
     RunAttempt,
     Salvage,
     Salvaged,
+    SessionBroken,
     SlotFreed,
     SlotKept,
     SlotWanted,
@@ -251,10 +252,10 @@ class RemoteHead(Head):
 
         self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
 
-    def give_back(self, host: str, lease_id: str, reason: str) -> None:
+    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """By a letter to that host."""
-        letter = Letter(host, wire.encode(LeaseUnwanted(lease_id, reason), self._clock()))
-        self._post(lease_id, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
+        letter = Letter(host, wire.encode(message, self._clock()))
+        self._post(message.lease, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
 
     async def decide_end(self, message: AttemptEnded) -> Job:
         """Ask until a head answers, however long that takes: the attempt's end is kept with its answer only."""

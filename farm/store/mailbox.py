@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -41,6 +41,7 @@ _BEGIN = sql(
     "SET beat_at = excluded.beat_at, protocol = excluded.protocol, version = excluded.version "
     "WHERE host.removed_at IS NULL"
 )
+_BEATS = sql("host.beat_at > extract(epoch FROM clock_timestamp()) - 10")
 _BEAT = sql(
     "UPDATE host SET beat_at = extract(epoch FROM clock_timestamp()), protocol = :protocol "
     "WHERE name = :name AND removed_at IS NULL"
@@ -201,6 +202,19 @@ class Mailbox(TableAccess):
         """Every host, by name."""
         rows = await self.in_thread(self._database.rows, select(host).order_by(host.c.name))
         return tuple(HostRecord(**row) for row in rows)
+
+    def devices_elsewhere(self, hosts: Collection[str]) -> Callable[[], Awaitable[Mapping[str, Mapping[str, Any]]]]:
+        """Reads what other hosts than these have said last of each of their devices, by name; of those that beat."""
+        wanted = (
+            select(device_state.c.name, device_state.c.body)
+            .join(host, host.c.name == device_state.c.host)
+            .where(host.c.name.not_in(hosts), host.c.beat_at.is_not(None), host.c.drained == "", _BEATS)
+        )
+
+        async def read() -> Mapping[str, Mapping[str, Any]]:
+            return {row["name"]: row["body"] for row in await self.in_thread(self._database.rows, wanted)}
+
+        return read
 
     # --- at the head ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from farm.compiler.record_parts import FolderParts, read_parts
 from farm.tuning.phone_speed import SCALE_FILE
 from farm.worker.channel import DaemonChannel
 
+FIRST_S = 2.0  # from the search's begin to the first part
 KEEP_EVERY_S = 15.0  # the second copy of a part takes seconds: at most 30 s of trials are lost with a host
 MOST_COST = 20.0  # times as long as keeping took, it is let be: a slow disk is not kept busy
 MOST_PARTS = 200  # then all of it is one part again: the attempt's row names them
@@ -63,7 +64,7 @@ class PartKeeper:
             self._daemon.log(f"the records so far are on this host only: {error}", "warning")
 
     def _run(self) -> None:
-        wait_s = KEEP_EVERY_S
+        wait_s = FIRST_S
         while not self._over.wait(wait_s):
             began_s = time.monotonic()
             try:

@@ -42,6 +42,7 @@ MESSAGES = (
     m.HostLeft(), m.HostDrained("ann drains it"), m.JobSaved(JOB), m.Salvaged("j1"),
     m.LeaseGranted("request-2-1", LEASE, AT), m.YieldWanted("a"),
     m.SlotWanted("lease-3-1"), m.LeaseUnwanted("lease-3-1", "the requester left"),
+    m.LeaseLost("lease-3-1", "its cable was pulled"), m.SessionBroken("lease-3-1", "it hangs"),
     m.LeaseHeld("request-3-9", LEASE, "lab2"), m.RunAttempt(JOB, ATTEMPT, LEASE),
     StopAttempt("j1", AttemptState.CANCELLED, ERROR, "j1.1"), m.FinishAttempt(JOB, "j1.1"), m.Salvage(JOB),
     m.Order("order-1", "hold", {"job_ids": ["j", "k"]}), m.OrderAnswer("order-1", ["j"]),

@@ -68,6 +68,8 @@ class FakeLeases:
         asyncio.get_running_loop().call_soon(self.look)
         return request_id
 
+    ask_anywhere = ask  # there is no other host
+
     def withdraw(self, request_id):
         self.waiting.pop(request_id)
 

@@ -1,0 +1,109 @@
+"""One tuning on identical phones of two hosts: the worker of one host uses a phone of the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import postgres
+from tests.support.whole_farm import phones, until
+from tests.support.whole_lab import whole_lab
+
+WORKER = Path(__file__).parents[1] / "pool_worker"
+LIMIT_S = 600.0
+pytestmark = pytest.mark.timeout(LIMIT_S)
+
+
+class TuningOfHosts:
+    """A tune job at the first of two hosts, whose worker does what it is told."""
+
+    def __init__(self, lab, path):
+        self.lab = lab
+        lab.head().decides()
+        listen = 'listen = "tcp://127.0.0.1:0"\n'
+        self.one, self.two = (lab.host(name, "oneplus-12", config=listen) for name in ("one", "two"))
+        self.here, self.there = phones(self.one)[0], phones(self.two)[0]
+        for phone in (self.here, self.there):  # a phone of the other host may be ready first
+            until(lambda phone=phone: phone.row["state"] == "ready")
+        self.orders = path / "orders"
+
+    def begin(self):
+        """A new job; its first phone is the first host's."""
+        self.orders.write_text("")
+        self.orders.chmod(0o644)
+        busy = self.submit("shell", on=self.there.name, command="until [ -e /data/local/tmp/go ]; do sleep 0.2; done")
+        until(lambda: self.row(busy)["job"]["state"] == "running")
+        model = self.one.client.put_artifact(b"a model")
+        on = {"on": "sm8650", "devices": 2, "model": model, "trials": 1, "name": str(self.orders)}
+        self.job = self.submit("tune", **on)
+        until(lambda: self.steps("used"))
+        self.there.shell("touch /data/local/tmp/go")
+        until(lambda: self.row(busy)["job"]["state"] == "done")
+        self.there.shell("rm /data/local/tmp/go")
+
+    def submit(self, kind, **spec):
+        [row] = self.one.client.call("job.submit", spec={"kind": kind, "timeout_s": LIMIT_S, **spec})["jobs"]
+        return str(row["id"])
+
+    def row(self, job=""):
+        return self.one.client.call("job.show", job=job or self.job)
+
+    def tell(self, line):
+        with self.orders.open("a") as file:
+            file.write(line + "\n")
+
+    def steps(self, wanted):
+        """Lines of the worker's log with that step."""
+        tail = self.one.client.call("job.log_tail", job=self.job, limit=1000)
+        return [line["text"] for line in tail["lines"] if line["text"].startswith(wanted)]
+
+    def open_leases(self):
+        """Phones under open leases of the job, with their hosts."""
+        return self.lab.rows(
+            f"SELECT device, host FROM lease WHERE job = '{self.job}' AND ended_at IS NULL ORDER BY host"
+        )
+
+    def has_both(self):
+        return self.open_leases() == [(self.here.name, "one"), (self.there.name, "two")]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    if why := postgres.missing():
+        pytest.skip(why)
+    with pytest.MonkeyPatch.context() as patch:
+        before = os.environ.get("PYTHONPATH")
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(WORKER), before))))
+        with whole_lab() as whole:
+            yield TuningOfHosts(whole, tmp_path_factory.mktemp("orders"))
+            until(lambda: not whole.judged())
+
+
+def test_a_worker_measures_on_the_phone_of_another_host_which_goes_and_comes(lab):
+    lab.begin()
+    until(lab.has_both)
+    until(lambda: len(lab.steps("used")) == 2)
+    lab.tell(f"abort {lab.there.name}")
+    lab.tell(f"give {lab.there.name}")  # it comes again behind others, of whom there are none
+    until(lambda: len(lab.steps("used")) == 3)
+    lab.two.lab.unplug(lab.there.nickname)
+    until(lambda: lab.open_leases() == [(lab.here.name, "one")])
+    lab.two.lab.plug(lab.there.nickname)
+    until(lambda: len(lab.steps("used")) == 4)
+    lab.tell("end")
+    until(lambda: lab.row()["job"]["state"] == "done")
+    assert sorted(lab.row()["result"]["devices"]) == sorted([lab.here.name, lab.there.name])
+    until(lambda: lab.open_leases() == [])
+
+
+def test_the_job_of_a_host_that_is_killed_leaves_the_phones_of_others_free(lab):
+    lab.begin()
+    until(lab.has_both)
+    lab.two.daemon.kill()
+    until(lambda: lab.open_leases() != [] and "lost" in str(lab.row()["job"]["waits"]) + str(lab.steps("1 of 2")))
+    lab.two.daemon.start().close()
+    until(lab.has_both)
+    lab.tell("end")
+    until(lambda: lab.row()["job"]["state"] == "done")
