@@ -50,8 +50,8 @@ def show(name: Name, json: JsonFlag = False) -> None:
 
 def _facts(device: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A device's facts; those of its hardware with their sources."""
-    for name in ("name", "serial", "state", "reason", "pool", "usb", "holder", "bundle"):
-        if device[name]:
+    for name in ("name", "host", "serial", "state", "reason", "pool", "usb", "holder", "bundle"):
+        if device.get(name):
             yield name, str(device[name])
     if device["since"]:
         yield "since", local_time(device["since"])

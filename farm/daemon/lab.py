@@ -35,13 +35,22 @@ class HeadLetters:
         self.attempts: Attempts  # of this host, from before `run`
 
     async def run(self) -> None:
-        """Read letters for ever, and end what the daemon before this one left: the head says what becomes of it."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._end_left(), name="attempts of the daemon before")
+        """Read letters for ever, and end what the daemon before this one left: the head says what becomes of it.
+
+        Raises:
+            HostRemovedError: this host does not belong to the lab any more.
+        """
+        left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
+        try:
             while True:
+                self.head.check_belongs()
+                if left.done():
+                    left.result()
                 with contextlib.suppress(HostError):  # the writer reports it
                     await self.head.take()
                 await self._wake_ups.wait()
+        finally:
+            left.cancel()
 
     async def stop(self) -> None:
         """Tell the head that this host stops; read no more."""

@@ -66,7 +66,7 @@ from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
-from farm.store.mailbox import HEAD, Letter, Mailbox, channel_of
+from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
 
 ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
@@ -147,6 +147,15 @@ class RemoteHead(Head):
     async def start(self, runner: AttemptRunner) -> None:
         """See `Head.start`: the head apart decides how jobs go on."""
         self._runner = runner
+
+    def check_belongs(self) -> None:
+        """Whether this host still belongs to the lab.
+
+        Raises:
+            HostRemovedError: it was removed.
+        """
+        if self._beating is not None and self._beating.done():
+            self._beating.result()
 
     def stop_jobs(self) -> None:
         """The head apart goes on with them at other hosts."""
@@ -446,8 +455,12 @@ class RemoteHead(Head):
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(beats.BEAT_EVERY_S)
-            with contextlib.suppress(HostError):  # the writer reports it
+            try:
                 await self._mailbox.beat(self._host, wire.PROTOCOL)
+            except HostRemovedError:
+                raise
+            except HostError as error:  # the writer reports it
+                log.debug("no beat: %s", error.message)
 
     async def _salvage(self, job: Job) -> None:
         await self._runner.salvage(job)

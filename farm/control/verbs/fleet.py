@@ -100,7 +100,8 @@ class FleetVerbs(VerbGroup):
         """One device, whole."""
         self._fleet.note_view()
         view = self._fleet.view(device)
-        return device_details(view, self._fleet.recovery.holder(view.name))
+        details = device_details(view, self._fleet.recovery.holder(view.name))
+        return {**details, "host": self._lab.own} if self._lab.own else details
 
     @verb("device.adopt", Role.OPERATOR)
     async def adopt(self, device: str, pool: str = "", rename: str = "") -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """A lab of two hosts, from either of them: one picture, verbs about the other's phones, and hosts that come and go."""
 
+import signal
 from contextlib import ExitStack
 
 import psycopg
@@ -106,14 +107,18 @@ def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
     until(lambda: "lab3" not in states(here))
 
 
-def test_a_host_that_died_is_away_then_removed(lab, here, there):
+def test_a_host_that_is_silent_is_away_and_one_that_is_removed_ends(lab, here, there):
     phone = phone_of(here, "lab2")
-    there.daemon.kill()
+    there.daemon.process.send_signal(signal.SIGSTOP)
     until(lambda: states(here)["lab2"] == "lost")
     assert next(row for row in here.status()["devices"] if row["name"] == phone)["state"] == "gone"
     refused(here.farm("device", "reboot", phone), ExitCode.FAILED, "host lab2", "is lost")
+    there.daemon.process.send_signal(signal.SIGCONT)
+    until(lambda: states(here)["lab2"] == "ok")
     removed = answer(here.farm("host", "remove", "lab2", "--url", lab.url, "--json"))
     assert not removed["had_role"]  # it used the owner's
+    assert there.daemon.wait() == "exit code 1"
+    assert "This host was removed from the lab." in there.daemon.log_end()
     until(lambda: list(states(here)) == ["lab1"])
     assert [row["host"] for row in here.status()["devices"]] == ["lab1"]
     assert rows(lab, "SELECT subject FROM event WHERE kind = 'host.removed' ORDER BY seq") == [("lab3",), ("lab2",)]

@@ -1,0 +1,131 @@
+"""Verbs that another host of the lab answers: roles and names travel, errors are those of that host, away is said."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from farm.common.errors import Code, FarmError, NotAllowedError, UserError
+from farm.control.artifacts import ArtifactFolder
+from farm.control.callers import Caller, Role
+from farm.control.router import Answer
+from farm.control.server import ControlServer
+from farm.head.host_rules import HostState
+from farm.lab.link import HostUnreachableError
+from farm.lab.verbs import HostForwarder, subject_of
+from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
+from farm.model.device import DeviceView, Life
+from tests.support.linked_hosts import linked_hosts
+
+ANN = Caller("ann", Role.USER, "uid 1000 pid 42")
+
+
+class Hosts:
+    """Two control servers, each with a phone; what was asked where is kept."""
+
+    def __init__(self, folder, links):
+        self.links = links
+        self.asked = []
+        self.states = {"lab1": HostState.OK, "lab2": HostState.OK}
+        self.phones = {"lab1": "one", "lab2": "two"}
+        self.servers = {name: self._server(folder, name) for name in self.phones}
+
+    def _server(self, folder, host):
+        artifacts = ArtifactFolder(folder / f"artifacts-{host}")
+        server = ControlServer(folder / f"{host}.sock", artifacts=artifacts)
+
+        async def show(call):
+            self.asked.append((host, call.caller.user, call.caller.role, call.caller.origin))
+            if call.fields.get("fails"):
+                raise UserError("that does not work", Code.DEVICE_HELD, hint="wait")
+            if call.fields.get("waits"):
+                await call.progress(step=1)
+                await asyncio.Event().wait()
+            return Answer({"at": host}, (b"raw",))
+
+        server.register("device.show", show, Role.USER)
+        server.register("device.reboot", show, Role.OPERATOR)
+        server.register("host.drain", show, Role.OPERATOR)
+        view = SimpleNamespace(own=host, look=lambda: self._picture(host))
+        HostForwarder(view, self.links.add(host), server, lambda word: word == self.phones[host])
+        return server
+
+    async def _picture(self, host):
+        hosts = tuple(HostView(name, state, "", None, 1.0, 1, "1", 1, "") for name, state in self.states.items())
+        others = {name: phone for name, phone in self.phones.items() if name != host}
+        return LabPicture(
+            hosts,
+            phones=tuple(
+                RemotePhone(name, DeviceView(phone, f"serial-{phone}", Life.READY), "")
+                for name, phone in others.items()
+            ),
+        )
+
+    async def ask(self, kind="device.show", caller=ANN, **fields):
+        return await self.servers["lab1"].ask(caller, kind, fields)
+
+
+@pytest.fixture
+async def hosts(tmp_path):
+    async with linked_hosts(tmp_path) as links:
+        yield Hosts(tmp_path, links)
+
+
+async def test_a_phone_is_asked_about_where_it_is(hosts):
+    for word, host in (("one", "lab1"), ("two", "lab2"), ("serial-two", "lab2"), ("nobody", "lab1")):
+        answer = await hosts.ask(device=word)
+        assert (answer.fields, answer.frames) == ({"at": host}, (b"raw",))
+    assert hosts.asked[1] == ("lab2", "ann", Role.USER, "uid 1000 pid 42 at host lab1")
+
+
+async def test_both_hosts_check_the_role(hosts):
+    with pytest.raises(NotAllowedError):
+        await hosts.ask("device.reboot", device="two")
+    assert hosts.asked == []
+    operator = Caller("root", Role.OPERATOR, "uid 0 pid 1")
+    assert (await hosts.ask("device.reboot", operator, device="two")).fields == {"at": "lab2"}
+
+
+async def test_an_error_is_that_of_the_other_host(hosts):
+    with pytest.raises(FarmError, match="that does not work") as raised:
+        await hosts.ask(device="two", fails=True)
+    assert (raised.value.code, raised.value.hint) == (Code.DEVICE_HELD, "wait")
+
+
+async def test_a_host_that_is_away_is_named(hosts):
+    hosts.states["lab2"] = HostState.LOST
+    with pytest.raises(HostUnreachableError, match="host lab2, which has two, is lost"):
+        await hosts.ask(device="two")
+    with pytest.raises(UserError, match="there is no host 'lab9'"):
+        await hosts.ask("host.drain", Caller("root", Role.OPERATOR, "uid 0 pid 1"), host="lab9")
+
+
+async def test_a_connection_that_is_lost_before_the_answer_is_said(hosts):
+    steps = asyncio.Queue()
+
+    async def progress(**fields):
+        steps.put_nowait(fields)
+
+    waiting = asyncio.create_task(
+        hosts.servers["lab1"].ask(ANN, "device.show", {"device": "two", "waits": True}, progress=progress)
+    )
+    assert await steps.get() == {"step": 1}
+    await hosts.links.links["lab2"].stop()
+    with pytest.raises(FarmError, match=r"connection to host lab2 was lost before it had answered device\.show"):
+        await waiting
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "subject"),
+    [
+        ("device.show", {"device": "a"}, "a"),
+        ("explain", {"what": "device", "name": "a"}, "a"),
+        ("explain", {"what": "key", "name": "a"}, ""),
+        ("device.add", {"device": "a"}, ""),
+        ("host.drain", {"host": "lab2"}, "lab2"),
+        ("host.drain", {}, ""),
+        ("device.show", {"device": 3}, ""),
+    ],
+)
+def test_what_a_request_is_about(kind, fields, subject):
+    assert subject_of(kind, fields) == subject
