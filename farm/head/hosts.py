@@ -38,7 +38,7 @@ from farm.head.messages import (
     YieldWanted,
 )
 from farm.head.queue.model import StopAttempt
-from farm.model.device import DeviceState
+from farm.model.device import DeviceState, Life
 from farm.model.job import Job
 from farm.model.requests import Lease, LeaseSource
 from farm.store.database import BackgroundWrites
@@ -80,6 +80,7 @@ class Hosts(AttemptRunner):
         self._clock = clock
         self._of_device: dict[str, str] = {}
         self._states: dict[str, DeviceState] = {}  # as their hosts say
+        self._disputed: set[tuple[str, str]] = set()  # hosts with devices of whose names others have one
         self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its host
@@ -124,6 +125,21 @@ class Hosts(AttemptRunner):
             case SlotFreed(lease_id):
                 self._slots.pop(lease_id, None)
         return message
+
+    def is_anothers(self, host: str, message: HostMessage) -> bool:
+        """Whether this is about a device of whose name another host has one: the first one keeps it."""
+        match message:
+            case DeviceChanged(DeviceState(name)) | DeviceForgotten(name):
+                other, state = self._of_device.get(name, host), self._states.get(name)
+            case _:
+                return False
+        if other == host or state is None or state.life is Life.GONE:
+            return False
+        if (host, name) not in self._disputed:
+            self._disputed.add((host, name))
+            advice = f"to have it handed out, at {host}: farm device set {name} --name NEW"
+            log.warning("host %s has a phone named %s, and so has host %s: %s", host, name, other, advice)
+        return True
 
     def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
         """No phone of the host is handed out from now on, until this comes with ""; returns what changes by it."""

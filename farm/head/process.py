@@ -260,6 +260,8 @@ class HeadTerm:
                 self._host_said(host, message)
 
     def _host_said(self, host: str, message: HostMessage) -> None:
+        if self._hosts.is_anothers(host, message):
+            return
         self._head.requests.receive(self._hosts.note(host, message))
         if isinstance(message, LeaseEnded):
             self._watch.lease_ended(host, message.lease)

@@ -107,7 +107,7 @@ class Takeover:
     def _say(self, host: str, body: Mapping[str, object]) -> None:
         """What a host has said last, again."""
         message = wire.to_head(body, self._clock().s)
-        if isinstance(message, HostMessage):
+        if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
             self._requests.receive(self._hosts.note(host, message))
 
     def _restore(self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading) -> None:

@@ -348,6 +348,15 @@ async def test_a_host_of_another_protocol_is_refused_and_the_others_go_on(heads)
         assert (await refused).device == "a"
 
 
+async def test_of_two_phones_of_one_name_the_first_is_handed_out(heads):
+    head = heads.begin()
+    async with a_host(heads, "a") as one, a_host(heads, "a", "b", name="two") as two:
+        await heads.decides(head, "host two has a phone named a, and so has host one")
+        assert (await (await one.ask("a"))).device == "a"
+        assert (await (await two.ask("b"))).device == "b"
+        assert (list(one.held), list(two.held)) == (["a"], ["b"])
+
+
 async def test_a_name_of_a_running_host_is_refused_to_another_daemon(heads, tmp_path):
     def start(folder, name="one"):
         (tmp_path / folder).mkdir(exist_ok=True)
