@@ -140,7 +140,19 @@ class PostgresServer:
     def copy_to(self, standby: PostgresServer) -> None:
         """Make another server its hot standby, of the name `standby`; that one is started with `start`."""
         source = f"host={self.folder} user=farm application_name=standby" + (f" port={self.port}" if self.port else "")
-        standby.run("pg_basebackup", "-D", standby.folder / "data", "-R", "-X", "stream", "--no-sync", "-d", source)
+        standby.run(
+            "pg_basebackup",
+            "-D",
+            standby.folder / "data",
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+            "-d",
+            source,
+        )
 
     def promote(self) -> None:
         """Let a standby become the primary."""
