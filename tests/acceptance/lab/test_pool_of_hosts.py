@@ -41,7 +41,7 @@ class TuningOfHosts:
         until(lambda: self.steps("used"))
         self.there.shell("touch /data/local/tmp/go")
         until(lambda: self.row(busy)["job"]["state"] == "done")
-        self.there.shell("rm /data/local/tmp/go")
+        self.there.shell("rm -f /data/local/tmp/go")
 
     def submit(self, kind, **spec):
         [row] = self.one.client.call("job.submit", spec={"kind": kind, "timeout_s": LIMIT_S, **spec})["jobs"]
@@ -77,7 +77,9 @@ def lab(tmp_path_factory):
         before = os.environ.get("PYTHONPATH")
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(WORKER), before))))
         with whole_lab() as whole:
-            yield TuningOfHosts(whole, tmp_path_factory.mktemp("orders"))
+            tuning = TuningOfHosts(whole, tmp_path_factory.mktemp("orders"))
+            yield tuning
+            tuning.tell("end")  # also of a test that failed
             until(lambda: not whole.judged())
 
 
