@@ -98,6 +98,7 @@ class LeaseVerbs(VerbGroup):
                     "note": notes.get(holder.lease.request.job, ""),
                     "held_s": round(holder.held_s, 3),
                     **json_of(holder, "expires_at", "session", "peer"),
+                    **({"host": self._lab.own} if self._lab.own else {}),
                 }
                 for holder in self._leasing.active.holders()
             ]

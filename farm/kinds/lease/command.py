@@ -65,12 +65,13 @@ def list_leases(json: JsonFlag = False) -> None:
     if json:
         print_json(answer)
         return
+    hosts = any("host" in row for row in answer["leases"])  # of a lab
     print_table(
-        ("DEVICE", "LEASE", "USER", "SOURCE", "NOTE", "HELD", "ENDS", "SESSION"),
+        ("DEVICE", *(("HOST",) if hosts else ()), "LEASE", "USER", "SOURCE", "NOTE", "HELD", "ENDS", "SESSION"),
         (
             (
-                row["device"], row["id"], row["user"], row["source"], row["note"] or row["key"] or row["job"] or "-",
-                format_duration(row["held_s"]),
+                row["device"], *((row.get("host", ""),) if hosts else ()), row["id"], row["user"], row["source"],
+                row["note"] or row["key"] or row["job"] or "-", format_duration(row["held_s"]),
                 when(datetime.fromisoformat(row["expires_at"])) if row["expires_at"] else "-",
                 "open" if row["session"] else "-",
             )

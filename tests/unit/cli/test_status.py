@@ -31,6 +31,21 @@ def test_a_phone_that_is_gone_has_no_temperature(state, figures):
     assert list(device_table([phone(state)]))[1].split()[4:6] == figures
 
 
+def test_in_a_lab_each_phone_has_its_host_and_hosts_stand_ahead():
+    hosts = [
+        {"name": "lab1", "state": "ok", "silent_s": 0.4},
+        {"name": "lab2", "state": "lost", "silent_s": 61.0},
+        {"name": "lab3", "state": "stopped", "silent_s": None},
+    ]
+    devices = [{**phone("ready"), "host": "lab1"}, {**phone("gone"), "host": "lab2"}]
+    lines = list(status_lines({**ANSWER, "hosts": hosts, "devices": devices}))
+    assert lines[2] == "Hosts lab1 ok, lab2 lost for 1m 1s, lab3 stopped"
+    assert [line.split()[:3] for line in lines[-3:]] == [
+        ["DEVICE", "HOST", "STATE"], ["pixel", "lab1", "ready"], ["pixel", "lab2", "gone"],
+    ]  # fmt: skip
+    assert "HOST" not in "".join(device_table([phone("ready")]))
+
+
 @pytest.mark.parametrize(
     ("words", "verb", "answer", "said"),
     [
