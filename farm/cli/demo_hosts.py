@@ -1,4 +1,4 @@
-"""`farm demo --hosts N`: a lab of several hosts; one of them is killed while tunings run on the phones of all."""
+"""`farm demo --hosts N`: a lab of several hosts; one of them is killed while a tuning runs on the phones of all."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 PHONE = "oneplus-12"  # one model, so that a tuning may use the phones of all hosts
 NETWORK = "one_conv"
+TRIALS_OF_A_PHONE = 16  # at least: a host shall be lost before they are done
 LISTEN = 'listen = "tcp://127.0.0.1:0"\n'  # of each host, for the others
-WATCH_LIMIT_S = 300.0  # for the tunings
+WATCH_LIMIT_S = 300.0  # for the tuning
 ENDS = frozenset({"job.done", "job.failed", "job.cancelled"})
 
 StepPrinter = Callable[[Mapping[str, Any]], None]
@@ -50,7 +51,7 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
         query = ["-m", "tvm.exec.query_rpc_tracker", "--host", host, "--port", str(port)]
         _run("python -m tvm.exec.query_rpc_tracker   # the stock client at lab1: phones of all hosts", query)
         if trials:
-            _tune_and_kill(lab, trials, hosts * len(phones))
+            _tune_and_kill(lab, max(trials, TRIALS_OF_A_PHONE * hosts), hosts * len(phones))
         typer.echo(f"\nAll of it in {time.monotonic() - started:.0f} s.")
         if stay:
             _stay(lab)
@@ -58,57 +59,49 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
 
 @dataclass
 class Story:
-    """What the events of the lab say while a host is killed under its jobs. No I/O."""
+    """What the events of the lab say while a host is killed under a tuning. No I/O."""
 
     doomed: str  # the host to be killed
-    jobs: frozenset[str]
-    moved: str = ""  # the job that ran on the host when it was killed
+    job: str
     lost: str = ""  # why the head holds the host for lost
-    runs_on: dict[str, str] = field(default_factory=dict)  # job -> phone
-    _ended: set[str] = field(default_factory=set)
+    ended: bool = False  # the tuning has
+    devices: set[str] = field(default_factory=set)  # phones that it has had
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take the next event."""
         kind, subject, data = event["kind"], event["subject"], event["data"]
-        if kind == "attempt.started" and data["job"] in self.jobs:
-            self.runs_on[data["job"]] = data["device"]
+        if kind == "lease.granted" and data.get("job") == self.job:
+            self.devices.add(data["device"])
         elif kind == "host.lost" and subject == self.doomed:
             self.lost = data["reason"]
-        elif kind in ENDS and subject in self.jobs:
-            self._ended.add(subject)
-
-    @property
-    def all_run(self) -> bool:
-        """Whether every job has begun."""
-        return len(self.runs_on) == len(self.jobs)
+        elif kind in ENDS and subject == self.job:
+            self.ended = True
 
     @property
     def over(self) -> bool:
-        """Whether every job has ended, and the head has missed the host."""
-        return bool(self.lost) and self._ended == self.jobs
+        """Whether the tuning has ended, and the head has missed the host."""
+        return bool(self.lost) and self.ended
 
 
 def _tune_and_kill(lab: VirtualHosts, trials: int, phones: int) -> None:
-    """Run a tuning on each phone of the lab; kill the last host in the middle of its own.
+    """Tune on all phones of the lab at once; kill the last host in the middle of it.
 
     Raises:
-        HostError: a tuning did not end well.
+        HostError: the tuning did not end well.
     """
     first, (name, doomed) = lab.farms["lab1"], list(lab.farms.items())[-1]
     model = first.folder / f"{NETWORK}.onnx"
     _run(f"farm model make {NETWORK} -o {model.name}", ["-m", "farm", "model", "make", NETWORK, "-o", str(model)])
     since = first.status()["seq"]
-    options = ("--on", "android", "--trials", str(trials), "--cost-model", "random", "--detach")
-    jobs = [_submitted(first, model, options) for _ in range(phones)]
-    story = _watch(first, since, Story(name, frozenset(jobs)), doomed)
-    _typed(first, "job", "list")
-    _typed(first, "job", "show", story.moved)
+    options = ("--on", "android", "--devices", str(phones), "--trials", str(trials), "--cost-model", "random")
+    job = _submitted(first, model, (*options, "--detach"))
+    _watch(first, since, Story(name, job), doomed, phones)
+    _typed(first, "job", "show", job)
     _typed(first, "host", "list")
-    outcomes = [first.client.call("job.show", job=job) for job in jobs]
-    done = [each["result"]["trials"] for each in outcomes if each["job"]["state"] == "done"]
-    if len(done) < len(jobs):
-        raise HostError("a tuning did not survive the loss of its host", hint="see the lines above")
-    typer.echo(f"\n{len(done)} tunings have ended, each once, with {' + '.join(map(str, done))} trials.")
+    shown = first.client.call("job.show", job=job)
+    if shown["job"]["state"] != "done":
+        raise HostError("the tuning did not survive the loss of a host", hint="see the lines above")
+    typer.echo(f"\nThe tuning has ended, once, with {shown['result']['trials']} of {trials} trials.")
 
 
 def _submitted(farm: VirtualFarm, model: Path, options: Sequence[str]) -> str:
@@ -120,27 +113,26 @@ def _submitted(farm: VirtualFarm, model: Path, options: Sequence[str]) -> str:
     return done.stdout.split()[0]
 
 
-def _watch(first: VirtualFarm, since: int, story: Story, doomed: VirtualFarm) -> Story:
-    """Kill the host when all jobs run; return when they have ended and the head has missed it."""
-    of_doomed = doomed.names()
-    said = False
+def _watch(first: VirtualFarm, since: int, story: Story, doomed: VirtualFarm, phones: int) -> None:
+    """Kill the host when the tuning has all phones; return when it has ended and the head has missed the host."""
+    killed = said = False
     try:
         for event in first.events(since, timeout_s=WATCH_LIMIT_S):
+            before = len(story.devices)
             story.take(event)
-            if event["kind"] == "attempt.started":
-                print_note(f"  {event['data']['job']} runs on {event['data']['device']}")
-            if story.all_run and not story.moved:
-                story.moved = next(job for job, device in story.runs_on.items() if device in of_doomed)
-                print_note(f"  every phone is in use; now kill -9 of the daemon of {story.doomed} ...")
+            if len(story.devices) > before:
+                print_note(f"  it has {event['data']['device']}")
+            if len(story.devices) >= phones and not killed:
+                killed = True
+                print_note(f"  it has phones of every host; now kill -9 of the daemon of {story.doomed} ...")
                 doomed.daemon.kill()
             if story.lost and not said:
                 said = True
-                print_note(f"  {story.doomed} is lost ({story.lost}): {story.moved} is tried again on another host ...")
+                print_note(f"  {story.doomed} is lost ({story.lost}): the tuning goes on without it ...")
             if story.over:
-                break
+                return
     except TimeoutError as error:
-        raise HostError("the tunings have not ended", evidence=str(error)) from error
-    return story
+        raise HostError("the tuning has not ended", evidence=str(error)) from error
 
 
 def _typed(farm: VirtualFarm, *words: str) -> None:
