@@ -1,0 +1,159 @@
+"""docs/howto-many-hosts.md does what it says: from a single farm to a lab of three hosts, which one leaves again."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+
+from farm.simulation.farm_process import FarmProcess
+from farm.simulation.postgres import new_server, programs
+from farm.simulation.virtual_farm import phones_of, virtual_farm
+from tests.support import postgres
+from tests.support.pages import ROOT, blocks
+from tests.support.whole_farm import phones, until
+
+pytestmark = pytest.mark.timeout(900.0)
+GUIDE = ROOT / "docs" / "howto-many-hosts.md"
+PASSWORD = "correct horse"
+HOSTS = ("lab1", "lab2", "lab3")
+OF_CONFIGURATION = (("lab", "init"), ("host", "token"), ("host", "join"), ("host", "remove"))
+OF_STATE = (("lab", "init"), ("host", "join"))
+
+
+@pytest.fixture
+def server():
+    if why := postgres.missing():
+        pytest.skip(why)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    hba = "host all all 127.0.0.1/32 scram-sha-256\n"
+    with new_server(port=port, hba=hba, superuser="postgres") as server:
+        yield server
+
+
+class Reader:
+    """Types the guide's commands at its machines; `db.example` is the server of the test."""
+
+    def __init__(self, server, farms, stack):
+        self.server, self.farms = server, farms
+        self.place = f"127.0.0.1:{server.port}"
+        self.token = ""
+        self.heads = []
+        self._stack = stack
+        self._configured = set()
+
+    def type(self, machine, line):
+        """What a command printed."""
+        words = line.replace("db.example", self.place).replace("TOKEN", self.token).split()
+        match machine, words:
+            case "db", ["apt-get", "install", *_]:
+                return ""
+            case "db", ["sudo", "-u", "postgres", program, *arguments]:
+                return self._as_superuser(program, *arguments)
+            case _, ["systemctl", "stop", "farm"]:
+                self.farms[machine].daemon.stop()
+            case _, ["systemctl", "start", "farm"]:
+                self._configure(machine)
+                self.farms[machine].daemon.start().close()
+            case _, ["systemctl", "enable", "--now", "farm-head"]:
+                self._configure(machine)
+                self._begin_head(machine)
+            case _, ["farm", *arguments]:
+                return self._farm(machine, *arguments)
+            case _:
+                raise AssertionError(f"the test does not know: {line}")
+        return ""
+
+    def _farm(self, machine, *arguments):
+        farm, options = self.farms[machine], []
+        if arguments[:2] in OF_CONFIGURATION:
+            options += ["--config", str(farm.daemon.config)]
+        if arguments[:2] in OF_STATE:
+            options += ["--state-dir", str(farm.folder / "state")]
+        done = subprocess.run(
+            [sys.executable, "-m", "farm", *arguments[:2], *options, *arguments[2:]],
+            env={**os.environ, "FARM_SOCKET": str(farm.socket)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done
+        if arguments[:2] == ("host", "token"):
+            self.token = done.stdout.split()[0]
+        return done.stdout
+
+    def _configure(self, machine):
+        """Write what the guide shows for this machine, once."""
+        if machine in self._configured:
+            return
+        self._configured.add(machine)
+        first, further = blocks(GUIDE, "toml")
+        shown = first if machine == "lab1" else further.splitlines()[-1]  # the rest is what `join` wrote
+        text = re.sub(r"tcp://[\d.]+:\d+", "tcp://127.0.0.1:0", shown)
+        config = self.farms[machine].daemon.config
+        config.write_text(config.read_text() + text.replace("db.example", self.place))
+
+    def _begin_head(self, machine):
+        folder = self.farms[machine].folder
+        head = FarmProcess(folder / "head.log", "head", "--config", str(folder / "farm.toml"))
+        self._stack.callback(head.stop)
+        head.launch()
+        self.heads.append(head)
+
+    def _as_superuser(self, program, *arguments):
+        environment = {**os.environ, "PGHOST": str(self.server.folder), "PGPORT": str(self.server.port)}
+        done = subprocess.run(
+            [programs() / program, *arguments], env={**environment, "PGUSER": "postgres"}, start_new_session=True,
+            input=f"{PASSWORD}\n{PASSWORD}\n", capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def states(self):
+        """The hosts as lab1 lists them."""
+        return {row["name"]: row["state"] for row in json.loads(self.type("lab1", "farm host list --json"))["hosts"]}
+
+    def ready(self):
+        """Phones that can be had, as lab1 sees them, with their hosts."""
+        devices = self.farms["lab1"].status()["devices"]
+        return {row["name"]: row["host"] for row in devices if row["state"] == "ready"}
+
+
+def commands():
+    """The guide's, with the machine of each."""
+    return re.findall(r"^(db|lab\d)# (.*)$", "\n".join(blocks(GUIDE, "console")), re.MULTILINE)
+
+
+def test_the_guide_from_one_farm_to_three_hosts(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with ExitStack() as stack:
+        farms, bundles = {}, None
+        for name in HOSTS:
+            farms[name] = stack.enter_context(virtual_farm(phones_of(["galaxy-s9"]), bundles=bundles))
+            bundles = bundles or farms[name].folder / "state" / "bundles" / "objects"
+        farms["lab1"].wait_ready(1)
+        kept = phones(farms["lab1"])[0].name
+        reader = Reader(server, farms, stack)
+        (tmp_path / ".pgpass").write_text(f"{reader.place}:farm:farm:{PASSWORD}\n")
+        (tmp_path / ".pgpass").chmod(0o600)
+        said = {}
+        for machine, line in commands():
+            if line == "farm status":
+                until(lambda: sorted(reader.ready().values()) == list(HOSTS))
+                assert reader.ready()[kept] == "lab1"
+            said[line] = reader.type(machine, line)
+            if "--undo" in line:
+                until(lambda: reader.states() == dict.fromkeys(HOSTS, "ok"))
+        assert PASSWORD not in "".join(said.values())
+        assert re.search(r"^DEVICE +HOST ", said["farm status"], re.MULTILINE)
+        assert said["farm shell --on android --devices all -- getprop ro.product.model"].count("SM-G9600") == len(HOSTS)
+        until(lambda: reader.states() == {"lab1": "ok", "lab2": "ok"})
+        logs = [*(farm.daemon.log for farm in farms.values()), *(head.log for head in reader.heads)]
+        assert len(reader.heads) == 2
+        assert [log for log in logs if "Traceback" in log.read_text(errors="replace")] == []
+
+
+def test_the_guide_is_short():
+    assert len(GUIDE.read_text().split()) <= 1100
