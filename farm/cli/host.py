@@ -96,6 +96,7 @@ def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *
     else:
         yield f"now write this into {file}, then restart the daemon (systemctl restart farm):"
         yield from lines
+    yield 'so that other hosts reach it, also in [lab]: listen = "tcp://ADDRESS:9194"'
     if (loaded.state_dir / "farm.db").exists():
         yield f"what {loaded.state_dir / 'farm.db'} has stays there: phones of this host are adopted anew in the lab"
 

@@ -68,15 +68,19 @@ def lab(server):
     return Lab(server)
 
 
-def test_a_token_is_good_once_and_its_host_logs_in_with_a_password_of_its_own(lab):
+def test_a_token_is_good_once_and_its_host_logs_in_with_a_password_of_its_own(lab, tmp_path):
     token = HostToken.parse(lab.token().text())
     url = lab.join(token)
     assert token.password not in url
     assert "farm:x" not in token.url
     with pytest.raises(NotAllowedError, match="lab2 has joined with it, or it was taken back"):
         lab.join(token)
-    store = Store.open(url, "lab2", role=StoreRole.HOST)
-    store.close()
+    passfile = tmp_path / "pass"
+    passfile.write_text(f"*:*:*:*:{lab.passwords[0]}\n")
+    passfile.chmod(0o600)
+    url = membership.with_passfile(token.url, str(passfile))
+    assert lab.passwords[0] not in url
+    Store.open(url, "lab2", role=StoreRole.HOST).close()
     assert lab.rows("SELECT name, version, role, beat_at FROM host") == [
         ("lab2", "1.0", f"farm_{lab.id[:8]}_lab2", None)
     ]

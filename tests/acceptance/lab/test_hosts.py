@@ -1,6 +1,8 @@
 """A lab of two hosts, from either of them: one picture, verbs about the other's phones, and hosts that come and go."""
 
+import json
 import signal
+import urllib.request
 from contextlib import ExitStack
 
 import psycopg
@@ -62,6 +64,16 @@ def test_any_host_shows_the_whole_lab(here, there):
     assert "lab2" in here.farm("top", "--once").stdout
 
 
+def test_doctor_and_metrics_look_at_the_whole_lab(here):
+    findings = json.loads(here.farm("doctor", "--json").stdout)["findings"]
+    (hosts,) = [each for each in findings if each["check"] == "lab hosts"]
+    assert (hosts["verdict"], hosts["detail"]) == ("ok", "2 hosts, none is missed")
+    with urllib.request.urlopen(f"{here.status()['web']}metrics") as page:
+        samples = page.read().decode().splitlines()
+    assert 'farm_lab_hosts{state="ok"} 2.0' in samples
+    assert any(each.startswith('farm_lab_host_silence_seconds{host="lab2"}') for each in samples)
+
+
 def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down_twice(lab, here, there):
     phone = phone_of(here, "lab2")
     details = answer(here.farm("device", "show", phone, "--json"))
@@ -121,4 +133,5 @@ def test_a_host_that_is_silent_is_away_and_one_that_is_removed_ends(lab, here, t
     assert "This host was removed from the lab." in there.daemon.log_end()
     until(lambda: list(states(here)) == ["lab1"])
     assert [row["host"] for row in here.status()["devices"]] == ["lab1"]
-    assert rows(lab, "SELECT subject FROM event WHERE kind = 'host.removed' ORDER BY seq") == [("lab3",), ("lab2",)]
+    removals = "SELECT subject FROM event WHERE kind = 'host.removed' ORDER BY seq"
+    until(lambda: rows(lab, removals) == [("lab3",), ("lab2",)])
