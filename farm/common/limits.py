@@ -1,5 +1,7 @@
 """Limits of users' requests: one place for the daemon, its configuration, and commands that refuse before an upload."""
 
+import re
+
 DEFAULT_PRIORITY = 1  # what stock TVM clients ask with
 MAX_PRIORITY = 10
 MIN_TIME_S = 0.1  # of a timeout or deadline: nothing a phone does is faster
@@ -17,3 +19,5 @@ MAX_TRIALS = 1_000_000  # of one tuning; a record is about 2 kB
 MAX_RESULT_BYTES = 1 << 20  # of an attempt's result as JSON; arrays go into artifacts
 MAX_ARTIFACTS = 10_000  # asked about at once
 MAX_JOBS_AT_ONCE = 1000  # of one submit
+# Of a host of a lab: a database role's name has 63 bytes, with the lab's id before the host's.
+HOST_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")

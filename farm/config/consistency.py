@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from farm.common.advertised import parse_advertised
 from farm.common.errors import UserError
+from farm.common.limits import HOST_NAME
 from farm.devices.health.health_rules import HealthConfig
 from farm.devices.power.power_rules import PowerConfig
 from farm.devices.thermal.thermal_rules import DEFAULTS, END_LEASES, HARD, HeatConfig, HeatLimits, ModelHeat
 from farm.model.device import parse_place
 from farm.model.requests import LeaseClass
-from farm.store.host_token_policy import NAME as HOST_NAME
 
 if TYPE_CHECKING:
     from farm.config import BuildersConfig, ControlConfig, FarmConfig, WebConfig

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import astuple, dataclass
 
 from farm.common.errors import Code, NotAllowedError, UserError
+from farm.common.limits import HOST_NAME
 from farm.common.token_text import token_text, token_values
 
 LIFE_S = 24 * 3600.0
 PREFIX = "farm-host-"
-NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")  # a role's name has 63 bytes, with the lab's id before it
 ANOTHER = "ask an operator of the lab for another: farm host token NAME"
 
 
@@ -89,7 +88,7 @@ def check_host_name(name: str) -> None:
     Raises:
         UserError: it may not.
     """
-    if not NAME.fullmatch(name):
+    if not HOST_NAME.fullmatch(name):
         raise UserError(
             f"{name[:60]!r} cannot be a host's name",
             hint="small letters, digits, - and . (at most 40), a letter or digit first",
