@@ -1,6 +1,6 @@
 """A lab's allocator with 1,000 devices and 100,000 waiting requests, and a head that takes over a queue of so many.
 
-A decision is counted in processor time of its thread: what else the host does is not its cost.
+A decision is measured in processor time of its thread, so other load of the host does not count.
 """
 
 from __future__ import annotations

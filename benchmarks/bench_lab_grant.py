@@ -113,7 +113,7 @@ def _read_line(hosts: subprocess.Popen[str]) -> str:
 
 
 def _gaps(hosts: subprocess.Popen[str]) -> list[tuple[float, float]]:
-    """What the hosts of a process have measured; it ends."""
+    """End a process of hosts; returns its measurements."""
     assert hosts.stdin is not None
     hosts.stdin.close()
     return [(at_s, gap) for at_s, gap in json.loads(_read_line(hosts))["ended"]]

@@ -1,7 +1,7 @@
 """A seeded storm over a whole lab: heads and hosts are killed and stopped, cut off, and their clocks are wrong.
 
-What is done, in which order and to whom follows from the seed alone; how it meets what the lab is at does not. Each
-host reaches the database through a proxy that can hold the answers back: both ends stay connected, and hear nothing.
+The seed alone decides the faults, their order and their targets; the state of the lab at each fault is left to chance.
+Each host reaches the database through a proxy that can hold answers back: both ends stay connected, and get no byte.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ AT_ONCE = 2  # jobs, on average, of each submit
 ROUND_S = 1.0  # between submits
 CUT_S = (2.0, 12.0)  # beyond six seconds of silence a host is lost, and a term is over
 SKEWS_S = (-3600, 0, 3600)
-PEACE_LIMIT_S = 300.0  # for what is left when the storm ends
+PEACE_LIMIT_S = 300.0  # for the jobs that are left when the storm ends
 LOG = "/data/local/tmp/judged.log"
-# A line for a phone's shell, whose log tells who was at work when. $$ alone may come again.
+# A line for a phone's shell; it logs when which job was at work. $$ alone may repeat.
 COMMAND = (
     'n=$$.$(date +%s%N); echo "{token} $n begin" >> {log}; for i in 1 2 3 4 5; do sleep 0.2; '
     'echo "{token} $n on" >> {log}; done; echo "{token} $n end" >> {log}; echo {token}'
@@ -76,7 +76,7 @@ class StormyLab:
 
 @contextmanager
 def _host(profiles: Sequence[str], config: str) -> Iterator[VirtualFarm]:
-    """A host, its phones ready; whatever happened to it, its log has no traceback."""
+    """A host, its phones ready; afterwards its log must have no traceback."""
     kept = kept_bundles()
     with virtual_farm(phones_of(profiles), config=config, bundles=kept if kept.exists() else None) as farm:
         if not kept.exists():
@@ -95,11 +95,11 @@ class Storm:
     def __init__(self, stormy: StormyLab, seed: int, folder: Path) -> None:
         self._stormy = stormy
         self._chance = random.Random(seed)
-        self._later: list[tuple[float, int, Callable[[], None]]] = []  # what ends a fault, when
-        self._hurt: set[str] = set()  # parts that a fault has
+        self._later: list[tuple[float, int, Callable[[], None]]] = []  # time, number and end of each fault
+        self._hurt: set[str] = set()  # parts with a fault
         self._number = 0
         self._told = (folder / "clients.jsonl").open("a", encoding="utf-8")
-        self._jobs: dict[str, str] = {}  # with the last state that was told
+        self._jobs: dict[str, str] = {}  # job -> its latest known state
         self._begun_s = time.monotonic()
         self.faults: Counter[str] = Counter()
         self.story: list[str] = []
@@ -186,7 +186,7 @@ class Storm:
     # --- how --------------------------------------------------------------------------------------------------------
 
     def _submit(self, count: int) -> None:
-        """By any host, and with the same key by another one until a host has answered."""
+        """Submit jobs at any host; with the same key at another one, until a host has answered."""
         for _ in range(count):
             self._number += 1
             token = f"token-{self._number}"
@@ -199,7 +199,7 @@ class Storm:
                 self._note(job=row["id"], token=token)
 
     def _ask(self, verb: str, *, limit_s: float = 60.0, **fields: Any) -> dict[str, Any] | None:
-        """What a host answers that is not hurt; None: none has until then."""
+        """The answer of a host without a fault; None: no host has answered in time."""
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
             well = [name for name in self._stormy.hosts if f"host {name}" not in self._hurt]
@@ -212,7 +212,7 @@ class Storm:
         return None
 
     def _wait_ended(self) -> None:
-        """Until every job has ended; what did not end in time, the judge finds."""
+        """Wait until every job has ended; the judge finds jobs that have not ended in time."""
         until_s = time.monotonic() + PEACE_LIMIT_S
         while (live := [job for job, state in self._jobs.items() if state not in ("done", "failed", "cancelled")]) and (
             time.monotonic() < until_s
@@ -225,12 +225,12 @@ class Storm:
             self._wait(0.5)
 
     def _pick(self, what: str, among: Any) -> Any:
-        """One that no fault has yet; None: each has one."""
+        """A part without a fault; None: each has one."""
         well = [each for each in among if f"{what} {each}" not in self._hurt]
         return self._chance.choice(well) if well else None
 
     def _hurts(self, part: str, seconds: float, end: Callable[[], None]) -> None:
-        """The fault of a part ends after so long."""
+        """Note the fault of a part, and end it after so long."""
 
         def over() -> None:
             self._tell(f"{part} is well")
@@ -276,14 +276,14 @@ def shifted_clock(folder: Path) -> Path | None:
 
 
 def begin_logs(hosts: Iterable[VirtualFarm]) -> None:
-    """Let each phone have its log before any job: files that a job makes are removed after it."""
+    """Create each phone's log before any job: farm removes files that a job has created."""
     for farm in hosts:
         for phone in phones(farm):
             phone.shell(f"touch {LOG}")
 
 
 def copy_logs(hosts: Iterable[VirtualFarm], folder: Path) -> None:
-    """Copy what each phone has logged into FOLDER/NAME.log."""
+    """Copy the log of each phone into FOLDER/NAME.log."""
     folder.mkdir()
     for farm in hosts:
         for phone in phones(farm):
@@ -291,7 +291,7 @@ def copy_logs(hosts: Iterable[VirtualFarm], folder: Path) -> None:
 
 
 def verdict(lab: WholeLab, folder: Path) -> dict[str, Any]:
-    """What the judge finds, in a process of its own."""
+    """The findings of the judge, which runs in a process of its own."""
     dsn = lab.url.replace("+psycopg", "")
     judge = [sys.executable, "-m", "benchmarks.lab_judge", dsn, str(folder)]
     told: dict[str, Any] = json.loads(subprocess.run(judge, check=True, capture_output=True, text=True).stdout)

@@ -1,4 +1,4 @@
-"""Some hosts of a lab in a process of their own: each arms what it is granted and runs jobs that only last.
+"""Some hosts of a lab in a process of their own: each arms its leases and runs jobs that only take time.
 
 `python -m benchmarks.lab_hosts URL FIRST HOSTS PHONES JOB_S`: `HOSTS` hosts, the first of number `FIRST`, of `PHONES`
 phones each, whose jobs last `JOB_S` seconds on average, until standard input ends. They share connections to the
@@ -48,7 +48,7 @@ class TimedHost(LabHost):
         await asyncio.gather(*told)
 
     async def _read(self) -> None:
-        """All letters at once: what is about one lease comes one after the other."""
+        """Act upon all letters at once: those about one lease come one after the other."""
         letters = await self.store.mailbox.take(self.name)
         await asyncio.gather(*(self._receive(wire.to_host(each.body, time.monotonic())) for each in letters))
 

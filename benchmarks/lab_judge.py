@@ -1,15 +1,15 @@
-"""What is wrong with a lab after a storm, by its tables, by what clients were told, and by the phones' own logs.
+"""Judges a lab after a storm, by its tables, by the answers to clients, and by the phones' own logs.
 
 It shares no code with farm. `python -m benchmarks.lab_judge DSN FOLDER` prints `{"counts": {...}, "wrong": {...}}`, in
 which each rule that was broken has its cases. FOLDER has
 
     clients.jsonl     a line for each answer that a client got: {"job": ID, "token": TEXT} when it was submitted,
                       {"job": ID, "state": STATE} when it was told its state
-    phones/NAME.log   what NAME has logged itself, in order: TOKEN SESSION WORD; a job's line on the phone writes
+    phones/NAME.log   the phone's own log, in order: TOKEN SESSION WORD; a job's line on the phone writes
                       `begin`, several `on`, and `end`; SESSION is another one each time that it is run
 
-A clock of the lab may be wrong, so no time is compared with one of another machine: what came first is what stands
-first in a phone's log, and what has the lower fence.
+A clock of the lab may be wrong, so the judge compares no times of two machines: of two sessions, the earlier one stands
+first in the phone's log and has the lower fence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 FINAL = ("done", "failed", "cancelled")
-EMPTY = {  # rows that may not be
+EMPTY = {  # queries that must find no row
     "a device has two open leases": (
         "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
     ),
@@ -112,7 +112,7 @@ def judge(dsn: str, folder: Path) -> dict[str, Any]:
 
 
 def _read(log: Path) -> tuple[list[Ran], list[str]]:
-    """The runs in a phone's log by their first line, and those that are no whole block of it."""
+    """The runs in a phone's log by their first line, and the sessions whose lines are not together."""
     blocks: list[Ran] = []
     seen: set[str] = set()
     overlaps = []
@@ -131,7 +131,7 @@ def _read(log: Path) -> tuple[list[Ran], list[str]]:
 def _compare(
     phone: str, ran: Sequence[Ran], job_of: dict[str, str], attempts: Sequence[tuple[str, str, int, str]]
 ) -> Iterator[tuple[str, str]]:
-    """What the log of a phone and the attempts there tell differently."""
+    """The contradictions between a phone's log and its attempts."""
     here: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for job, device, fence, state in attempts:
         if device == phone:

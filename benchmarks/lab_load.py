@@ -28,7 +28,7 @@ def device(number: int) -> DeviceState:
 
 
 def selector(chance: random.Random, devices: int) -> str:
-    """What a job asks for: any phone, some of a kind, or one."""
+    """The selector of a job: any phone, those of a kind, or one."""
     number = chance.randrange(devices)
     return chance.choice(
         ["android", f"gpu-{number % 12}", f"soc-{number % 40}", f"batch={number % 20}", f"device-{number:04}"]

@@ -1,4 +1,4 @@
-"""`farm demo --hosts N`: a lab of several hosts; one of them is killed while a tuning runs on the phones of all."""
+"""`farm demo --hosts N`: a lab of several hosts; it kills one of them while a tuning runs on the phones of all."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
 
 @dataclass
 class Story:
-    """What the events of the lab say while a host is killed under a tuning. No I/O."""
+    """The progress of the demo by the lab's events, while a host is killed under a tuning. No I/O."""
 
     doomed: str  # the host to be killed
-    job: str
-    lost: str = ""  # why the head holds the host for lost
-    ended: bool = False  # the tuning has
-    devices: set[str] = field(default_factory=set)  # phones that it has had
+    job: str  # the tuning
+    lost: str = ""  # the head's reason to take the host for lost
+    ended: bool = False  # whether the tuning has ended
+    devices: set[str] = field(default_factory=set)  # phones that the tuning has had
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take the next event."""
@@ -105,7 +105,7 @@ def _tune_and_kill(lab: VirtualHosts, trials: int, phones: int) -> None:
 
 
 def _submitted(farm: VirtualFarm, model: Path, options: Sequence[str]) -> str:
-    """The job of a tuning, typed in sight."""
+    """Run and show the command of a tuning; returns its job."""
     done = farm.farm("tune", str(model), *options)
     typer.echo(f"\n$ farm tune {model.name} {' '.join(options)}\n{done.stdout.strip()}")
     if done.returncode:
@@ -136,7 +136,7 @@ def _watch(first: VirtualFarm, since: int, story: Story, doomed: VirtualFarm, ph
 
 
 def _typed(farm: VirtualFarm, *words: str) -> None:
-    """The very command that people type, in sight."""
+    """Run a command of farm, and show it as people type it."""
     _run(f"farm {' '.join(words)}", ["-m", "farm", "--socket", str(farm.socket), *words])
 
 
@@ -148,7 +148,7 @@ def _run(shown: str, arguments: list[str]) -> None:
 
 
 def _stay(lab: VirtualHosts) -> None:
-    """Keep the lab until Ctrl-C; print how other shells reach each host."""
+    """Keep the lab until Ctrl-C; print the way to each host for other shells."""
     typer.echo("\nIt stays up until Ctrl-C. In another shell, one of:")
     for name, farm in lab.farms.items():
         if not farm.daemon.runs:

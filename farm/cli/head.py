@@ -1,4 +1,4 @@
-"""`farm head`: the process that decides over the phones and jobs of a lab of several hosts."""
+"""`farm head`: the process that decides about the phones and jobs of a lab of several hosts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def head(
 ) -> None:
     """Decide for a lab of several hosts which request gets which phone, in the foreground, until SIGTERM or Ctrl-C.
 
-    It reads the hosts' configuration file: [store], [quota], [user.NAME], [gates] and [jobs] workers count. Run it on
-    up to three hosts: one decides, and the others take over when it has gone for some seconds. docs/service.md
+    It reads the hosts' configuration file and uses [store], [quota], [user.NAME], [gates] and [jobs] workers. Run it on
+    up to three hosts: one decides, and another takes over some seconds after that one has ended. docs/service.md
     """
     import asyncio
     import signal
@@ -35,7 +35,7 @@ def head(
             "a head apart from the daemon needs a database on a server, and [store] url is empty",
             hint='[store] url = "postgresql://..."; on one host with SQLite the daemon itself decides: farm serve',
         )
-    # A second: a mistake in the configuration is reported before it.
+    # These imports take a second, so mistakes in the configuration are reported before.
     from farm.common.systemd import Notifier
     from farm.config.lease_policy import lease_policy
     from farm.head.process import HeadProcess

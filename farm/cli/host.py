@@ -1,4 +1,4 @@
-"""`farm host`: the hosts of a lab. Tokens, joining and removal work on the lab's database itself, with no daemon."""
+"""`farm host`: the hosts of a lab. `token`, `join` and `remove` change the lab's database without a daemon."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ DEFAULT_CONFIG = Path("/etc/farm/farm.toml")
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="The daemon's TOML file.")]
 StateOption = Annotated[Path | None, typer.Option("--state-dir", help="The daemon's state folder.")]
 UrlOption = Annotated[
-    str, typer.Option(help="Of the lab's database, with a role that may make roles; default: [store] url.")
+    str, typer.Option(help="URL of the lab's database, with a role that may make roles; default: [store] url.")
 ]
 
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="What the new host is called.")],
+    name: Annotated[str, typer.Argument(help="Name of the new host.")],
     url: UrlOption = "",
-    address: Annotated[
-        str, typer.Option(help="The database's URL as the new host reaches it, if that is another one.")
-    ] = "",
+    address: Annotated[str, typer.Option(help="URL of the database for the new host, if it needs another one.")] = "",
     config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -52,13 +50,13 @@ def token(
     if json:
         return
     if not leads:
-        print_note("its URL leads to the database from this machine only; for another one: --address postgresql://...")
+        print_note("its URL works on this machine only; for another machine add --address postgresql://...")
     print_note("on the new host: farm host join TOKEN")
 
 
 @app.command()
 def join(
-    text: Annotated[str, typer.Argument(metavar="TOKEN", help="As `farm host token` printed it.")],
+    text: Annotated[str, typer.Argument(metavar="TOKEN", help="The line that `farm host token` printed.")],
     write: Annotated[bool, typer.Option("--write", help="Write [store] and [lab] into the configuration.")] = False,
     config: ConfigOption = None,
     state_dir: StateOption = None,
@@ -98,7 +96,7 @@ def _joined_lines(name: str, file: Path, lines: list[str], loaded: FarmConfig, *
         yield from lines
     yield 'so that other hosts reach it, also in [lab]: listen = "tcp://ADDRESS:9194"'
     if (loaded.state_dir / "farm.db").exists():
-        yield f"what {loaded.state_dir / 'farm.db'} has stays there: phones of this host are adopted anew in the lab"
+        yield f"{loaded.state_dir / 'farm.db'} stays as it is and is not moved: adopt the phones of this host anew"
 
 
 @app.command("list")
@@ -128,7 +126,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Hand its phones out again.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Hand out none of a host's phones any more; leases and jobs that run there go on. `farm drain` does it here."""
+    """Hand out no phone of a host any more; its leases and running jobs go on. `farm drain` is for this host."""
     answer = call("host.drain", on=not undo, host=name)
     left = many(len(answer["leases"]), "lease")
     done = f"phones of {name} are handed out again" if undo else f"no phone of {name} is handed out; {left} there go on"
@@ -137,12 +135,12 @@ def drain(
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(help="The host, or one that has a token.")],
+    name: Annotated[str, typer.Argument(help="The host, or the name in an unused token.")],
     url: UrlOption = "",
     config: ConfigOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Take a host out of the lab: it reaches the database no more, its leases end, its jobs go on elsewhere."""
+    """Remove a host from the lab: it can use the database no more, its leases end, its jobs go on elsewhere."""
     from farm.store.membership import remove as take_out
 
     removed = take_out(_url(url, config), name, _ordered_by())
@@ -183,17 +181,17 @@ def _check_alone(loaded: FarmConfig, file: Path, *, write: bool) -> None:
         raise UserError(
             f"this machine has a database already: [store] url or [lab] host in {file}",
             Code.DATABASE_UNUSABLE,
-            hint="take these lines out first, if it shall belong to this lab instead",
+            hint="remove these lines first, if it shall belong to this lab instead",
         )
     text = file.read_text() if file.is_file() else ""
     if write and any(line.strip() in ("[store]", "[lab]") for line in text.splitlines()):
-        raise UserError(f"{file} has a [store] or [lab] already", hint="without --write it prints what to write")
+        raise UserError(f"{file} has a [store] or [lab] already", hint="without --write it prints the lines to add")
     if write and not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UserError(f"{file} cannot be written by this user", hint="sudo, or without --write")
 
 
 def _keep(passfile: Path, state_dir: Path, content: str) -> None:
-    """Write the password for the daemon's user only: libpq reads no other file.
+    """Write the password file, readable by the daemon's user only: libpq refuses any other.
 
     Raises:
         HostError: it cannot be written.

@@ -80,7 +80,7 @@ def device_table(devices: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def host_in_brief(host: dict[str, Any]) -> str:
-    """A host of the lab with its state, and since when nothing is heard of one that is away."""
+    """A host of the lab with its state; of one that is away also the age of its latest beat."""
     away = f" for {format_duration(host['silent_s'])}" if host["state"] in ("lost", "silent") else ""
     return f"{host['name']} {host['state']}{away}"
 

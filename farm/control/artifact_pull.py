@@ -17,7 +17,7 @@ from farm.common.tasks import SharedCall
 from farm.control.artifacts import MAX_ARTIFACT_BYTES, ArtifactFolder, no_such_artifact_error
 from farm.control.messages import MAX_FRAME_BYTES
 
-SENDER = "other hosts"  # of uploads: what is pulled counts as theirs in the folder's budget
+SENDER = "other hosts"  # of pulled artifacts, in the folder's budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class ArtifactSource(Protocol):
 
 
 class ArtifactPull:
-    """Pulls artifacts by their hash, each once for all that wait for it."""
+    """Pulls artifacts by their hash, each once for all callers that wait for it."""
 
     def __init__(self, folder: ArtifactFolder, sources: Callable[[str], Awaitable[Sequence[ArtifactSource]]]) -> None:
-        """`sources`: those that may have an artifact, the best first."""
+        """`sources` names the sources that may have an artifact, the best first."""
         self._folder = folder
         self._sources = sources
         self._shared = SharedCall(self._pull)
@@ -59,13 +59,13 @@ class ArtifactPull:
         """Get the artifact into the folder.
 
         Raises:
-            UserError: nobody has it.
-            HostError: none of the sources that may have it gives it, or there is no room here.
+            UserError: no source has it.
+            HostError: every source that may have it failed, or there is no room here.
         """
         await self._shared(sha256)
 
     def brings(self, sha256: str) -> bool:
-        """Whether that artifact is being pulled just now."""
+        """Whether a pull of that artifact is under way."""
         return sha256 in self._under_way
 
     async def _pull(self, sha256: str) -> None:
@@ -86,19 +86,19 @@ class ArtifactPull:
         if not failed:
             raise no_such_artifact_error(sha256)
         raise HostError(
-            f"artifact {short_hash(sha256)} cannot be had from another host: {'; '.join(failed)}",
+            f"artifact {short_hash(sha256)} cannot be pulled from another host: {'; '.join(failed)}",
             Code.ARTIFACT_AWAY,
             hint="see whether these hosts run (farm host list), or upload it again",
         )
 
     async def _pull_from(self, source: ArtifactSource, sha256: str) -> None:
-        """Get it from one source, which is asked again as long as something more comes each time."""
+        """Get it from one source; asks again as long as each try brings more bytes."""
         there = begun = await self._there(sha256)
         while True:
             try:
                 there = await self._go_on(source, sha256, there)
             except FarmError as error:
-                if error.code == Code.BAD_ARTIFACT and begun > 0:  # what came from another source may be the wrong part
+                if error.code == Code.BAD_ARTIFACT and begun > 0:  # the part of another source may be the wrong one
                     self._folder.drop_partial(sha256, SENDER)
                     there = begun = 0
                     continue
@@ -112,7 +112,7 @@ class ArtifactPull:
                 raise HostError(f"its {there} bytes are not all of it", Code.ARTIFACT_AWAY)
 
     async def _go_on(self, source: ArtifactSource, sha256: str, there: int) -> int:
-        """Read until the source ends; returns how much is there then, in bytes."""
+        """Read until the source ends; returns the size of the part here, in bytes."""
         async with source.read(sha256, there) as stream:
             async for chunk in stream.chunks:
                 for begin in range(0, len(chunk), MAX_FRAME_BYTES):
@@ -121,5 +121,5 @@ class ArtifactPull:
         return (await self._folder.put(sha256, there, b"", stream.total_bytes, SENDER)).size_bytes
 
     async def _there(self, sha256: str) -> int:
-        """How much of it an earlier pull has left, in bytes."""
+        """The size of the part that earlier pulls left here, in bytes."""
         return (await self._folder.put(sha256, 0, b"", MAX_ARTIFACT_BYTES, SENDER)).size_bytes

@@ -1,4 +1,4 @@
-"""In a lab of several hosts: the database says what this host's folder has, and what came here gets a second copy.
+"""The artifacts of a host in a lab: their rows in the database, and a second copy of each new one.
 
 An upload is answered when this host has it. Its second copy follows in the background: in the lab's object store, where
 there is one, else at another host. One that could not be made is tried again as long as the artifact is young.
@@ -19,7 +19,7 @@ from farm.control.artifacts import ArtifactFolder
 from farm.store.artifact_copies import ArtifactCopies, ArtifactCopy, changes
 from farm.store.database import BackgroundWrites
 
-SPREAD_EVERY_S = 30.0  # between looks for artifacts of which there is one copy
+SPREAD_EVERY_S = 30.0  # between looks for artifacts with one copy only
 SPREAD_AT_ONCE = 20  # artifacts of one look
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ArtifactSpread:
         host: str,
         second_copy: SecondCopy,
     ) -> None:
-        """`pull`: what that brings has another copy. `host`: this one's name. Made on the event loop."""
+        """Artifacts of `pull` have another copy already. `host`: this host's name. Create it on the event loop."""
         self._folder = folder
         self._pull = pull
         self._copies = copies
@@ -47,14 +47,14 @@ class ArtifactSpread:
         self._second_copy = second_copy
         self._loop = asyncio.get_running_loop()
         self._unwritten: dict[str, int | None] = {}  # by SHA-256, as `ArtifactCopies.change` takes them
-        self._spread: set[str] = set()  # those with a second copy by this daemon, while they are young
+        self._spread: set[str] = set()  # young artifacts to which this daemon has given a second copy
         self._writes = BackgroundWrites()
         self._tasks = BackgroundTasks()
         self.store_problem = self._writes.on_store_problem
         folder.on_change = self._changed
 
     async def run(self) -> None:
-        """Write what is there, then look for what has no second copy, until cancelled."""
+        """Write the rows of the folder, then look for artifacts without a second copy, until cancelled."""
         files = await asyncio.to_thread(self._folder.sizes)
         rows = await self._copies.read(self._copies.of_host, self._host)
         self._write({**changes(rows, files), **self._unwritten})
@@ -66,7 +66,7 @@ class ArtifactSpread:
                 log.debug("no second copies are made now: %s", error)
 
     async def close(self) -> None:
-        """Give up copies under way, write the rest down."""
+        """Give up copies under way, and write the rows that wait."""
         await self._tasks.end(0.0)
         await self._writes.close()
 
@@ -108,5 +108,5 @@ class ArtifactSpread:
 
 
 def _foremost(alone: Iterable[ArtifactCopy], spread: set[str]) -> list[ArtifactCopy]:
-    """The artifacts to copy at this look: the oldest first, which are forgotten soonest."""
+    """The artifacts to copy at this look, the oldest first: farm forgets those soonest."""
     return sorted((each for each in alone if each.sha256 not in spread), key=lambda each: each.at)[:SPREAD_AT_ONCE]

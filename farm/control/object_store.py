@@ -1,7 +1,7 @@
 """A lab's object store: a second place for artifacts, through obstore (S3, Google Cloud, Azure, a folder).
 
-An object's name is its artifact's SHA-256 below the configured prefix, so what is there is never written again. Farm
-deletes nothing there: how long objects stay is the bucket's own rule. Credentials come from the environment, as the
+An object's name is its artifact's SHA-256 below the configured prefix, so no object is ever written twice. Farm deletes
+no object: a rule of the bucket says how long they stay. Credentials come from the environment, as the
 vendors' tools read them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_...).
 """
 
@@ -89,7 +89,7 @@ class ObjectStore:
             yield
         except FarmError:
             raise
-        except Exception as error:  # what its Rust panics at is no error of obstore's
+        except Exception as error:  # a panic of its Rust code is none of obstore's exceptions
             raise HostError(
                 f"{self.name} cannot be used: {_first_line(error)}",
                 Code.ARTIFACT_AWAY,

@@ -50,7 +50,7 @@ class ControlCall(Call):
 
 
 Handler = Callable[[ControlCall], Awaitable[Mapping[str, Any] | Answer]]
-# Has a request answered by the host of a lab that has what it is about; None: this one is to answer.
+# Lets the host of a lab that has the subject of a request answer it; None: this host is to answer.
 Elsewhere = Callable[[Request, Caller, Sender], Awaitable[Answer | None]]
 
 

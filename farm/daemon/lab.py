@@ -1,4 +1,4 @@
-"""The head of this daemon: in its own process, or `farm head`, with which it exchanges letters over the database."""
+"""The head of this daemon: in this process, or a process `farm head`, with letters over the database between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class HeadLetters:
-    """Takes what a head apart sends, for as long as the daemon serves; the database may go away meanwhile."""
+    """Reads the letters of a head apart for as long as the daemon serves, also after outages of the database."""
 
     def __init__(self, host: str, persistence: Persistence, writes: LeaseWriteQueue) -> None:
         """Listen for wake-ups of this host."""
@@ -35,10 +35,10 @@ class HeadLetters:
         self.attempts: Attempts  # of this host, from before `run`
 
     async def run(self) -> None:
-        """Read letters for ever, and end what the daemon before this one left: the head says what becomes of it.
+        """Read letters for ever, and end the attempts of the daemon before, whose jobs the head decides about.
 
         Raises:
-            HostRemovedError: this host does not belong to the lab any more.
+            HostRemovedError: this host was removed from the lab.
         """
         left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
         try:
@@ -53,7 +53,7 @@ class HeadLetters:
             left.cancel()
 
     async def stop(self) -> None:
-        """Tell the head that this host stops; read no more."""
+        """Tell the head that this host stops, and read no more letters."""
         await self.head.stop()
         await self._wake_ups.close()
 
@@ -64,7 +64,7 @@ class HeadLetters:
                 await self.attempts.end_left()
             except HostError as error:
                 if error.message != problem:
-                    log.warning("what the daemon before left is not ended yet: %s", error.message)
+                    log.warning("attempts of the daemon before cannot be ended yet: %s", error.message)
                 problem = error.message
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
@@ -78,7 +78,7 @@ async def open_head(
     writes: LeaseWriteQueue,
     tasks: BackgroundTasks,
 ) -> tuple[Head, HeadLetters | None]:
-    """The head, and the letters of one apart. Leasing may report to it at once.
+    """The head; with a head apart also its letters. Leasing may report to it at once.
 
     Raises:
         HostError: the database is away.

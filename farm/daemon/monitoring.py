@@ -86,7 +86,7 @@ def current_status(parts: Parts) -> str:
 
 
 def queue_figures(head: LocalHead) -> QueueFigures:
-    """What the collector reads of a head."""
+    """The figures of a head for the collector."""
     requests = head.requests
     return QueueFigures(
         depth=lambda: requests.depth,

@@ -1,4 +1,4 @@
-"""What the hosts of a lab have from each other: the link between them, artifacts, and logs."""
+"""The link of this host to the other hosts of its lab, with the artifacts and logs that they share over it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from farm.control.object_store import ObjectStore
 from farm.daemon.persistence import Persistence
 from farm.model.job import Attempt
 
-if TYPE_CHECKING:  # one host needs none of it, nor what it imports
+if TYPE_CHECKING:  # a single host imports neither these modules nor their packages
     from farm.lab.artifacts import HostArtifacts
     from farm.lab.link import HostLink
     from farm.lab.logs import HostLogs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # one host needs none of it, nor what it imports
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The parts for other hosts, of a host in a lab of several."""
+    """Parts of the daemon for the other hosts of a lab."""
 
     link: HostLink
     artifacts: HostArtifacts
@@ -34,7 +34,7 @@ class Sharing:
 def open_sharing(
     config: FarmConfig, stack: contextlib.AsyncExitStack, persistence: Persistence, folder: ArtifactFolder
 ) -> Sharing | None:
-    """Prepare; None: the only host of its database. Parts add their services to the link, then `begin_sharing`.
+    """The parts; None: this is the only host of its database. More services join the link, then comes `begin_sharing`.
 
     Raises:
         UserError: a package is not installed, or there is no such object store.
@@ -70,7 +70,7 @@ def open_sharing(
 
 
 async def begin_sharing(config: FarmConfig, persistence: Persistence, sharing: Sharing) -> None:
-    """Let the other hosts in; the host's row says where, and by which certificate it is known.
+    """Listen for the other hosts, and publish address and certificate in the host's row.
 
     Raises:
         HostError: the port is taken, or the database is away.

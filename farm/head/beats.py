@@ -1,8 +1,8 @@
-"""Which hosts of a lab are lost. Pure: it is told of beats, and of the moments in which the head could commit itself.
+"""Which hosts of a lab are lost. Pure: its inputs are beats, and the moments in which the head itself could commit.
 
 Each host writes a beat every `BEAT_EVERY_S`. As often, the head looks at the beats of all hosts in a transaction of its
-own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that was not committed is none, and what was
-missed before it does not count: while the database is away, nobody can beat.
+own. A host without a new beat in `LOST_AFTER` such looks is lost. A look that could not be committed resets the counts:
+while the database is away, no host can beat.
 
 At its first look a head takes a host for lost that has been silent for so long while another one beat.
 """
@@ -19,14 +19,14 @@ LOST_AFTER = 3  # looks: 6 s without a beat
 
 @dataclass(frozen=True, slots=True)
 class BeatChanges:
-    """The hosts about which a look says something new, by name."""
+    """The hosts that a look found lost or back, by name."""
 
     lost: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
 
 
 class BeatWatch:
-    """The beats as the head has seen them. A host that is seen for the first time later on is taken for alive."""
+    """The beats as the head has seen them. A host that first appears at a later look counts as alive."""
 
     def __init__(self) -> None:
         self._beats: dict[str, datetime] = {}
@@ -42,8 +42,8 @@ class BeatWatch:
         """The head has committed a look.
 
         Args:
-            beats: the latest one of each host; any change of it is a sign of life, whatever the clocks say.
-            now_s: monotonic seconds after the commit; a look too early after the one before counts no silence.
+            beats: the latest one of each host; any change of it is a sign of life, also to an earlier time.
+            now_s: monotonic seconds after the commit; a look too early after the one before counts no missed beat.
         """
         if self._counted_s is None:
             newest = max(beats.values(), default=datetime.max.replace(tzinfo=UTC))
@@ -63,5 +63,5 @@ class BeatWatch:
         return BeatChanges(tuple(sorted(now - before)), tuple(sorted((before - now) & beats.keys())))
 
     def look_failed(self) -> None:
-        """The head could commit nothing: those that are not lost begin to count anew."""
+        """The head could not commit: the counts of hosts that are not lost begin anew."""
         self._missed = {host: missed if missed >= LOST_AFTER else 0 for host, missed in self._missed.items()}

@@ -57,7 +57,7 @@ class LabConfig:
 
     @property
     def users_at(self) -> str:
-        """What stands behind @ in the names of this host's users; "": names are those of all hosts."""
+        """The part behind @ in the names of this host's users; "": users are shared by all hosts."""
         return self.host if self.users == "local" else ""
 
     @property

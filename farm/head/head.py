@@ -39,7 +39,7 @@ class Head(ABC):
 
     @abstractmethod
     def stop_jobs(self) -> None:
-        """The host stops: ask for no more phones for jobs; what runs ends as its host says."""
+        """The host stops: ask for no more phones for jobs; running attempts end as the host reports."""
 
     @abstractmethod
     def use(self, policy: LeasePolicy) -> None:
@@ -69,7 +69,7 @@ class Head(ABC):
 
     @abstractmethod
     def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
-        """Tell another host what a job or client of this one wants of a lease there."""
+        """Send another host a message about a lease there, of a job or client of this host."""
 
     @abstractmethod
     async def decide_end(self, message: AttemptEnded) -> Job:
@@ -134,7 +134,7 @@ class Head(ABC):
         """Hand out no phone of this host from now on, until it is called with ""; leases go on, requests wait.
 
         Raises:
-            StoreWriteError: that a head apart shall know it cannot be written now.
+            StoreWriteError: the order to a head apart cannot be written now.
         """
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Head(ABC):
     @property
     @abstractmethod
     def drained(self) -> str:
-        """Why an operator wants that nothing is handed out; "": it is."""
+        """Why an operator wants that no phone is handed out; "": phones are handed out."""
 
     @abstractmethod
     def serves(self, key: str) -> bool:

@@ -10,18 +10,18 @@ SILENT_S = 2 * BEAT_EVERY_S  # without a beat
 
 
 class HostState(StrEnum):
-    """One word about a host; `ok` needs no one."""
+    """The state of a host in one word."""
 
-    OK = "ok"
+    OK = "ok"  # its beats come in time
     DRAINED = "drained"  # an operator wants that its phones are not handed out
     SILENT = "silent"  # its latest beat is late
     LOST = "lost"  # the head hands its work to others
-    STOPPED = "stopped"  # in good order, or it was never started
-    REMOVED = "removed"  # the head ends what it had
+    STOPPED = "stopped"  # its daemon was stopped in order, or never started
+    REMOVED = "removed"  # the head is ending its leases and attempts
 
 
 def state_of(beat_age_s: float | None, *, drained: bool, removed: bool) -> HostState:
-    """The state of a host whose latest beat is so old, seconds; None: it does not run."""
+    """The state of a host by the age of its latest beat, in seconds; None: it does not run."""
     if removed:
         return HostState.REMOVED
     if beat_age_s is None:

@@ -1,11 +1,11 @@
-"""The loss of a host, and its removal: what it had not armed was never held, and its jobs go on elsewhere.
+"""The loss and the removal of a host: leases that it had not armed were never held, and its jobs go on elsewhere.
 
-A host that is cut off works on, and its phones are held by whom it knows. So leases of TVM clients and people stay, and
-an armed lease of a job stays open until the host has ended it; only its user's quota and worker slot are free at once.
-The end of an attempt is one conditional UPDATE, of the host's or of the head: a job has one result. None of the host's
-phones is handed out before it is back and has ended what it ran.
+A host that is cut off works on, and its holders keep its phones. So leases of TVM clients and people stay, and an armed
+lease of a job stays open until the host has ended it; only its user's quota and worker slot are free at once. The end
+of an attempt is one conditional UPDATE, by the host or by the head: a job has one result. The head hands out none of
+the host's phones before the host is back and has ended the attempts of the time before.
 
-A host that was removed writes nothing any more: all its leases end here, and then its rows go (`_remove`).
+A removed host can write nothing any more: the head ends all its leases, and then deletes its rows (`_remove`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class HostWatch:
-    """Looks at the beats of all hosts (`run`), and acts upon their loss and return."""
+    """Looks at the beats of all hosts (`run`), and acts when a host is lost, back or removed."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HostWatch:
         self._hosts = hosts
         self._clock = clock
         self._beats = BeatWatch()
-        self._refused: dict[str, str] = {}  # hosts of other releases, and why
+        self._refused: dict[str, str] = {}  # host of another release -> the reason
         self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
 
     async def run(self) -> None:
@@ -68,19 +68,19 @@ class HostWatch:
                 log.debug("no look at the beats of hosts: %s", error)
                 self._beats.look_failed()
             except Exception:
-                log.exception("what a lost host ran cannot be ended now")
+                log.exception("attempts of a lost host cannot be ended now")
             await asyncio.sleep(beats.BEAT_EVERY_S)
 
     # --- what hosts say -------------------------------------------------------------------------------------------
 
     def began(self, host: str) -> None:
-        """It begins anew: nothing of what it ran goes on, and it is not drained."""
+        """A host begins anew: none of its attempts goes on, and it is not drained."""
         self._ending.pop(host, None)
         for cause in (WithheldFor.ENDING, WithheldFor.DRAIN):
             self.withhold(host, cause, "")
 
     def lease_ended(self, host: str, lease_id: str) -> None:
-        """It has ended a lease."""
+        """A host has ended a lease."""
         ending = self._ending.get(host, set())
         ending.discard(lease_id)
         if not ending:
@@ -107,7 +107,7 @@ class HostWatch:
             log.info("host %s is back", host)
             self._events.publish("host.back", host)
             if self._ending.get(host):
-                self.withhold(host, WithheldFor.ENDING, f"host {host} is back, and still ends what it ran before")
+                self.withhold(host, WithheldFor.ENDING, f"host {host} is back, and still ends its attempts of before")
             self.withhold(host, WithheldFor.LOSS, "")
         if lost := self._beats.lost:
             await self._break_off(lost)
@@ -125,7 +125,7 @@ class HostWatch:
         self._refused = problems
 
     async def _break_off(self, lost: Collection[str]) -> None:
-        """At each look again: what was under way when the host was lost comes to light later."""
+        """Repeated at each look: changes that were under way when the host was lost show later."""
         for host in lost:
             self._refuse_unarmed(host, f"host {host} was lost before it had it")
             self._hosts.end_lent_to(host, f"host {host}, whose job had it, was lost")
@@ -143,7 +143,7 @@ class HostWatch:
                 self._let_go(record)
 
     async def _remove(self, host: str) -> None:
-        """End what a removed host had, and forget it; what cannot be ended now, the next look finds again."""
+        """End the attempts and leases of a removed host, and forget it; the next look repeats a step that failed."""
         why = f"host {host} was removed from the lab"
         self.withhold(host, WithheldFor.LOSS, why)
         self._refuse_unarmed(host, f"{why} before it had it")
@@ -201,7 +201,7 @@ class HostWatch:
             self._head.job_saved(becomes)
 
     def _let_go(self, record: LeaseRecord) -> None:
-        """Its user's quota and worker slot are free; the row stays, until its host ends it."""
+        """Free its user's quota and worker slot; the row stays until the host ends the lease."""
         if record.id not in self._ending[record.host]:
             self._ending[record.host].add(record.id)
             self._head.requests.receive(LeaseEnded(record.device, record.id))
@@ -209,7 +209,7 @@ class HostWatch:
 
 
 def _has_person(kinds: Kinds, job: Job, attempt: Attempt) -> bool:
-    """Whether a person has the phone, at its host."""
+    """Whether a person holds the attempt's phone."""
     kind = kinds.get(job.kind)
     return kind is not None and kind.personal and bool(attempt.facts)
 

@@ -1,4 +1,4 @@
-"""The hosts of a head in a process of its own: which host holds what, and the letters to them."""
+"""The hosts of a head in a process of its own: their phones, leases and attempts, and the letters to them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from farm.store.database import BackgroundWrites
 from farm.store.mailbox import HostRecord, Letter, channel_of
 from farm.store.store import Store
 
-SALVAGE_LIMIT_S = 5.0  # for a host to keep what attempts have left; one that is away keeps no job from its end
+SALVAGE_LIMIT_S = 5.0  # for a host to salvage results; a job ends without a host that is away
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,13 @@ class WithheldFor(StrEnum):
     """The cause for which a host's phones are not handed out; of several, people are told the first."""
 
     PROTOCOL = "protocol"  # head and host do not understand each other
-    LOSS = "loss"  # nobody has heard of it
-    ENDING = "ending"  # it is back, and has not ended what it ran when it was lost
-    DRAIN = "drain"  # an operator wants it
+    LOSS = "loss"  # it is lost or was removed
+    ENDING = "ending"  # it is back, and has not ended the attempts of before its loss
+    DRAIN = "drain"  # an operator ordered it
 
 
 def protocol_problem(record: HostRecord) -> str:
-    """Why the head has nothing to do with a host of another release; "": it understands the host."""
+    """Why the head refuses a host of another release; "": it understands the host."""
     if wire.speaks(record.protocol):
         return ""
     older = "the host" if record.protocol < wire.PROTOCOL else "the head"
@@ -71,21 +71,21 @@ def protocol_problem(record: HostRecord) -> str:
 
 
 class Hosts(AttemptRunner):
-    """Sends each message to the host that it concerns. `note` what hosts say before anything is sent about it."""
+    """Sends each message to the host that it concerns. Call `note` with a host's message before any other method."""
 
     def __init__(self, store: Store, wake: Callable[[str], None], clock: Callable[[], float]) -> None:
-        """`wake`: wakes up who listens to a channel. `clock`: monotonic seconds."""
+        """`wake` wakes the host that listens to a channel. `clock`: monotonic seconds."""
         self._store = store
         self._wake = wake
         self._clock = clock
         self._of_device: dict[str, str] = {}
-        self._states: dict[str, DeviceState] = {}  # as their hosts say
-        self._disputed: set[tuple[str, str]] = set()  # hosts with devices of whose names others have one
+        self._states: dict[str, DeviceState] = {}  # by device, as its host reported it
+        self._disputed: set[tuple[str, str]] = set()  # host and device whose name another host's device has
         self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its host
-        self._of_job: dict[str, tuple[str, str]] = {}  # its running attempt, and that one's host
-        self._lent: dict[str, tuple[str, str]] = {}  # lease of a job of another host -> its device, and that host
+        self._of_job: dict[str, tuple[str, str]] = {}  # job -> its running attempt, and the host where that runs
+        self._lent: dict[str, tuple[str, str]] = {}  # lease for a job of another host -> its device, and that host
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
         self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
         self._salvaging: dict[str, asyncio.Event] = {}
@@ -97,7 +97,7 @@ class Hosts(AttemptRunner):
     # --- what hosts say -------------------------------------------------------------------------------------------
 
     def note(self, host: str, message: HostMessage) -> HostMessage:
-        """A host says something: what it is about is there. Returns the message by which to decide."""
+        """Note that the message's phone, request or lease is at this host. Returns the message for the decision."""
         match message:
             case DeviceChanged(state):
                 self._of_device[state.name] = host
@@ -127,7 +127,7 @@ class Hosts(AttemptRunner):
         return message
 
     def is_anothers(self, host: str, message: HostMessage) -> bool:
-        """Whether this is about a device of whose name another host has one: the first one keeps it."""
+        """Whether another host already has a device of this name, which keeps the name."""
         match message:
             case DeviceChanged(DeviceState(name)) | DeviceForgotten(name):
                 other, state = self._of_device.get(name, host), self._states.get(name)
@@ -142,7 +142,7 @@ class Hosts(AttemptRunner):
         return True
 
     def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
-        """No phone of the host is handed out from now on, until this comes with ""; returns what changes by it."""
+        """Hand out no phone of the host, until it is called with ""; returns the phones that change by it."""
         before = self._why_withheld(host)
         if reason:
             self._withheld[host][cause] = reason
@@ -158,7 +158,7 @@ class Hosts(AttemptRunner):
         return next((reasons[cause] for cause in WithheldFor if cause in reasons), "")
 
     def attempt_runs(self, job: str, attempt: str, host: str) -> None:
-        """A job's attempt runs there."""
+        """Note that a job's attempt runs at this host."""
         self._of_job[job] = attempt, host
 
     def runs_at(self, job: str) -> str:
@@ -166,16 +166,16 @@ class Hosts(AttemptRunner):
         return self._of_job.get(job, ("", ""))[1]
 
     def runs(self, job: str, attempt: str, host: str) -> bool:
-        """Whether this is the job's running attempt, and runs there."""
+        """Whether this is the job's running attempt, and runs at this host."""
         return self._of_job.get(job) == (attempt, host)
 
     def lease_over(self, lease_id: str, reason: str) -> None:
-        """A phone's host does not hold the lease any more: the host of its job, if that is another, learns of it."""
+        """A phone's host holds the lease no more; if its job runs at another host, tell that host."""
         if (lent := self._lent.pop(lease_id, None)) is not None:
             self.send(lent[1], LeaseLost(lease_id, reason))
 
     def end_lent_to(self, host: str, reason: str) -> None:
-        """Nothing runs at that host any more: the leases of other hosts' phones end that its jobs have."""
+        """End the leases of other hosts' phones that jobs of this host have: its jobs run no more."""
         for lease_id in [each for each, (_, holder) in self._lent.items() if holder == host]:
             del self._lent[lease_id]
             self.receive(LeaseUnwanted(lease_id, reason))
@@ -190,7 +190,7 @@ class Hosts(AttemptRunner):
         self._of_job.pop(job, None)
 
     def requests_of(self, host: str) -> frozenset[str]:
-        """The requests of a host without an armed lease; it has begun anew, and has none now."""
+        """Take out the requests of a host without an armed lease: it has begun anew, stopped, or was removed."""
         return frozenset(self._requests.pop(host, ()))
 
     def devices_of(self, host: str) -> frozenset[str]:
@@ -202,11 +202,11 @@ class Hosts(AttemptRunner):
         return frozenset(lease for lease, its in self._slots.items() if its == host)
 
     def salvaged(self, job: str) -> None:
-        """A host has kept what attempts of the job have left."""
+        """A host has salvaged the results of the job's attempts."""
         if (waited_for := self._salvaging.get(job)) is not None:
             waited_for.set()
 
-    # --- what they are sent ---------------------------------------------------------------------------------------
+    # --- messages to hosts -----------------------------------------------------------------------------------------
 
     def letter(self, message: LeaseGranted | RunAttempt) -> Letter:
         """The letter that is stored with a grant or an attempt."""
@@ -221,10 +221,10 @@ class Hosts(AttemptRunner):
         return Letter(host, wire.encode(message, self._clock()))
 
     def receive(self, message: ToHost) -> None:
-        """Send a message; the letter of a grant or an attempt is stored already."""
+        """Send a message to the host that it concerns; a grant or an attempt is stored already: only wake the host."""
         host = self._host_of(message)
         if host is None:
-            log.debug("nobody is sent %s", message)
+            log.debug("no host is to get %s", message)
         elif isinstance(message, LeaseGranted | RunAttempt):
             self._wake(channel_of(host))
         elif isinstance(message, StopAttempt):
@@ -239,7 +239,7 @@ class Hosts(AttemptRunner):
             self._post(host)
 
     def _post(self, host: str) -> None:
-        """Store all letters to a host that wait by then, in one write."""
+        """Store the waiting letters to a host in one write."""
         unsent = self._unsent[host]
 
         async def write() -> int:
@@ -274,10 +274,10 @@ class Hosts(AttemptRunner):
             case StopAttempt(job_id):
                 return self.runs_at(job_id) or None
             case Salvage() | FinishAttempt() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken():
-                return None  # see `send`; the last two are told from host to host
+                return None  # `send` names the host; hosts send the last two to each other
 
     async def salvage(self, job: Job) -> None:
-        """See `AttemptRunner.salvage`: by the host of its latest attempt, if that answers in time."""
+        """See `AttemptRunner.salvage`: the host of the latest attempt does it, if it answers in time."""
         if job.attempts == 0:
             return
         *_, latest = await self._store.read(self._store.jobs.attempts, job.id)
@@ -292,5 +292,5 @@ class Hosts(AttemptRunner):
         del self._salvaging[job.id]
 
     async def waits(self, job_ids: Collection[str]) -> Mapping[str, str]:  # noqa: ARG002
-        """Nothing is known of running attempts here: a host asks its own first."""
+        """Empty: each host knows the waits of its own attempts, and asks there first."""
         return {}

@@ -3,7 +3,7 @@
 The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
 asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*
 the lease, from which moment it is held, or refuses it. A job's attempt is then committed and sent with `RunAttempt`;
-the host commits its end together with what the head makes of the job. Where both are one process, sending is a call.
+the host commits its end together with the job's next state. Where both are one process, sending is a call.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class SlotWanted:
 
 @dataclass(frozen=True, slots=True)
 class LeaseUnwanted:
-    """Nobody wants the armed lease: it ends. Also from the host where it was asked for."""
+    """The requester wants the armed lease no more: it ends. Also from the host of the requester."""
 
     lease: str  # id
     reason: str
@@ -198,7 +198,7 @@ class RunAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """From the host: the attempt is over, and nothing of it is written. Answer: what its job becomes."""
+    """From the host: the attempt is over, its end not written. Answer: `FinishAttempt`, with the job's next state."""
 
     job: str  # id
     attempt: str  # id
@@ -213,24 +213,24 @@ JobMessage = RunAttempt | StopAttempt
 
 @dataclass(frozen=True, slots=True)
 class HostBegan:
-    """From a host that was started: who asked there has gone, and what it had not armed was never held."""
+    """From a host that was started: its requesters have gone, and leases that it had not armed were never held."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLeft:
-    """From a host that stops: who asked there has gone, and its phones are; what people and clients hold goes on."""
+    """From a host that stops: its requesters and phones have gone; leases of people and clients go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDrained:
-    """From a host: an operator wants that none of its phones is handed out; leases go on, requests wait."""
+    """From a host: an operator ordered that none of its phones is handed out; leases go on, requests wait."""
 
     reason: str  # "": they are again
 
 
 @dataclass(frozen=True, slots=True)
 class FinishAttempt:
-    """To the host: what the job becomes by its ended attempt. Answer: `JobSaved`, committed with that end."""
+    """To the host: the job's next state after its ended attempt. Answer: `JobSaved`, committed with that end."""
 
     job: Job
     attempt: str  # id
@@ -245,14 +245,14 @@ class JobSaved:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """To the host of the job's latest attempt: keep what attempts have left of it. Answer: `Salvaged`."""
+    """To the host of the job's latest attempt: keep the results of its attempts. Answer: `Salvaged`."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """From the host: what there was is kept."""
+    """From the host: the results of the job's attempts are kept."""
 
     job: str  # id
 

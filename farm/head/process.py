@@ -1,7 +1,7 @@
-"""A head in a process of its own: waits until the term of the database is over, takes it, and decides until it is lost.
+"""A head in a process of its own: it waits for the end of the present term, takes the next, and decides.
 
-Of several such processes one has the term. Each transaction of the head holds it, so that one which was stopped and
-wakes up later writes nothing. It knows nothing that is not in the database: when it loses the term, it drops all.
+Of several such processes one has the term. Each transaction of the head holds it, so a process that was stopped and
+goes on later writes nothing. The database has all knowledge of a head: one that loses the term drops its memory.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class HeadProcess:
 
         Args:
             url: of the lab's database.
-            policy: what users may have.
+            policy: the limits of users.
             kinds: of jobs.
             retention: prunes the database of the head that decides.
-            notifier: the way to the service manager.
+            notifier: of the service manager.
         """
         self._url = url
         self._policy = policy
@@ -161,10 +161,10 @@ class HeadProcess:
 
 
 class HeadTerm:
-    """What decides during one term, with the way to the hosts."""
+    """The parts of a head during one term, with its letters to and from hosts."""
 
     def __init__(self, store: Store, kinds: Kinds, stack: AsyncExitStack) -> None:
-        """Decide nothing yet; `stack` ends it. Must be called on the event loop."""
+        """Prepare; `stack` ends it. Call it on the event loop."""
         self._store = store
         self._kinds = kinds
         self._stack = stack
@@ -180,7 +180,7 @@ class HeadTerm:
         self._watch: HostWatch
 
     async def take_over(self, policy: LeasePolicy) -> None:
-        """Know what the head before it knew, and begin to decide.
+        """Read the state of the lab, and begin to decide.
 
         Raises:
             HostError: the database is away, or another head has taken over.
@@ -202,7 +202,7 @@ class HeadTerm:
         return self._head.checks()
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """What runs as long as it decides."""
+        """The tasks that run as long as it decides."""
         return (
             self._read_mailbox(),
             self._history.run(),
@@ -211,7 +211,7 @@ class HeadTerm:
         )
 
     async def _read_mailbox(self) -> None:
-        """Act upon what hosts say, for ever."""
+        """Act upon the letters of hosts, for ever."""
         while True:
             letters: tuple[Letter, ...] = ()
             with contextlib.suppress(HostError):  # the writer reports it; a lost term ends all of this
@@ -222,7 +222,7 @@ class HeadTerm:
                 await self._wake_ups.wait()
 
     def _read(self, letter: Letter) -> None:
-        """A letter that makes no sense stops nothing."""
+        """Act upon one letter; an error is logged, and the next letter is read."""
         message = wire.to_head(letter.body, time.monotonic())
         if message is None:
             return
@@ -267,7 +267,7 @@ class HeadTerm:
             self._watch.lease_ended(host, message.lease)
 
     async def _ended_too_late(self, host: str, message: AttemptEnded) -> None:
-        """The host's attempt was ended here: whatever it hears its job becomes, it can write nothing of it any more."""
+        """The head has ended the host's attempt already: any answer will do, for the host can write no end of it."""
         with contextlib.suppress(HostError):  # it asks again
             if (job := await self._store.read(self._store.jobs.get, message.job)) is not None:
                 self._hosts.send(host, FinishAttempt(job, message.attempt))
@@ -280,7 +280,7 @@ class HeadTerm:
         self._nothing_is_there(host, f"{host} began anew before it had it")
 
     def _nothing_is_there(self, host: str, why: str) -> None:
-        """Nobody asks there, no lease is being armed and no phone can be had; leases that are armed go on."""
+        """End the host's requests, unarmed leases and phones; its armed leases go on."""
         for request_id in self._hosts.requests_of(host):
             self._head.requests.withdraw(request_id)
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):

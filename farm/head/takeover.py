@@ -1,7 +1,7 @@
-"""A head takes over: it learns from the rows of hosts what the head before it knew, and grants nothing meanwhile.
+"""A head takes over: it reads the state of the lab from the rows of hosts, and grants nothing meanwhile.
 
-Leases that no host has armed were never held: they end, and their requests wait again. What is armed goes on, and so do
-running attempts. A job that was given a phone and no attempt, because the head ended in between, asks again.
+Leases that no host has armed were never held: they end, and their requests wait again. Armed leases and running
+attempts go on. A job that has an armed lease and no attempt, because the head ended in between, asks again.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Takeover:
             self._say(letter.host, letter.body)
 
     def _say(self, host: str, body: Mapping[str, object]) -> None:
-        """What a host has said last, again."""
+        """Take a host's latest message again."""
         message = wire.to_head(body, self._clock().s)
         if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
             self._requests.receive(self._hosts.note(host, message))
@@ -126,7 +126,7 @@ class Takeover:
     def _request_of(
         self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading
     ) -> LeaseRequest:
-        """What the lease was asked for with; of a job's further phones, none took a worker slot with it."""
+        """The request of a lease; only the lease of a job's first phone took a worker slot."""
         left_s = None if record.expires_at is None else max(0.0, (record.expires_at - now.at).total_seconds())
         if job is not None:
             request = request_of(self._kinds, job, frozenset())
@@ -154,7 +154,7 @@ class Takeover:
 
 @contextmanager
 def _objects_kept() -> Iterator[None]:
-    """The garbage collector passes over what is made meanwhile: 100,000 jobs would hold up the loop at each look."""
+    """Exempt the objects made meanwhile from garbage collection: a pass over 100,000 jobs would block the loop."""
     gc.unfreeze()  # a term before this one
     gc.collect()
     gc.disable()

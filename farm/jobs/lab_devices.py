@@ -1,6 +1,6 @@
-"""The devices of the lab's other hosts, as their rows say: a pool of identical phones may hold some of theirs.
+"""The devices of the lab's other hosts, by their rows: a pool of identical phones may hold some of them.
 
-Read every two seconds while a pool is there, and not at all else.
+Read every two seconds while there is a pool, and never without one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ READ_EVERY_S = 2.0
 
 log = logging.getLogger(__name__)
 
-# Rows of devices: what each host has said last, as JSON objects, by the device's name.
+# Reads the latest message about each device, as a JSON object, by the device's name.
 ReadStates = Callable[[], Awaitable[Mapping[str, Mapping[str, object]]]]
 
 
 class LabDevices:
-    """What is known of them. Used on the event loop."""
+    """The known devices of other hosts. Used on the event loop."""
 
     def __init__(self, read: ReadStates | None = None) -> None:
         """`read`: None where there are no other hosts."""
@@ -34,11 +34,11 @@ class LabDevices:
         self._reading: asyncio.Task[None] | None = None
 
     def states(self) -> Sequence[DeviceState]:
-        """The devices as they were read last; none while nobody has subscribed."""
+        """The devices by the latest rows; none while there is no subscriber."""
         return tuple(self._states.values())
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when one of them is different; returns the function that ends it."""
+        """Call back when a device has changed; returns the function that ends the subscription."""
         self._callbacks.add(callback)
         if self._read is not None and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._run(), name="devices of other hosts")

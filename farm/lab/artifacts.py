@@ -29,12 +29,12 @@ COPY_LIMIT_S = 600.0  # for another host to pull one: the largest have some GB
 
 
 class HostArtifacts:
-    """The artifacts of this host for the others, and theirs for it."""
+    """Sends this host's artifacts to other hosts, and pulls theirs."""
 
     def __init__(
         self, link: HostLink, folder: ArtifactFolder, copies: ArtifactCopies, object_store: ObjectStore | None = None
     ) -> None:
-        """Serve the other hosts from now on, and let the folder pull what it lacks."""
+        """Serve the other hosts from now on, and let the folder pull the artifacts that it lacks."""
         self._link = link
         self._folder = folder
         self._copies = copies
@@ -47,7 +47,7 @@ class HostArtifacts:
         link.serve("artifact.keep", self._keep)
 
     async def _second_copy(self, sha256: str) -> bool:
-        """Give an artifact that is here a copy at another place; False: there is none.
+        """Give an artifact that is here a copy at another place; False: there is no other place.
 
         Raises:
             HostError: none of the other places takes it.
@@ -90,7 +90,7 @@ class HostArtifacts:
     # --- for other hosts ------------------------------------------------------------------------------------------
 
     async def _send(self, call: LinkCall) -> None:
-        """The service `artifact`: what is here, never what would have to be pulled first."""
+        """The service `artifact`: sends an artifact that is here, and pulls none for it."""
         sha256, offset = str(call.fields.get("sha256")), call.fields.get("offset")
         path = await asyncio.to_thread(self._folder.path, sha256)
         size_bytes = await asyncio.to_thread(lambda: path.stat().st_size)
@@ -104,7 +104,7 @@ class HostArtifacts:
             offset += len(data)
 
     async def _keep(self, call: LinkCall) -> None:
-        """The service `artifact.keep`: pull one from the host that asks."""
+        """The service `artifact.keep`: pull an artifact from the host that asks."""
         sha256 = checked_sha256(str(call.fields.get("sha256")))
         await call.accept()
         _, writer = await call.streams()
@@ -159,7 +159,7 @@ async def _chunks(reader: asyncio.StreamReader, left_bytes: int) -> AsyncIterato
 
 
 def in_order(sha256: str, hosts: Iterable[str]) -> list[str]:
-    """The hosts in the order in which one is asked to keep a copy: another one for each artifact."""
+    """The hosts in the order in which they are asked to keep a copy; the order differs from artifact to artifact."""
     return sorted(hosts, key=lambda host: hashlib.sha256(f"{sha256} {host}".encode()).digest())
 
 

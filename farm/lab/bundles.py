@@ -1,6 +1,6 @@
-"""Bundles between hosts: one that is added at a host becomes an artifact with a row; hosts with such phones take it in.
+"""Bundles between hosts: a bundle that is added at one host becomes an artifact with a row in the database.
 
-Rolling it out to phones stays each host's own business.
+Each host with phones of its ABI takes it into its own library. Each host rolls it out to its own phones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class HostBundles:
-    """The bundles of this host for the others, and theirs for it; `run` for as long as the daemon."""
+    """Shares this host's bundles, and takes in those of other hosts; `run` for as long as the daemon."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class HostBundles:
         """Prepare.
 
         Args:
-            host: this one's name.
+            host: this host's name.
             library: its bundles.
             artifacts: its artifacts, which other hosts can pull.
-            table: what hosts share.
+            table: the bundles that hosts share.
             groups: ABI and platform of the phones here.
-            changed: called after a bundle came (its hash).
+            changed: called with the hash of each bundle that was taken in.
         """
         self._host = host
         self._library = library
@@ -53,10 +53,10 @@ class HostBundles:
         self._problem = ""
 
     async def share(self, bundle: Bundle) -> None:
-        """A bundle was added here by its name: every host gets it.
+        """Offer a bundle of this host, under its name, to every host.
 
         Raises:
-            HostError: there is no room for it as an artifact, or nothing can be written now.
+            HostError: there is no room for it as an artifact, or the database cannot be written now.
         """
         artifact = await asyncio.to_thread(self._packed, bundle)
         await self._table.share(
@@ -66,11 +66,11 @@ class HostBundles:
         )
 
     async def withdraw(self, names: Collection[str]) -> None:
-        """These were removed here: other hosts that do not have them yet do not get them any more."""
+        """Offer bundles that were removed here no more; hosts that have them keep them."""
         await self._table.withdraw(names)
 
     async def run(self) -> None:
-        """Take in what other hosts share and phones here can use, for ever."""
+        """Take in the shared bundles that phones here can use, for ever."""
         while True:
             try:
                 await self._look()

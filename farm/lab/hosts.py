@@ -1,4 +1,4 @@
-"""The hosts of the lab as their rows say, and TLS with exactly their certificates."""
+"""The other hosts of the lab by their rows, and TLS with exactly their certificates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from farm.lab.identity import HostIdentity
 from farm.lab.tls import client_context, server_context
 from farm.store.mailbox import HostRecord
 
-RECENT_S = 1.0  # what is known of a host that is dialled is at most that old
+RECENT_S = 1.0  # the row of a host that is dialled was read at most so long ago
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedHosts:
-    """The other hosts that were not removed, and have a certificate."""
+    """The other hosts that belong to the lab and have a certificate."""
 
     hosts: Mapping[str, HostRecord]  # by name
     names: Mapping[bytes, str]  # by certificate (DER)
@@ -30,10 +30,10 @@ class PinnedHosts:
 
 
 class KnownHosts:
-    """Reads the rows of hosts when a connection needs them; while they cannot be read, those read last count."""
+    """Reads the rows of hosts when a connection needs them; while the database is away, it uses the rows read last."""
 
     def __init__(self, identity: HostIdentity, read: Callable[[], Awaitable[Sequence[HostRecord]]]) -> None:
-        """`read` gives every row."""
+        """`read` returns every row of the host table."""
         self._identity = identity
         self._read = read
         self._rows: Sequence[HostRecord] = ()
@@ -42,11 +42,11 @@ class KnownHosts:
         self._shared = SharedCall(self._reread)
 
     async def now(self) -> PinnedHosts:
-        """As the rows are now."""
+        """The hosts by the rows of now."""
         return await self._shared(())
 
     async def recent(self) -> PinnedHosts:
-        """As the rows were within the last second."""
+        """The hosts by rows that were read within the last second."""
         if asyncio.get_running_loop().time() - self._read_at <= RECENT_S:
             return self._table
         return await self.now()
@@ -55,7 +55,7 @@ class KnownHosts:
         try:
             rows = [each for each in await self._read() if _counts(each, self._identity.host)]
         except HostError as error:
-            log.debug("the rows of hosts cannot be read, those read before count: %s", error)
+            log.debug("the rows of hosts cannot be read, the rows read last are used: %s", error)
             return self._table
         self._read_at = asyncio.get_running_loop().time()
         if _certified(rows) != _certified(self._rows):
@@ -87,7 +87,7 @@ def _table(identity: HostIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:
 
 
 def _is_certificate(text: str) -> bool:
-    """A row that something else has written shuts no other host out."""
+    """Whether OpenSSL reads it: a damaged row must not shut out other hosts."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
         ssl.PEM_cert_to_DER_cert(text)

@@ -13,13 +13,13 @@ from farm.common.certificates import PEM, key_pem, name_of, new_key, signed
 from farm.common.errors import HostError
 from farm.common.files import write_durably
 
-LIFE = timedelta(days=36_500)  # it is taken back by its row in the host table, not by its age
-EARLY = timedelta(days=365)  # a host whose clock is far off is refused by no other
+LIFE = timedelta(days=36_500)  # farm revokes a certificate by its row in the host table, not by its age
+EARLY = timedelta(days=365)  # hosts accept each other though a clock is far off
 
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """What this host shows to others; the files are for OpenSSL."""
+    """The certificate that this host shows to others; the files are for OpenSSL."""
 
     host: str
     certificate: str  # PEM
@@ -28,7 +28,7 @@ class HostIdentity:
 
 
 def open_identity(folder: Path, host: str) -> HostIdentity:
-    """The identity in this folder; made when there is none, or the host has got another name. Blocking.
+    """The identity in this folder; a new one if there is none, or the host has another name now. Blocking.
 
     Raises:
         HostError: its files cannot be read or written, or are damaged.

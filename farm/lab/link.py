@@ -1,4 +1,4 @@
-"""The link of a host to the other hosts of its lab: listens for them, dials them, and knows the services."""
+"""The link of a host to the other hosts of its lab: it listens for them, dials them, and has the services."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class LinkLimits:
 
 @dataclass(slots=True, eq=False)
 class LinkConnection:
-    """A connection to a service of another host: the socket is its owner's."""
+    """A connection to a service of another host. Its owner closes it."""
 
     host: str  # the other one
-    fields: Mapping[str, Any]  # JSON: of the preface, or of its answer
+    fields: Mapping[str, Any]  # JSON, of the preface (at the host that was dialled) or of the answer
     sock: socket.socket  # plain and non-blocking
-    early: bytes = b""  # came before the first byte that the socket has
+    early: bytes = b""  # read already, before the bytes that the socket still has
     passed_on: bool = False  # the socket has another owner now
     _writer: asyncio.StreamWriter | None = field(default=None, repr=False)
 
     async def streams(self, most_line_bytes: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Reader and writer over the socket; to be called once, if `take` is not."""
+        """Reader and writer over the socket. Call it once, and not after `take`."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(most_line_bytes, loop=loop)
         reader.feed_data(self.early)
@@ -76,12 +76,12 @@ class LinkConnection:
         return reader, self._writer
 
     def take(self) -> tuple[socket.socket, bytes]:
-        """The socket and its early bytes: from now on the caller closes it."""
+        """The socket and its early bytes; the caller owns the socket from now on."""
         self.passed_on = True
         return self.sock, self.early
 
     async def close(self) -> None:
-        """End the connection after what was written. Harmless when repeated, and after `take`."""
+        """Send the bytes that were written, then end the connection. Harmless when repeated, and after `take`."""
         if self.passed_on:
             return
         if self._writer is None:
@@ -94,17 +94,18 @@ class LinkConnection:
 
 @dataclass(slots=True, eq=False)
 class LinkCall(LinkConnection):
-    """A connection from another host. A service accepts it, or raises why it does not."""
+    """A connection from another host. A service accepts it, or raises the reason for its refusal."""
 
     accepted: bool = False
 
     async def accept(self, **fields: Any) -> None:
-        """PrefaceAnswer the other host: from now on the connection is the service's."""
+        """Answer the preface: from now on the connection is the service's."""
         self.accepted = True
         await asyncio.get_running_loop().sock_sendall(self.sock, encode_answer(PrefaceAnswer(fields)))
 
 
-# Serves one connection, which is closed when this returns, unless it was taken. An error before `accept` is sent.
+# Serves one connection; the link closes it afterwards, unless the service has taken it. The link sends an error that is
+# raised before `accept` to the other host.
 Service = Callable[[LinkCall], Awaitable[None]]
 
 
@@ -117,7 +118,7 @@ class HostLink:
         read_hosts: Callable[[], Awaitable[Sequence[HostRecord]]],
         limits: LinkLimits = LinkLimits(),
     ) -> None:
-        """`read_hosts` gives every row of the host table."""
+        """`read_hosts` returns every row of the host table."""
         self.identity = identity
         self._limits = limits
         self._hosts = KnownHosts(identity, read_hosts)
@@ -133,11 +134,11 @@ class HostLink:
 
     @property
     def port(self) -> int:
-        """Where it listens; 0: nowhere."""
+        """The port where it listens; 0: it does not."""
         return self._acceptor.port
 
     def serve(self, service: str, handler: Service) -> None:
-        """Other hosts that name this service get this handler."""
+        """Let this handler serve the connections whose preface names this service."""
         assert service not in self._services, service
         self._services[service] = handler
 
@@ -145,12 +146,12 @@ class HostLink:
         """Accept connections there.
 
         Raises:
-            HostError: the port is taken, or the address is none of this host.
+            HostError: the port is taken, or this host has no such address.
         """
         self._acceptor.take(bind(address, port))
 
     async def stop(self) -> None:
-        """Listen no more, and cut every connection."""
+        """Stop listening, and cut every connection."""
         self._acceptor.stop()
         if self._checking is not None:
             self._checking.cancel()
@@ -158,7 +159,7 @@ class HostLink:
         await self._tasks.end(0.0)
 
     async def hosts(self) -> Mapping[str, HostRecord]:
-        """The other hosts by name, with what their rows said within the last second."""
+        """The other hosts by name; their rows were read within the last second."""
         return (await self._hosts.recent()).hosts
 
     # --- to another host ------------------------------------------------------------------------------------------
@@ -166,17 +167,17 @@ class HostLink:
     async def dial(
         self, host: str, service: str, fields: Mapping[str, Any] | None = None, *, limit_s: float | None = None
     ) -> LinkConnection:
-        """Connect to a service of another host; its answer's fields are the connection's.
+        """Connect to a service of another host; the connection has the fields of its answer.
 
         Args:
             host: its name.
-            service: one that it serves.
-            fields: what is wanted there, JSON.
-            limit_s: until it has answered; None: as for all.
+            service: the service there.
+            fields: of the request, JSON.
+            limit_s: until it has answered; None: `LinkLimits.dial_s`.
 
         Raises:
-            HostUnreachableError: it is no host of the lab, does not answer, or is not the one of that name.
-            FarmError: it refuses.
+            HostUnreachableError: it is no host of the lab, does not answer, or another host answers.
+            FarmError: the service's refusal.
         """
         limit_s = self._limits.dial_s if limit_s is None else limit_s
         try:
@@ -228,7 +229,7 @@ class HostLink:
                 self._acceptor.release()
         except (TlsError, OSError) as error:
             sock.close()
-            self._log_refused(address, f"not let in as a host of the lab: {error}")
+            self._log_refused(address, f"refused as a host of the lab: {error}")
             return
         except BaseException:
             sock.close()
@@ -237,11 +238,11 @@ class HostLink:
             await self._handle(*called)
 
     async def _called(self, address: str, table: PinnedHosts, secured: Secured) -> tuple[str, LinkCall] | None:
-        """The preface of a host that is let in."""
+        """The service and the call of an accepted host; None: it was refused."""
         host = table.names.get(secured.certificate)
         reason = ""
         if host is None:
-            reason = "its certificate is none of the lab's hosts"
+            reason = "its certificate belongs to no host of the lab"
         elif not self._of_host.fits(host):
             reason = f"host {host} has {self._of_host.per_key} connections"
         else:
@@ -251,7 +252,7 @@ class HostLink:
                     preface, early = await _preface(secured.sock)
                 return preface.service, self._checked(host, preface, secured.sock, early)
             except TimeoutError:
-                reason = f"host {host} has not said what it wants within {self._limits.preface_s:g} s"
+                reason = f"host {host} has sent no preface within {self._limits.preface_s:g} s"
             except (OSError, FarmError) as error:
                 reason = f"host {host}: {error}"
         secured.sock.close()
@@ -332,29 +333,29 @@ async def _connected(address: str) -> socket.socket:
 
 
 async def _asked(secured: Secured, preface: bytes) -> tuple[PrefaceAnswer, bytes]:
-    """The answer to a preface, and what came behind it."""
+    """The answer to a preface, and the bytes behind it."""
     loop, reader = asyncio.get_running_loop(), AnswerReader()
     try:
         await loop.sock_sendall(secured.sock, preface)
         while (answer := reader.feed(data := await loop.sock_recv(secured.sock, MAX_BYTES))) is None:
             if not data:
                 raise ConnectionResetError
-    except ConnectionError as error:  # the reason is known where TLS ends
+    except ConnectionError as error:  # the thread of the connection has the reason
         raise ProtocolError(await asyncio.shield(secured.over) or "it closed the connection") from error
     return answer, reader.trailing_data()
 
 
 async def _preface(sock: socket.socket) -> tuple[Preface, bytes]:
-    """The preface, and what came behind it."""
+    """The preface, and the bytes behind it."""
     loop, reader = asyncio.get_running_loop(), PrefaceReader()
     while (preface := reader.feed(data := await loop.sock_recv(sock, MAX_BYTES))) is None:
         if not data:
-            raise ProtocolError("it left before it had said what it wants")
+            raise ProtocolError("it closed the connection before its preface")
     return preface, reader.trailing_data()
 
 
 def _send(sock: socket.socket, answer: PrefaceAnswer) -> None:
-    """A fresh socket has room for it; a host that is gone reads none."""
+    """Send without waiting: a new socket has room for an answer, and a host that has gone needs none."""
     with contextlib.suppress(OSError):
         sock.send(encode_answer(answer))
 

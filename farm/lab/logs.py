@@ -1,9 +1,9 @@
 """Logs of attempts between hosts: the service `log`, over which one connection reads one attempt's log.
 
-log {job, number} -> {}, then lines of JSON in turn: a question, its answer
-{"id": 1, "after": 0, "limit": 200} -> {"id": 1, "lines": [...], "start": 0, "next": 512}    the first lines after it
-{"id": 2, "before": null, "limit": 200} -> the same                       the last lines before it; null: of all
-{"id": 3, "grown": 512} -> {"id": 3}                                      as soon as there is more than that
+log {job, number} -> {}, then lines of JSON in turn: a question, its answer. Positions are bytes in the log:
+{"id": 1, "after": 0, "limit": 200} -> {"id": 1, "lines": [...], "start": 0, "next": 512}   the first lines after it
+{"id": 2, "before": null, "limit": 200} -> the same                   the last lines before it; null: the last of all
+{"id": 3, "grown": 512} -> {"id": 3}                                  answered as soon as the log is longer
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANSWER_LIMIT_S = 10.0  # of a page
 
 
 class HostLogs:
-    """The logs of this host for the others, and theirs for it."""
+    """Sends this host's logs to other hosts, and reads theirs."""
 
     def __init__(self, link: HostLink, logs: AttemptLogs, host_of: Callable[[Attempt], Awaitable[str]]) -> None:
-        """Serve the other hosts from now on. `host_of`: where an attempt runs or ran; "": here."""
+        """Serve the other hosts from now on. `host_of`: the host where an attempt runs or ran; "": here."""
         self._link = link
         self._logs = logs
         self._host_of = host_of
@@ -35,7 +35,7 @@ class HostLogs:
 
     @asynccontextmanager
     async def open(self, attempt: Attempt) -> AsyncIterator[LogReader]:
-        """The log of an attempt, wherever it is.
+        """The log of an attempt, of this host or another one.
 
         Raises:
             HostError: its host does not answer.
@@ -55,7 +55,7 @@ class HostLogs:
             await connection.close()
 
     async def _send(self, call: LinkCall) -> None:
-        """The service `log`. A new question gives up the one before it, as the end of the connection does."""
+        """The service `log`. A new question, or the end of the connection, cancels the question before it."""
         job, number = call.fields.get("job"), call.fields.get("number")
         if not isinstance(job, str) or not is_job_id(job) or not isinstance(number, int):
             raise ProtocolError("a log is asked for without its job and number")
@@ -101,7 +101,7 @@ class _RemoteLog(LogReader):
         return ()
 
     async def _ask(self, question: dict[str, Any], limit_s: float | None = ANSWER_LIMIT_S) -> dict[str, Any]:
-        """May be cancelled; the answer to it is passed over then."""
+        """May be cancelled: the next question then skips the late answer."""
         self._asked += 1
         try:
             async with asyncio.timeout(limit_s):

@@ -1,7 +1,7 @@
 """Sessions of TVM clients at one host with phones of another: the service `session` of the link.
 
-The host where the client is names it; its hello, with the match key, goes unchanged to the gate of the phone's host,
-which checks the key and knows the client as if it had come there.
+The host where the client connected names the client. The client's hello, with its match key, goes unchanged to the gate
+of the phone's host, which checks the key and serves the client as one of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from farm.model.sessions import Peer
 
 SERVICE = "session"
 
-# Serves a client of another host: its connection, and the bytes that were read of it.
+# Serves a client of another host, with its connection and the bytes that were read from it.
 ServeClient = Callable[[socket.socket, Peer, bytes], None]
 
 _PEER = TypeAdapter(Peer)
@@ -29,16 +29,16 @@ class LabSessions:
     """Both sides of the service at this host."""
 
     def __init__(self, link: HostLink, serve: ServeClient) -> None:
-        """`serve`: of the gate of this host."""
+        """`serve`: by the gate of this host."""
         self._link = link
         self._serve_client = serve
         link.serve(SERVICE, self._serve)
 
     async def dial(self, host: str, peer: Peer, limit_s: float) -> socket.socket:
-        """A connection to the gate of another host for this client, which speaks first.
+        """A connection to the gate of another host for this client; the client's hello is its first message.
 
         Raises:
-            FarmError: it cannot be reached, or refuses.
+            FarmError: that host cannot be reached, or refuses.
         """
         connection = await self._link.dial(host, SERVICE, {"peer": asdict(peer)}, limit_s=limit_s)
         sock, _ = connection.take()

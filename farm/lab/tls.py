@@ -1,8 +1,8 @@
 """Ends of TLS: a thread per connection shakes hands, and then copies between TLS and a plain unix socket.
 
-So services see sockets and nothing of TLS: a session's socket goes on to the gate's process, and a busy event loop
-delays none. OpenSSL works without the interpreter's lock. When either side ends, the other gets what was read before
-and is closed too: a service that sends files says how many bytes come.
+So services see sockets and nothing of TLS: the gate's process can take over the socket of a session, and a busy event
+loop delays no connection. OpenSSL works without the interpreter's lock. When one side ends, the other side gets the
+bytes read before and is closed too: a service that sends a file says first how many bytes follow.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from farm.lab.identity import HostIdentity
 from farm.tvm_server.connection import UNIX_BUFFER_BYTES
 
 CHUNK_BYTES = 256 << 10
-LAST_BYTES_S = 5.0  # when one side has ended: how long the other may take for the bytes already read
+LAST_BYTES_S = 5.0  # after the end of one side: the time in which the other takes the bytes already read
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
-STOP_S = 5.0  # for threads that copy: a closed socket ends them at once
+STOP_S = 5.0  # for each thread to end: a closed socket ends its copying at once
 
 
 class TlsError(HostError):
@@ -35,14 +35,14 @@ class TlsError(HostError):
 
 
 def server_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
-    """For connections of other hosts: these (PEM) and no others."""
+    """For connections from other hosts; accepts these certificates (PEM) and no others."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity, certificates)
-    context.num_tickets = 0  # nothing is resumed: a certificate counts at each connection
+    context.num_tickets = 0  # no session is resumed: each connection shows its certificate
     return context
 
 
 def client_context(identity: HostIdentity, certificates: Iterable[str]) -> ssl.SSLContext:
-    """For connections to other hosts: these (PEM) and no others. The caller compares which."""
+    """For connections to other hosts; accepts these certificates (PEM). The caller checks that it is the right one."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, identity, certificates)
 
 
@@ -62,7 +62,7 @@ class Secured:
 
     certificate: bytes  # of the other host, DER
     sock: socket.socket  # plain and non-blocking; closed by its owner
-    over: asyncio.Future[str]  # why it ended; "": a side closed it
+    over: asyncio.Future[str]  # the reason for its end; "": one side closed it
     cut: Callable[[], None]
 
 
@@ -70,17 +70,17 @@ class TlsThreads:
     """The threads of all connections. Used on the event loop."""
 
     def __init__(self, handshake_s: float, idle_s: float) -> None:
-        """`idle_s`: a connection without a byte for so long ends."""
+        """`handshake_s`: the limit of a handshake. `idle_s`: a connection without a byte for so long ends."""
         self._handshake_s = handshake_s
         self._idle_s = idle_s
         self._threads: set[threading.Thread] = set()
         self._open: set[Secured] = set()
 
     async def secure(self, sock: socket.socket, context: ssl.SSLContext) -> Secured:
-        """Shake hands over a connected socket, which is the thread's from now on.
+        """Shake hands over a connected socket, which the thread owns from now on.
 
         Raises:
-            TlsError: the other side is no host of the context, refuses this host, or is too slow.
+            TlsError: the other side has no certificate of the context, refuses this host, or is too slow.
         """
         loop = asyncio.get_running_loop()
         secured: asyncio.Future[Secured] = loop.create_future()
@@ -106,7 +106,7 @@ class TlsThreads:
     ) -> None:  # fmt: skip
         server = context.protocol == ssl.PROTOCOL_TLS_SERVER
         with (
-            contextlib.suppress(RuntimeError),  # the loop is closed: nobody waits for it
+            contextlib.suppress(RuntimeError),  # the loop is closed: no task waits for the result
             context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False) as tls,
         ):
             tls.settimeout(self._handshake_s)
@@ -149,7 +149,7 @@ def _shut(sock: socket.socket) -> None:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is none of the lab's hosts ({error.verify_message})"
+        return f"its certificate belongs to no host of the lab ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or str(error)).lower().replace("_", " ")
         return f"it refuses this host ({reason})" if " alert " in reason else f"TLS failed ({reason})"
@@ -167,7 +167,7 @@ def _plain_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _leave(tls: ssl.SSLSocket) -> None:
-    """End a connection so that its last bytes arrive: to close with unread bytes would reset it."""
+    """End a connection so that its last bytes arrive: closing it with unread bytes would reset it."""
     until_s = time.monotonic() + LAST_BYTES_S
     with contextlib.suppress(OSError):
         tls.shutdown(socket.SHUT_WR)
@@ -178,7 +178,7 @@ def _leave(tls: ssl.SSLSocket) -> None:
 
 
 def copy(tls: ssl.SSLSocket, plain: socket.socket, idle_s: float) -> str:
-    """Copy both ways until either side ends, or no byte comes for `idle_s`; returns why. Blocking; closes nothing."""
+    """Copy both ways until one side ends or no byte comes for `idle_s`; return why. Blocking, closes nothing."""
     tls.setblocking(False)
     up, down = _OneWay(plain, tls), _OneWay(tls, plain)
     waits = select.poll()
@@ -208,7 +208,7 @@ def copy(tls: ssl.SSLSocket, plain: socket.socket, idle_s: float) -> str:
 
 
 class _OneWay:
-    """One way: what was read and not written yet keeps its source from being read."""
+    """Copies one way; reads no more while it has unwritten bytes."""
 
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self._source = source
@@ -217,7 +217,7 @@ class _OneWay:
         self.unsent = self._buffer[:0]
 
     def move(self) -> bool:
-        """Read and write what can be at once; whether the source has ended."""
+        """Read and write without waiting; returns whether the source has ended."""
         ended = False
         if not self.unsent:
             ended = self._read()
@@ -226,7 +226,7 @@ class _OneWay:
         return ended
 
     def finish(self) -> None:
-        """The source has ended: write all that it has, `LAST_BYTES_S` at most for each part of it."""
+        """Write the rest of a source that has ended; each write may take `LAST_BYTES_S`."""
         with contextlib.suppress(OSError):
             self._sink.settimeout(LAST_BYTES_S)
             self._sink.sendall(self.unsent)

@@ -1,8 +1,8 @@
-"""Control verbs about what another host has: sent there in the caller's name and role, and answered as if it were here.
+"""Control verbs about a phone or host elsewhere: this host sends them there in the caller's name and role.
 
 The service `verb` {user, role, origin} -> {}, then a frame {kind, fields} with a raw frame behind it, and frames back:
 {more: fields} ahead of the answer, {ok: fields} with a raw frame behind it, or {error}. Both hosts check the role and
-write their audit log. What the other host says of a caller is believed, as all hosts of a lab believe each other.
+write their audit log. The answering host believes the caller's name and role: all hosts of a lab trust each other.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from farm.leasing.lab_view import LabPicture, LabView
 
 SERVICE = "verb"
 READ_BYTES = 1 << 16
-REQUEST_LIMIT_S = 10.0  # for a whole request to come
+REQUEST_LIMIT_S = 10.0  # from the preface to the whole request
 AWAY = frozenset({HostState.LOST, HostState.STOPPED, HostState.REMOVED})
-NEVER_SENT = frozenset({"device.add"})  # about this host, whatever it names
+NEVER_SENT = frozenset({"device.add"})  # its device is an address that this host shall connect to
 
 
 class HostForwarder:
-    """Sends verbs to the host that has what they are about, and answers those of other hosts."""
+    """Sends verbs to the host that has their subject, and answers those of other hosts."""
 
     def __init__(self, lab: LabView, link: HostLink, control: ControlServer, has: Callable[[str], bool]) -> None:
-        """`has`: whether this host has a phone of that name or serial."""
+        """`has` says whether this host has a phone of that name or serial."""
         self._lab = lab
         self._link = link
         self._control = control
@@ -41,11 +41,11 @@ class HostForwarder:
         link.serve(SERVICE, self._serve)
 
     async def forward(self, request: Request, caller: Caller, send: Sender) -> Answer | None:
-        """The answer of the host that has it; None: it is this one, or no other is known.
+        """The answer of the host that has the request's subject; None: this host answers the request.
 
         Raises:
             HostUnreachableError: that host is away.
-            FarmError: what the verb reports there.
+            FarmError: the error of the verb there.
         """
         if not (subject := subject_of(request.kind, request.fields)) or self._is_here(request.kind, subject):
             return None
@@ -67,8 +67,8 @@ class HostForwarder:
         return subject == self._lab.own if kind == "host.drain" else self._has(subject)
 
     async def _ask(self, host: str, request: Request, caller: Caller, send: Sender) -> Answer:
-        who = {"user": caller.user, "role": caller.role.word, "origin": caller.origin}
-        connection = await self._link.dial(host, SERVICE, who)
+        asking = {"user": caller.user, "role": caller.role.word, "origin": caller.origin}
+        connection = await self._link.dial(host, SERVICE, asking)
         try:
             reader, writer = await connection.streams()
             writer.write(frame({"kind": request.kind, "fields": dict(request.fields)}, b"".join(request.frames)))
@@ -105,7 +105,7 @@ class HostForwarder:
         answering = asyncio.ensure_future(
             self._control.ask(caller, str(asked.get("kind")), asked.get("fields", {}), frames=raw, progress=progress)
         )
-        leaving = asyncio.ensure_future(reader.read(1))  # the caller sends no more: it has gone
+        leaving = asyncio.ensure_future(reader.read(1))  # ends when the caller has gone: it sends nothing more
         try:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
@@ -118,7 +118,7 @@ class HostForwarder:
 
 
 def subject_of(kind: str, fields: Mapping[str, Any]) -> str:
-    """The phone or host that a request is about; "": none that another host could have."""
+    """The phone or host that a request is about; "": the request is for this host."""
     if kind in NEVER_SENT:
         return ""
     if kind == "explain":
@@ -147,7 +147,7 @@ def _caller_of(call: LinkCall) -> Caller:
         role = Role[str(fields["role"]).upper()]
         return Caller(str(fields["user"]), role, f"{fields['origin']} at host {call.host}")
     except KeyError as error:
-        raise ProtocolError(f"host {call.host} does not say who asks: {error}") from error
+        raise ProtocolError(f"host {call.host} does not name the caller: {error}") from error
 
 
 def _reply(answered: asyncio.Future[Answer]) -> bytes:
@@ -173,5 +173,5 @@ def _broken_off(host: str, kind: str, why: str) -> HostError:
     return HostError(
         f"the connection to host {host} was lost before it had answered {kind}: {why}",
         Code.HOST_LOST,
-        hint="it may have been carried out there: look before you repeat it",
+        hint=f"{host} may have carried it out: look before you repeat it",
     )

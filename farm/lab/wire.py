@@ -1,6 +1,6 @@
 r"""The first message of a connection between hosts, and its answer. No I/O.
 
-The dialling host sends a preface and then nothing before it has the answer; afterwards the bytes are the service's:
+The dialling host sends a preface and waits for the answer; the bytes behind both are the service's:
 
     {"lab": 1, "service": "artifact", "fields": {...}}\n
     {"ok": {...}}\n        or        {"error": {"code": ..., "message": ..., ...}}\n, and the connection ends
@@ -17,14 +17,14 @@ from typing import Any
 from farm.common.errors import FarmError, ProtocolError, error_from_wire, error_to_wire
 from farm.common.frames import FrameReader
 
-VERSION = 1  # grows when a host must know more than which services there are
+VERSION = 1  # grows with a change that both hosts must know, other than a new service
 MAX_BYTES = 128 << 10  # of a preface or an answer; an error of the longest texts, each character escaped, has 74 kB
 _SERVICE = re.compile(r"[a-z][a-z.-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
 class Preface:
-    """What the dialling host wants."""
+    """The request of the dialling host."""
 
     service: str
     fields: Mapping[str, Any] = field(default_factory=dict)  # JSON
@@ -33,7 +33,7 @@ class Preface:
 
 @dataclass(frozen=True, slots=True)
 class PrefaceAnswer:
-    """Of the host that was dialled: fields of the service, or why it refuses."""
+    """The answer of the host that was dialled: fields of the service, or its refusal."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)  # JSON
     error: FarmError | None = None
@@ -58,7 +58,7 @@ def encode_answer(answer: PrefaceAnswer) -> bytes:
 
 
 class _FirstMessage:
-    """The first message of one direction; what comes after it is kept as it is."""
+    """Reads the first message of one direction, and keeps the bytes behind it."""
 
     def __init__(self) -> None:
         self._frames = FrameReader(max_line_bytes=MAX_BYTES, max_payload_bytes=0)
@@ -73,7 +73,7 @@ class _FirstMessage:
 
 
 class PrefaceReader(_FirstMessage):
-    """The side of the host that was dialled."""
+    """Reads the preface, at the host that was dialled."""
 
     def feed(self, data: bytes) -> Preface | None:
         """The preface once it is whole.
@@ -94,7 +94,7 @@ class PrefaceReader(_FirstMessage):
 
 
 class AnswerReader(_FirstMessage):
-    """The side of the host that dialled."""
+    """Reads the answer, at the host that dialled."""
 
     def feed(self, data: bytes) -> PrefaceAnswer | None:
         """The answer once it is whole.

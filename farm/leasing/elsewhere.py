@@ -1,7 +1,7 @@
 """Leases of other hosts' phones, in a lab of several hosts: their match keys lead to sessions through the other host.
 
-A key of this host's own clients is known by the letter of the host that has armed their lease. Another one, of a client
-that has asked elsewhere, is looked up in the database, seldom enough that nobody can search for keys.
+The keys of this host's own clients come with the letters of the hosts that armed their leases. Any other key may be of
+a client that asked at another host: it is looked up in the database, so seldom that a client cannot search for keys.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from farm.store.leases import LeaseTable
 MOST_KNOWN = 4096  # leases; an older one is looked up
 MOST_UNKNOWN = 4096  # keys that were looked up in vain
 UNKNOWN_S = 5.0  # for how long such a key is not looked up again
-LOOK_UPS = 20  # of one address ...
-WITHIN_S = 10.0  # ... in this time
+LOOK_UPS = 20  # most of one address within WITHIN_S
+WITHIN_S = 10.0
 
-# Connects to the gate of another host, for this client, within so many seconds: a socket for the client's hello.
+# Connects to the gate of another host, for this client, within so many seconds; the socket awaits the client's hello.
 DialGate = Callable[[str, Peer, float], Awaitable[socket.socket]]
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ class LeaseElsewhere:
 
 
 class LeasesElsewhere:
-    """Those of this host's clients, and what was looked up. Empty until `connect`, and for ever with one host."""
+    """The known leases of other hosts. Empty until `connect`, which a single host never calls."""
 
     def __init__(self, table: LeaseTable, session_prefix: str, clock: Callable[[], float]) -> None:
-        """`table`: where keys are looked up. `clock`: monotonic seconds."""
+        """`table`: for looking up keys. `clock`: monotonic seconds."""
         self._table = table
         self._prefix = session_prefix
         self._clock = clock
@@ -58,7 +58,7 @@ class LeasesElsewhere:
         self._sessions = 0
 
     def connect(self, host: str, dial: DialGate) -> None:
-        """This host, `host`, can reach others by `dial`."""
+        """This host, named `host`, reaches other hosts by `dial`."""
         self._host, self._dial = host, dial
 
     @property
@@ -67,7 +67,7 @@ class LeasesElsewhere:
         return self._dial is not None
 
     def add(self, lease: Lease, host: str) -> None:
-        """That host holds a lease that was asked for here."""
+        """The host holds a lease that a requester of this host asked for."""
         request = lease.request
         found = LeaseElsewhere(lease.id, host, lease.device, lease.fence, request.key or lease.device)
         self._remember(request.match_sha256, found)
@@ -82,12 +82,12 @@ class LeasesElsewhere:
         return "" if found is None else found.host
 
     def forget(self, lease_id: str) -> str:
-        """Nobody here wants that lease any more; returns its host, "" when it is not known here."""
+        """Forget the lease; returns its host, "" if it is not known here."""
         found = self._known.pop(self._of_lease.pop(lease_id, ""), None)
         return "" if found is None else found.host
 
     async def find(self, match_key: str, peer: Peer) -> LeaseElsewhere | None:
-        """The lease of another host that the key opens; None: there is none, or this client has asked too often.
+        """The lease of another host that the key opens; None: there is none, or this address had too many look-ups.
 
         Raises:
             HostError: the database cannot be read.
@@ -110,7 +110,7 @@ class LeasesElsewhere:
         return found
 
     def session(self, lease: LeaseElsewhere, match_key: str, peer: Peer) -> UpstreamSession:
-        """A session under it: the other host's gate stands for the phone's server, and checks the key."""
+        """A session under the lease: the other host's gate acts as the phone's RPC server, and checks the key."""
         assert self._dial is not None
         dial_gate = self._dial
         self._sessions += 1

@@ -13,7 +13,7 @@ from farm.leasing.lab_view import HostView, LabPicture
 from farm.model.device import DeviceState, Life
 from farm.store.server_rules import CONNECTIONS
 
-HEADS = 2  # processes that decide or wait to, of a lab that outlives one of them
+HEADS = 2  # processes `farm head` in a lab that survives the end of one
 HOSTS, RELEASES, CLAIMS, ROOM = "lab hosts", "lab releases", "lab phones", "lab connections"
 _AWAY = (HostState.LOST, HostState.SILENT)
 
@@ -21,21 +21,21 @@ _AWAY = (HostState.LOST, HostState.SILENT)
 def lab_findings(
     lab: LabPicture, own: str, phones: Iterable[DeviceState], max_connections: int | None
 ) -> Iterator[Diagnosis]:
-    """Everything about the lab.
+    """All findings about the lab.
 
     Args:
-        lab: as it is seen here.
+        lab: the latest picture.
         own: this host's name.
         phones: of this host.
-        max_connections: that the database server admits; None: unknown.
+        max_connections: limit of the database server; None: unknown.
     """
     away = [each for each in lab.hosts if each.state in _AWAY]
     for each in away:
-        fix = f"start its daemon, or mend its network; if it does not come back: farm host remove {each.name}"
+        fix = f"start its daemon, or repair its network; if it does not come back: farm host remove {each.name}"
         detail = f"host {each.name} is {each.state}: its latest beat is {format_duration(each.silent_s or 0.0)} old"
         yield Diagnosis(HOSTS, WARN, detail, fix)
     if not away:
-        yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is missed")
+        yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is away")
     yield from _releases(lab.hosts, own)
     yield from _claims([(own, phone) for phone in phones] + [(each.host, each.view) for each in lab.phones])
     needed = CONNECTIONS * (len(lab.hosts) + HEADS)
@@ -59,7 +59,7 @@ def _releases(hosts: Iterable[HostView], own: str) -> Iterator[Diagnosis]:
 
 
 def _claims(phones: Iterable[tuple[str, DeviceState]]) -> Iterator[Diagnosis]:
-    """Phones that two hosts have at once: over the network, or by a serial number that is not their own."""
+    """Phones that several hosts have at once: over the network, or with a serial number that is not unique."""
     claimed: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for host, phone in phones:
         serial = "" if phone.identity is None else phone.identity.hardware_serial

@@ -21,7 +21,7 @@ from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import Letter
 
-KEPT_S = 1.0  # a look at 1,000 phones takes the database and this host some milliseconds
+KEPT_S = 1.0  # looks are shared for so long: one at 1,000 phones takes some milliseconds
 _STATES = DeviceState.__dataclass_fields__
 
 
@@ -37,10 +37,8 @@ class HostView:
     phones: int
     version: str
     protocol: int
-    drained: str  # why its phones are not handed out; "": they are
-    advertise: Mapping[str, str] = field(
-        default_factory=dict
-    )  # client's CIDR -> its TVM port, for clients of other hosts' ports
+    drained: str  # the operator's reason to hand out none of its phones; "": they are handed out
+    advertise: Mapping[str, str] = field(default_factory=dict)  # see `HostRecord.advertise`
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +47,21 @@ class RemotePhone:
 
     host: str
     view: DeviceView  # without readings
-    holder: str  # the user who has it; "": nobody
+    holder: str  # user, or source of the lease if it has none; "": it is free
 
 
 @dataclass(frozen=True, slots=True)
 class LabPicture:
-    """All of about one moment."""
+    """The lab at about one moment."""
 
     hosts: tuple[HostView, ...] = ()
     tokens: tuple[HostTokenRecord, ...] = ()
     phones: tuple[RemotePhone, ...] = ()  # of other hosts
     leases: tuple[LeaseRecord, ...] = ()  # of other hosts
-    letters: int = 0  # to the head, that it has not taken
+    letters: int = 0  # in the head's mailbox
     waiting: int = 0  # requests without a phone
     term: int = 0  # number of the head's term
-    summary: FleetSummary = field(default_factory=FleetSummary)  # the tracker's rows about other hosts
+    summary: FleetSummary = field(default_factory=FleetSummary)  # the tracker's rows of other hosts
 
     def host_of(self, word: str) -> str:
         """The other host that has the phone of that name or serial; "": none, or several do."""
@@ -78,18 +76,19 @@ class LabPicture:
 
 
 class LabView:
-    """Looks at the lab for everyone who asks within a second."""
+    """Looks at the lab, once for all callers within a second."""
 
     def __init__(self, own: str = "", table: LabTable | None = None) -> None:
-        """`own`: this host's name; without one it is no host of a lab: it sees nothing, and asks nobody."""
+        """`own`: this host's name; "", or no table: this host belongs to no lab, and the picture stays empty."""
         self.own = own if table is not None else ""
         self._table = table
         self._shared = SharedCall(self._look, keep_s=KEPT_S)
-        self.latest = LabPicture()  # as it was looked at last
-        self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}  # as they were read last
+        self.latest = LabPicture()  # of the latest look
+        # By host and device: row and state of the latest look.
+        self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}
 
     async def look(self) -> LabPicture:
-        """The lab now; as it was last while the database is away."""
+        """The lab now; while the database is away, the latest picture."""
         if self.own:
             with contextlib.suppress(HostError):  # the writer reports it
                 self.latest = await self._shared(None)
@@ -123,7 +122,7 @@ class LabView:
         )
 
     def _read_states(self, rows: LabRows) -> dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]]:
-        """Only what is new is read again: that takes longest."""
+        """Parse only rows that have changed: parsing takes longest."""
         states = {}
         for letter in rows.devices:
             name = letter.host, str(letter.body.get("state", {}).get("name", ""))
@@ -150,7 +149,7 @@ def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> tuple[HostView, ...]:
 
 
 def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
-    """A phone of a host that is away is away, whatever was known of it."""
+    """A phone as its host reported it; a phone of a lost or removed host is gone."""
     view = DeviceView(**{name: getattr(state, name) for name in _STATES})
     if host is not None and host.state in (HostState.LOST, HostState.REMOVED):
         return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}")
@@ -160,6 +159,6 @@ def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
 
 
 def _key_of(letter: Letter) -> str:
-    """The stock TVM key that a request of a client asks for, or the job that asks for a further phone."""
+    """The stock TVM key of a client's request, or the job of a request for a further phone."""
     request = letter.body.get("request", {})
     return str(request.get("key") or request.get("job") or "")

@@ -1,8 +1,8 @@
 """The head of a host whose head is a process of its own: messages and orders go through the database's mailboxes.
 
-Leases, sessions and attempts go on without head and database: what the host has to say waits until it can be written.
-A lease is held once its host has written that (`arm`), so a head that has ended it meanwhile is never contradicted.
-What the host knows itself (its phones, leases and requests) is answered at once.
+Leases, sessions and attempts go on without head and database: the host's messages wait until they can be written. A
+lease is held once its host has written that (`arm`), so a host never holds a lease that a head has ended meanwhile.
+Questions about the host's own phones, leases and requests are answered without the head.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_
 
 ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
-STOP_LIMIT_S = 5.0  # of a host that stops, for what it salvages
-ASK_AGAIN_S = 5.0  # for what a job becomes: a head that takes over meanwhile has not read the question
+STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
+ASK_AGAIN_S = 5.0  # for a job's next state: a head that takes over has not read the question
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def head_away_error() -> HostError:
 
 
 class RemoteHead(Head):
-    """`begin` first, then leasing may report; from `start` on, `take` whenever something may have come."""
+    """Call `begin` first, then leasing may report; from `start` on, call `take` at each wake-up."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class RemoteHead(Head):
 
         Args:
             host: this host's name.
-            epoch: the number of its start.
+            epoch: the number of this host's start.
             mailbox: of the database.
             table: its leases.
             writes: of the host's leases.
-            wake: tells the head, or another host, through its channel that there are letters.
+            wake: wakes the head, or another host, through its channel: there are letters.
             clock: monotonic seconds.
-            wall: what is written down.
+            wall: the time to be stored.
         """
         self._host = host
         self._epoch = epoch
@@ -127,18 +127,18 @@ class RemoteHead(Head):
         self._held: dict[str, str] = {}  # device -> lease
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
-        self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, messages that come after it
-        self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> what its job becomes
+        self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
+        self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> the next state of its job
         self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
         self._counter = 0
         self._drained = ""
         self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Tell the head that this host begins anew: whoever asked here has gone. From now on it beats.
+        """Tell the head that this host begins anew, without requests. From now on it beats.
 
         Raises:
-            StoreWriteError: nothing can be written now.
+            StoreWriteError: the database cannot be written now.
         """
         await self._mailbox.begin(self._letter(HostBegan()), wire.PROTOCOL, __version__)
         self._wake()
@@ -167,7 +167,7 @@ class RemoteHead(Head):
         """The head apart has its own clock."""
 
     async def take(self) -> None:
-        """Take what the head has sent.
+        """Take the letters of the head, and act upon them.
 
         Raises:
             HostError: the database is away.
@@ -178,17 +178,17 @@ class RemoteHead(Head):
                 continue
             try:
                 self._receive(message)
-            except Exception:  # the others of the mailbox are taken out of it too
+            except Exception:  # the further letters are taken out of the mailbox already
                 log.exception("%s cannot be acted upon", type(message).__name__)
 
     async def stop(self) -> None:
-        """Wait for what is being salvaged, and tell the head that this host stops: it beats no more."""
+        """Wait until results are salvaged, then tell the head that this host stops; it beats no more."""
         await self._tasks.end(STOP_LIMIT_S)
         if self._beating is None:
             return
         self._beating.cancel()
         await asyncio.gather(self._beating, return_exceptions=True)
-        with contextlib.suppress(HostError):  # its beats will be missed
+        with contextlib.suppress(HostError):  # the head will miss its beats
             await self._mailbox.leave(self._letter(HostLeft()))
             self._wake()
 
@@ -199,11 +199,11 @@ class RemoteHead(Head):
         self._deliver = receive
 
     def letter(self, message: ToHead) -> Letter | None:
-        """The message as it is stored with what it reports."""
+        """The letter that is stored with the change."""
         return self._letter(message)
 
     def report(self, message: HostMessage) -> None:
-        """Post what is not stored with its change; in order for each device and each request."""
+        """Post a message whose letter is not stored with its change; in order for each device and each request."""
         match message:
             case DeviceChanged(state):
                 self._states[state.name] = state
@@ -236,7 +236,7 @@ class RemoteHead(Head):
                 self._send(message.device, message)
 
     def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
-        """Write that the device is held under the lease, then hold it."""
+        """Write that the host holds the device under the lease, then hold it."""
         lease, letter = message.lease, self._letter(LeaseArmed(message.lease.device, message.lease.id))
         holder, to_holder = lease.request.holder_host, None
         if holder not in ("", self._host):
@@ -267,7 +267,7 @@ class RemoteHead(Head):
         self._post(message.lease, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
 
     async def decide_end(self, message: AttemptEnded) -> Job:
-        """Ask until a head answers, however long that takes: the attempt's end is kept with its answer only."""
+        """Ask until a head answers, without a limit: the attempt's end is written together with the answer."""
         answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._ends[message.attempt] = answer
         written: asyncio.Future[None] | None = None
@@ -285,7 +285,7 @@ class RemoteHead(Head):
         return await self.decide_end(message)
 
     def job_saved(self, became: Job) -> None:  # noqa: ARG002
-        """Its letter is committed with it."""
+        """Wake the head: the letter is committed with the job."""
         self._wake()
 
     def close(self, reason: str) -> None:  # noqa: ARG002
@@ -359,14 +359,14 @@ class RemoteHead(Head):
         return answer
 
     async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """The attempts of this host are asked here; why others wait is not known while no head answers."""
+        """Attempts of this host answer here. Why other jobs wait is unknown while no head answers."""
         here = await self._runner.waits(job_ids)
         if not (elsewhere := tuple(job_id for job_id in job_ids if job_id not in here)):
             return here
         return {**await self._reasons("waits", job_ids=elsewhere), **here}
 
     async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
-        """Not known while no head answers."""
+        """The reasons; while no head answers, that is the reason."""
         return await self._reasons("why", request_ids=tuple(request_ids))
 
     async def explain(self, subject: str) -> Explanation:
@@ -506,7 +506,7 @@ class RemoteHead(Head):
     def _post(
         self, subject: str, write: Callable[[], Awaitable[object]], channel: str = HEAD
     ) -> asyncio.Future[None]:  # fmt: skip
-        """Write a letter after what was posted for its subject before, then wake up who reads it."""
+        """Write a letter after the earlier ones about its subject, then wake its receiver."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object = None) -> None:
@@ -525,4 +525,4 @@ class RemoteHead(Head):
 
 
 async def _nothing() -> None:
-    """Nothing is written."""
+    """Write nothing."""

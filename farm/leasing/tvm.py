@@ -84,11 +84,11 @@ class TvmLeases:
         found = self.lab.latest.host(host)
         try:
             return None if found is None else address_for(peer.address, parse_advertised(found.advertise, host))
-        except UserError:  # a row that something else wrote
+        except UserError:  # the row is damaged
             return None
 
     def serves(self, key: str) -> bool:
-        """Whether a farm device answers to `key`; of other hosts of a lab by what was last seen of them."""
+        """Whether a farm device answers to `key`; devices of other hosts by the latest picture of the lab."""
         key = normalise(key)
         if self._head.serves(key):
             return True
@@ -102,7 +102,7 @@ class TvmLeases:
         return own if self.lab is None else merged((own, self.lab.latest.summary))
 
     def refresh(self) -> asyncio.Future[Any] | None:
-        """Done when what is known of other hosts is at most a second old; None: there is no other host."""
+        """Done when the picture of the lab is at most a second old; None: there is no other host."""
         if self.lab is None or not self.lab.own:
             return None
         return asyncio.ensure_future(self.lab.look())

@@ -1,4 +1,4 @@
-"""A `farm` command that serves, in a process of its own; for the demo and tests."""
+"""`farm serve` or `farm head` as a process of its own; for the demo and tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ STOP_TIMEOUT_S = 20.0  # a daemon ends sessions, workers and its adb server
 
 
 class FarmProcess:
-    """`farm serve` or `farm head`, which ends with the thread that starts it; may be killed and started again."""
+    """A `farm` command that serves. It ends with the thread that starts it; it may be killed and started again."""
 
-    wrapper: tuple[str, ...] = ()  # a program before it, as a service manager has: it becomes another user, say
+    wrapper: tuple[str, ...] = ()  # a command ahead of it, such as env or setpriv
 
     def __init__(self, log: Path, *words: str) -> None:
         """`words`: the command's name and options."""
@@ -33,18 +33,18 @@ class FarmProcess:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL: what a power cut or the OOM killer does."""
+        """SIGKILL, as by a power cut or the OOM killer."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def wait(self) -> str:
-        """Return when it has ended: how, in words."""
+        """Wait for its end; returns its exit code or signal in words."""
         code = 0 if self.process is None else self.process.wait()
         return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help."""
+        """SIGTERM, then SIGKILL if it has not ended in time."""
         if self.process is None:
             return
         self.process.terminate()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own on a unix socket, from programs that this host has; for the demo and tests."""
+"""A temporary PostgreSQL server on a unix socket, from the programs on this host; for the demo and tests."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}  # of postgr
 
 
 def programs() -> Path | None:
-    """The folder of the newest server's programs on this host."""
+    """The folder with the programs of the newest PostgreSQL on this host; None: there is none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
     elsewhere = shutil.which("initdb")
     return found[-1].parent if found else Path(elsewhere).resolve().parent if elsewhere else None
 
 
 def missing_packages() -> list[str]:
-    """Debian's packages that a server here needs and this host lacks."""
+    """The Debian packages for a server that this host lacks."""
     lacks = {"postgresql": programs() is None, "util-linux": shutil.which("setpriv") is None}
     return [package for package, lacking in lacks.items() if lacking]
 
 
 def check_programs() -> None:
-    """Return when this host can have a server, and farm can use it.
+    """Check that this host can start a server, and farm can use it.
 
     Raises:
         HostError: a package is missing; the hint is the command that installs it.
@@ -46,7 +46,7 @@ def check_programs() -> None:
     if packages := " ".join(missing_packages()):
         raise HostError(
             "this needs a PostgreSQL server's programs, which are not installed",
-            hint=f"apt-get install {packages}   # a server of their own, which may be stopped, is not used",
+            hint=f"apt-get install {packages}   # the server that Debian starts is not used, and may be stopped",
         )
     if find_spec("psycopg") is None:
         raise HostError(
@@ -55,7 +55,7 @@ def check_programs() -> None:
 
 
 def as_server_user() -> list[str]:
-    """The words ahead of a command that refuses root; none for others."""
+    """The words ahead of a command that refuses root; none if this process is not root."""
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam(SERVER_USER)
@@ -64,7 +64,7 @@ def as_server_user() -> list[str]:
 
 @dataclass
 class PostgresServer:
-    """One server's files and its process, which ends with the thread that starts it."""
+    """A server's files and process; the process ends with the thread that started it."""
 
     folder: Path  # of its data, log and socket
     port: int = 0  # on loopback; 0: its socket only
@@ -73,17 +73,17 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Of its maintenance database."""
+        """The URL of its maintenance database."""
         return self.url_of("postgres", "postgresql+psycopg")
 
     def url_of(self, database: str, scheme: str = "postgresql") -> str:
-        """Of one of its databases."""
+        """The URL of one of its databases."""
         at = f"host={self.folder}" + (f"&port={self.port}" if self.port else "")
         return f"{scheme}://{self.superuser}@/{database}?{at}"
 
     @property
     def pid(self) -> int:
-        """Of the server's first process, which reaps all others."""
+        """The server's first process, the parent of its others."""
         assert self._process is not None
         return self._process.pid
 
@@ -91,7 +91,7 @@ class PostgresServer:
         """Run one of PostgreSQL's programs as the server's user.
 
         Raises:
-            HostError: it failed; evidence is what it said.
+            HostError: it failed; evidence is its output.
         """
         done = subprocess.run(
             [*as_server_user(), self._program(program), *map(str, arguments)], check=False, timeout=START_TIMEOUT_S,
@@ -101,7 +101,7 @@ class PostgresServer:
             raise HostError(f"PostgreSQL's {program} ended with {done.returncode}", evidence=done.stderr)
 
     def start(self, options: str = "") -> None:
-        """Start it; returns when it admits connections.
+        """Start it; returns when it accepts connections.
 
         Raises:
             HostError: it did not come up; evidence is the end of its log.
@@ -109,7 +109,7 @@ class PostgresServer:
         tcp = f"listen_addresses={'127.0.0.1' if self.port else ''}"
         settings = [tcp, f"unix_socket_directories={self.folder}", *[f"port={self.port}"] * bool(self.port)]
         every = [word for setting in settings for word in ("-c", setting)]
-        # A session of its own: Ctrl-C is for the program that started it, which stops it last.
+        # A session of its own: Ctrl-C must reach only the program that started it, which stops it last.
         command = [*(as_server_user() or ["setpriv"]), "--pdeathsig=QUIT", self._program("postgres")]
         command += ["-D", str(self.folder / "data"), *options.split(), *every]
         with (self.folder / "log").open("ab") as log:
@@ -138,7 +138,7 @@ class PostgresServer:
             process.wait()
 
     def copy_to(self, standby: PostgresServer) -> None:
-        """Make another server its hot standby, of the name `standby`; that one is started with `start`."""
+        """Make another server its hot standby, with the name `standby`; start that one with `start`."""
         source = f"host={self.folder} user=farm application_name=standby" + (f" port={self.port}" if self.port else "")
         standby.run(
             "pg_basebackup",
@@ -164,7 +164,7 @@ class PostgresServer:
         return str(folder / name)
 
     def _admits(self) -> bool:
-        """Its last word about itself is the last line of its file, as for pg_ctl."""
+        """Whether it accepts connections, by the last line of its pid file, as pg_ctl does it."""
         try:
             lines = (self.folder / "data/postmaster.pid").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -174,7 +174,7 @@ class PostgresServer:
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """A new folder of the server's user, gone afterwards."""
+    """A new folder of the server's user, deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="farm-pg-", dir="/tmp"))
     if os.geteuid() == 0:
         user = pwd.getpwnam(SERVER_USER)
@@ -189,14 +189,14 @@ def server_folder() -> Iterator[Path]:
 def new_server(
     *, durable: bool = False, port: int = 0, hba: str = "", options: str = "", superuser: str = "farm"
 ) -> Iterator[PostgresServer]:
-    """A new server, gone afterwards.
+    """A new server, stopped and deleted afterwards.
 
     Args:
-        durable: it waits for the disk.
-        port: it also listens there on loopback; 0: on its socket only.
+        durable: commits wait for the disk (fsync).
+        port: also listen on this port of loopback; 0: on the socket only.
         hba: lines ahead of those of pg_hba.conf, which admit everyone.
-        options: more of postgres.
-        superuser: the role that it has.
+        options: further options of postgres(1).
+        superuser: name of its first role.
 
     Raises:
         HostError: it cannot be made or did not come up.

@@ -1,7 +1,7 @@
-"""A whole lab of several hosts without a phone: a PostgreSQL server, heads, and daemons with virtual phones each.
+"""A lab of several hosts without a real phone: a PostgreSQL server, heads, and daemons with virtual phones.
 
-The hosts are processes of this machine, each with its own adb server, ports and folders. All of it is gone when the
-context ends. The demo and tests use it.
+The hosts are processes of this machine, each with its own adb server, ports and folders. The end of the context stops
+and deletes all of it. For the demo and tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ head = "apart"
 
 
 class VirtualHosts:
-    """The running hosts of a lab, their heads and their database."""
+    """The hosts of a lab, their heads and their database."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         self.server = server
@@ -59,7 +59,7 @@ def virtual_hosts(
         hosts: a host's name -> its phones, as `virtual_farm` takes them.
         config: further TOML for each daemon, first for `[lab]`.
         isolation: as `virtual_farm` takes it.
-        report: hears what is being done, a line at a time.
+        report: takes a line about each step.
 
     Raises:
         HostError: a program of PostgreSQL is missing, or a part of the lab did not come up.

@@ -30,23 +30,23 @@ class ArtifactCopies(TableAccess):
     """Statements over copies of artifacts."""
 
     def of(self, sha256: str) -> tuple[ArtifactCopy, ...]:
-        """The hosts that have it, the one that got it last first."""
+        """Its copies, the latest first."""
         wanted = select(artifact_copy).where(artifact_copy.c.sha256 == sha256)
         return self._copies(wanted.order_by(artifact_copy.c.at.desc(), artifact_copy.c.host))
 
     def of_host(self, host: str) -> tuple[ArtifactCopy, ...]:
-        """Everything that a host has."""
+        """All copies of a host."""
         return self._copies(select(artifact_copy).where(artifact_copy.c.host == host))
 
     def alone(self, host: str, since: datetime) -> tuple[ArtifactCopy, ...]:
-        """What the host got at or after a time and no other host has."""
+        """The copies that a host got at or after a time, of artifacts that no other host has."""
         others = artifact_copy.alias()
         elsewhere = exists().where(others.c.sha256 == artifact_copy.c.sha256, others.c.host != host)
         mine = select(artifact_copy).where(artifact_copy.c.host == host, artifact_copy.c.at >= since)
         return self._copies(mine.where(~elsewhere))
 
     async def change(self, host: str, sizes: Mapping[str, int | None]) -> None:
-        """The host has these artifacts (size in bytes by SHA-256) from now on; None: it has that one no more."""
+        """Write that a host has these artifacts now (size in bytes by SHA-256); None: it lost that one."""
         gone = [sha256 for sha256, size_bytes in sizes.items() if size_bytes is None]
         at = datetime.now(UTC)
 
@@ -61,16 +61,12 @@ class ArtifactCopies(TableAccess):
 
         await self._database.write(change)
 
-    async def forget_host(self, host: str) -> None:
-        """A host is no part of the lab any more."""
-        await self._database.execute(delete(artifact_copy).where(artifact_copy.c.host == host))
-
     def _copies(self, wanted: Select[Any]) -> tuple[ArtifactCopy, ...]:
         return tuple(ArtifactCopy(**row) for row in self._database.rows(wanted))
 
 
 def changes(rows: Collection[ArtifactCopy], files: Mapping[str, int]) -> dict[str, int | None]:
-    """What to write so that a host's rows say what its folder has: sizes in bytes by SHA-256; None: the row goes."""
+    """The changes after which a host's rows match its folder: sizes in bytes by SHA-256; None: delete the row."""
     known = {each.sha256: each.size_bytes for each in rows}
     wrong = {sha256: size_bytes for sha256, size_bytes in files.items() if known.get(sha256) != size_bytes}
     return {**dict.fromkeys(known.keys() - files.keys()), **wrong}

@@ -1,4 +1,4 @@
-"""Tokens that let a machine join a lab as a host: what one says, and why it is refused. No I/O, no clock."""
+"""Tokens with which a machine joins a lab as a host: their content, and the reasons to refuse one. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HostToken:
     expires_s: float  # Unix, by the server's clock
 
     def text(self) -> str:
-        """As it is given to people."""
+        """The text for people to copy."""
         return token_text(PREFIX, astuple(self))
 
     @classmethod
@@ -41,7 +41,7 @@ class HostToken:
             return cls(str(lab), str(name), str(url), str(password), str(release), int(protocol), float(expires_s))
         except (ValueError, TypeError) as error:
             raise UserError(
-                "this is no token of a host, or not all of it", hint=f"copy the whole line; or {ANOTHER}"
+                "this is no host token, or not all of it", hint=f"copy the whole line; or {ANOTHER}"
             ) from error
 
     def check_release(self, release: str, protocol: int) -> None:
@@ -67,7 +67,7 @@ class HostToken:
             raise NotAllowedError("this token has expired: it was good for 24 hours", hint=ANOTHER)
 
     def used_error(self) -> NotAllowedError:
-        """The error for a token that the database does not take."""
+        """The error for a token that the database refuses."""
         return NotAllowedError(
             f"the lab's database does not take this token: {self.name} has joined with it, or it was taken back",
             hint=ANOTHER,

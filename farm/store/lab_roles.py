@@ -1,9 +1,9 @@
 """Roles of a PostgreSQL server for a lab: one that owns its tables and cannot log in, and one of each host, a member.
 
-Every session in the lab's database acts as the owning role, whoever logs in (`ALTER ROLE ... SET role`): what one host
-creates, all can use. So a host that leaves the lab loses everything with its right to log in. Only a role that may make
-roles can do this; hosts cannot. A host sets its own password through a function of that role, since only such roles may
-change until when a password is good.
+Every session in the lab's database acts as the owning role (`ALTER ROLE ... SET role`), so all hosts can use the tables
+that one has created, and a removed host loses everything with its right to log in. Only a role that may make roles can
+set this up; hosts cannot. A host sets its own password through a function of that role, since only such a role may
+change the time until which a password is valid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_OWNED = sql(
 
 
 class LabRoles:
-    """Changes roles in the caller's transaction, as the role that has logged in."""
+    """Changes roles in the caller's transaction, as the role that logged in."""
 
     def __init__(self, connection: Connection) -> None:
         """Act as that role from now on.
@@ -77,7 +77,7 @@ class LabRoles:
         self._run(f"GRANT EXECUTE ON FUNCTION {SETTLE}(text) TO {owner}")
 
     def admit(self, lab: str, name: str, password: str, until: str) -> str:
-        """Let a host log in with this password until then; returns its role."""
+        """Let a host log in with this password until a time; returns its role."""
         role = role_of(lab, name)
         quoted, owner = self._quoted(role), self._quoted(role_of(lab))
         if self._exists(role):
@@ -90,7 +90,7 @@ class LabRoles:
         return role
 
     def dismiss(self, lab: str, name: str) -> bool:
-        """A host's role logs in no more, from the commit on; whether it has one."""
+        """Take a host's right to log in, from the commit on; returns whether it has a role."""
         role = role_of(lab, name)
         if not self._exists(role):
             return False
@@ -99,7 +99,7 @@ class LabRoles:
         return True
 
     def drop(self, lab: str, name: str) -> int:
-        """End the connections of a dismissed role and remove it; returns how many there were."""
+        """End the connections of a dismissed role and drop it; returns the number of connections."""
         role = role_of(lab, name)
         ended = self._connection.execute(
             sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = :role"), {"role": role}
@@ -107,7 +107,7 @@ class LabRoles:
         try:
             with self._connection.begin_nested():
                 self._run(f"DROP ROLE {self._quoted(role)}")
-        except DatabaseError:  # it owns something in another database: it is left, without a right
+        except DatabaseError:  # it owns something in another database: it stays, without the right to log in
             pass
         return int(ended)
 
@@ -123,7 +123,7 @@ class LabRoles:
 
 
 def verifier(connection: Connection, role: str, password: str) -> str:
-    """What the server keeps of a password: the server's log may show a statement, and never sees the password."""
+    """The server's form of a password (SCRAM): a statement with it may stand in the server's log."""
     driver: Any = connection.connection.dbapi_connection
     made: bytes = driver.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256")
     return made.decode()

@@ -1,4 +1,4 @@
-"""What hosts hold and ask for, as their rows say, for a head that takes over."""
+"""The leases, requests and phones of hosts by their rows, for a head that takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from farm.store.schema import device, device_state, host, lease, metadata, reque
 
 @dataclass(frozen=True, slots=True)
 class LabState:
-    """All of one moment; each letter is the latest message about what it is about."""
+    """The lab at one moment; each letter is the latest message about its phone or request."""
 
     hosts: tuple[HostRecord, ...]
     devices: tuple[Letter, ...]
@@ -25,7 +25,7 @@ class LabState:
 
 
 def adopt_rows(connection: Connection, name: str) -> None:
-    """The first host of a database that gets a name takes over what the database has of the one without a name."""
+    """Give the rows of a host without a name to the first host of the database that has one."""
     others = exists().where(host.c.name != name) | exists().where(device.c.host.not_in(("", name)))
     if not name or connection.execute(select(others)).scalar_one():
         return
@@ -35,9 +35,9 @@ def adopt_rows(connection: Connection, name: str) -> None:
 
 
 def read_lab_state(database: Database) -> LabState:
-    """Throw away the letters to the head and read what they are about, as of one moment. Blocking.
+    """Delete the letters to the head and read the rows that they report, as of one moment. Blocking.
 
-    Letters that are committed later are about later changes.
+    Letters that are committed later report later changes.
 
     Raises:
         HostError: the database cannot be read, or another head has taken over.
@@ -61,7 +61,7 @@ def read_lab_state(database: Database) -> LabState:
             )
     except DBAPIError as error:
         evidence = str(error.orig).strip()
-        message = "what hosts have cannot be read from the database"
+        message = "the state of the lab cannot be read from the database"
         raise HostError(
             message, Code.STORE_READ_FAILED, hint="the head tries again by itself", evidence=evidence
         ) from error

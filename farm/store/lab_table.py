@@ -1,4 +1,4 @@
-"""The lab as its database has it: hosts, open tokens, phones, leases. For people, not for decisions."""
+"""The lab by the rows of its database: hosts, open tokens, phones, leases. For people, not for decisions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
 
 @dataclass(frozen=True, slots=True)
 class HostTokenRecord:
-    """A token that nobody has used."""
+    """A token that no host has used."""
 
-    name: str  # of the host that it will be
+    name: str  # of the new host
     role: str
     expires_at: datetime
     made_by: str
@@ -29,20 +29,20 @@ class HostTokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class LabRows:
-    """All of about one moment."""
+    """The rows of about one moment."""
 
-    now: datetime  # by the server's clock, as beats are
+    now: datetime  # by the server's clock, like `HostRecord.beat_at`
     hosts: tuple[HostRecord, ...]
     tokens: tuple[HostTokenRecord, ...]
     devices: tuple[Letter, ...]  # the latest message about each phone
     leases: tuple[LeaseRecord, ...]  # that hosts have armed
-    letters: int  # to the head, that it has not taken
+    letters: int  # in the head's mailbox
     term: int  # number of the head's term
-    requests: tuple[Letter, ...]  # for phones, that no host has armed a lease for
+    requests: tuple[Letter, ...]  # requests without an armed lease
 
 
 class LabTable(TableAccess):
-    """Reads over hosts and what they have. On a server only."""
+    """Reads hosts with their phones, leases and requests. On a server only."""
 
     def look(self) -> LabRows:
         """The lab as it is now.

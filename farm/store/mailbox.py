@@ -1,11 +1,11 @@
 """Mailboxes between the hosts and a head apart from them, in a database on a server.
 
-A letter carries a change, once: the same transaction writes the rows that say how it is now (`device_state`, `request`,
-`lease`, `attempt`, `job`). So a head that takes over throws away what its mailbox has and reads those rows: nothing is
-lost, and nothing counts twice. Letters are taken by deleting them: a cursor over their numbers would lose those that
-are committed late. One writer of a host commits one transaction after the other, so its numbers are in order.
+A letter carries a change, once: the same transaction writes the rows with the new state (`device_state`, `request`,
+`lease`, `attempt`, `job`). So a head that takes over empties its mailbox and reads those rows: no change is lost, and
+none counts twice. The receiver takes letters by deleting them: a cursor over their numbers would lose letters that are
+committed late. The one writer of a host commits one transaction after the other, so its numbers are in order.
 
-Imports no message: a letter's body is what farm.head.wire makes.
+This module knows no message: farm.head.wire makes the body of a letter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from farm.store.database import Database, TableAccess, put
 from farm.store.schema import device_state, host, lease, metadata, request, to_head, to_host
 
 MOST_AT_ONCE = 500  # letters of one transaction: a head with a full mailbox still renews its term in between
-POLL_S = 0.5  # what a lost wake-up holds up
+POLL_S = 0.5  # the delay of a letter whose wake-up was lost
 HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
@@ -61,15 +61,16 @@ class HostRecord:
     """A host as its row says."""
 
     name: str
-    beat_at: datetime | None  # its latest sign of life, by the server's clock; None: it was stopped, or never started
-    protocol: int
-    drained: str = ""  # why its phones are not handed out; "": they are
+    beat_at: datetime | None  # its latest beat, by the server's clock; None: it was stopped, or never started
+    protocol: int  # of its messages (farm.head.wire)
+    drained: str = ""  # the operator's reason to hand out none of its phones; "": they are handed out
     address: str = ""  # HOST:PORT where other hosts dial it; "": nowhere
     certificate: str = ""  # PEM, of its connections with other hosts; "": it has none
     version: str = ""  # of farm there
-    role: str = ""  # with which it logs in; "": not one of its own
+    role: str = ""  # its own role in the database; "": it uses the owner's
     removed_at: datetime | None = None  # None: it belongs to the lab
-    advertise: Mapping[str, str] = field(default_factory=dict)  # client's CIDR -> its TVM port, as HOST:PORT
+    # Client's CIDR -> HOST:PORT of its TVM port, for clients of other hosts' ports that may come to it directly.
+    advertise: Mapping[str, str] = field(default_factory=dict)
 
 
 class HostRemovedError(HostError):
@@ -86,13 +87,13 @@ def _note_life(connection: Connection, statement: TextClause, **values: object) 
 
 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
-    """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of what they report."""
+    """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of the changes that they report."""
     if rows := [{"host": letter.host, "body": letter.body} for letter in letters]:
         connection.execute(insert(box), rows)
 
 
 def channel_of(host: str) -> str:
-    """The channel of a host's wake-ups: of any name one that PostgreSQL takes."""
+    """The channel of a host's wake-ups: a name that PostgreSQL accepts for any host's name."""
     return f"farm_host_{hashlib.sha256(host.encode()).hexdigest()[:16]}"
 
 
@@ -102,12 +103,12 @@ class Mailbox(TableAccess):
     # --- at a host ------------------------------------------------------------------------------------------------
 
     async def begin(self, letter: Letter, protocol: int, version: str = "") -> None:
-        """A host begins anew: what was asked there or sent to it is void, its phones are still to come.
+        """A host begins anew: delete its requests, its letters and its phones, which it reports again.
 
-        It is not drained. `version`: of farm there.
+        It is not drained any more. `version`: of farm there.
 
         Raises:
-            HostRemovedError: it does not belong to the lab any more.
+            HostRemovedError: it was removed from the lab.
         """
 
         def begin(connection: Connection) -> None:
@@ -121,7 +122,7 @@ class Mailbox(TableAccess):
         await self._database.write(begin)
 
     async def leave(self, letter: Letter) -> None:
-        """The letter's host stops: who asked there has gone, its phones are away, and no beat of it is missed."""
+        """The letter's host stops: delete its requests and phones; the head misses no beat of it."""
 
         def leave(connection: Connection) -> None:
             for box in (request, device_state):
@@ -132,20 +133,20 @@ class Mailbox(TableAccess):
         await self._database.write(leave)
 
     async def beat(self, name: str, protocol: int) -> None:
-        """A host's sign of life.
+        """Write a host's beat.
 
         Raises:
-            HostRemovedError: it does not belong to the lab any more.
+            HostRemovedError: it was removed from the lab.
         """
         await self._database.write(lambda connection: _note_life(connection, _BEAT, name=name, protocol=protocol))
 
     async def publish(self, name: str, address: str, certificate: str, advertise: Mapping[str, str]) -> None:
-        """Other hosts dial this host there, it shows this certificate (PEM), and these clients may come directly."""
+        """Write a host's address for other hosts, its certificate (PEM), and its `advertise`."""
         values = {"address": address, "certificate": certificate, "advertise": dict(advertise)}
         await self._database.execute(update(host).where(host.c.name == name).values(values))
 
     async def drain(self, reason: str, letter: Letter) -> None:
-        """Phones of the letter's host are handed out no more, for this reason; "": they are again."""
+        """Hand out no phone of the letter's host, for this reason; "": hand them out again."""
 
         def drain(connection: Connection) -> None:
             connection.execute(update(host).where(host.c.name == letter.host).values(drained=reason))
@@ -154,11 +155,11 @@ class Mailbox(TableAccess):
         await self._database.write(drain)
 
     async def send(self, *letters: Letter) -> None:
-        """Letters to the head that report nothing which rows say."""
+        """Send letters to the head that report no change of a row."""
         await self._database.write(lambda connection: post(connection, to_head, letters), last=True)
 
     async def device_changed(self, name: str, letter: Letter) -> None:
-        """A phone of the letter's host is as it says."""
+        """Write the state of a phone of the letter's host."""
 
         def change(connection: Connection) -> None:
             put(connection, device_state, {"host": letter.host, "name": name, "body": letter.body})
@@ -167,7 +168,7 @@ class Mailbox(TableAccess):
         await self._database.write(change)
 
     async def device_forgotten(self, name: str, letter: Letter) -> None:
-        """The letter's host has no such phone any more."""
+        """Delete a phone of the letter's host."""
 
         def forget(connection: Connection) -> None:
             gone = device_state.c.host == letter.host, device_state.c.name == name
@@ -177,7 +178,7 @@ class Mailbox(TableAccess):
         await self._database.write(forget)
 
     async def request_added(self, request_id: str, letter: Letter) -> None:
-        """Someone at the letter's host asks for a phone."""
+        """Write a request of the letter's host."""
 
         def add(connection: Connection) -> None:
             connection.execute(insert(request), {"id": request_id, "host": letter.host, "body": letter.body})
@@ -186,7 +187,7 @@ class Mailbox(TableAccess):
         await self._database.write(add)
 
     async def request_withdrawn(self, request_id: str, letter: Letter) -> None:
-        """The requester does not wait any more."""
+        """Delete a request."""
 
         def withdraw(connection: Connection) -> None:
             connection.execute(delete(request).where(request.c.id == request_id))
@@ -195,7 +196,7 @@ class Mailbox(TableAccess):
         await self._database.write(withdraw, last=True)
 
     async def take(self, host: str) -> tuple[Letter, ...]:
-        """Take what the head has sent to a host, in order."""
+        """Take the letters to a host, in order."""
         return await self._take(to_host, host)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
@@ -204,7 +205,7 @@ class Mailbox(TableAccess):
         return tuple(HostRecord(**row) for row in rows)
 
     def devices_elsewhere(self, hosts: Collection[str]) -> Callable[[], Awaitable[Mapping[str, Mapping[str, Any]]]]:
-        """Reads what other hosts than these have said last of each of their devices, by name; of those that beat."""
+        """Reads the latest message about each device of other hosts than these, by name; of hosts that beat."""
         wanted = (
             select(device_state.c.name, device_state.c.body)
             .join(host, host.c.name == device_state.c.host)
@@ -219,7 +220,7 @@ class Mailbox(TableAccess):
     # --- at the head ----------------------------------------------------------------------------------------------
 
     async def look_at_hosts(self) -> tuple[HostRecord, ...]:
-        """Every host. A write, though it changes nothing: that it could be committed says that hosts could beat."""
+        """Every host. It is a write, though it changes no row: only its commit shows that hosts could beat."""
 
         def look(connection: Connection) -> tuple[HostRecord, ...]:
             return tuple(HostRecord(**row) for row in connection.execute(select(host).order_by(host.c.name)).mappings())
@@ -227,7 +228,7 @@ class Mailbox(TableAccess):
         return await self._database.write(look)
 
     async def forget_host(self, name: str) -> None:
-        """A host that was removed has nothing any more: neither rows about its phones nor one about itself."""
+        """Delete the rows of a removed host, about its phones and about itself."""
 
         def forget(connection: Connection) -> None:
             of_hosts = [each for each in metadata.sorted_tables if "host" in each.primary_key.columns]
@@ -239,15 +240,15 @@ class Mailbox(TableAccess):
         await self._database.write(forget)
 
     async def send_to_hosts(self, letters: Sequence[Letter], events: Sequence[Event] = ()) -> None:
-        """Letters to hosts that report nothing which rows say."""
+        """Send letters to hosts that report no change of a row."""
         await self._database.write(lambda connection: post(connection, to_host, letters), events, last=True)
 
     async def take_all(self) -> tuple[Letter, ...]:
-        """Take what hosts have sent to the head, in order; at most `MOST_AT_ONCE`."""
+        """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
         return await self._take(to_head)
 
     async def _take(self, box: Table, host: str | None = None) -> tuple[Letter, ...]:
-        """Without a letter nothing is written: most looks find none."""
+        """Take letters; writes only if there is one, since most looks find none."""
         wanted = select(box.c.id).order_by(box.c.id).limit(MOST_AT_ONCE)
         if host is not None:
             wanted = wanted.where(box.c.host == host)
@@ -268,8 +269,8 @@ class Mailbox(TableAccess):
 class WakeUps:
     """Says when to look into a mailbox: at a wake-up, and at least every `POLL_S`. Used on the event loop.
 
-    A wake-up is a transaction of its own, after the one that it is about: inside of it, NOTIFY lets one commit wait for
-    the other. Those that come together are one.
+    A wake-up is a transaction of its own, after that of its letters: NOTIFY inside that one would make commits wait for
+    each other. Wake-ups that come together are sent as one.
     """
 
     def __init__(self, database: Database, channel: str) -> None:
@@ -290,13 +291,13 @@ class WakeUps:
         self._some.clear()
 
     def wake(self, channel: str) -> None:
-        """Wake up who listens there; what was written before is committed."""
+        """Wake the listener of a channel, after the commit of its letters."""
         self._wanted.add(channel)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send(), name="wake-ups")
 
     async def close(self) -> None:
-        """Listen no more; wake-ups under way are sent."""
+        """Stop listening, after sending the wake-ups under way."""
         self._stop.set()
         if self._sending is not None:
             await self._sending
@@ -305,7 +306,7 @@ class WakeUps:
     async def _send(self) -> None:
         while self._wanted:
             channels, self._wanted = sorted(self._wanted), set()
-            with contextlib.suppress(HostError):  # the writer reports it, and the others poll
+            with contextlib.suppress(HostError):  # the writer reports it, and the receivers poll
                 await self._database.in_thread(self._notify, channels)
 
     def _notify(self, channels: Sequence[str]) -> None:
@@ -326,7 +327,7 @@ class WakeUps:
         from psycopg import Error
 
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.detach()  # it goes on listening: nobody else gets it
+            connection.detach()  # it goes on listening: the pool must not give it away
             driver: Any = connection.connection.dbapi_connection
             try:
                 driver.execute(f'LISTEN "{self._channel}"')

@@ -2,7 +2,8 @@
 
 A token is a role of the server with a password that is good for a day, and a row of `host_token`. Joining replaces the
 password by one that only the new host knows and the row by one of `host`, in one transaction. Removing a host takes its
-role's right to log in and marks its row; the head ends what it held and deletes the row (farm.head.host_watch).
+role's right to log in and marks its row; the head ends its leases and attempts and deletes the row
+(farm.head.host_watch).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from farm.store.server_opening import LOCK, check_server, named_engine, server_e
 LAB = "lab"  # in `meta`: the lab's id
 SECRET_BYTES = 24
 PASSFILE = "database.pass"
-OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL no other host has
+OF_THIS_HOST = frozenset({"passfile", "password", "user", "sslcert", "sslkey"})  # parts of a URL for this host only
 REFUSED = ("password authentication failed", "is not permitted to log in", "does not exist")
 T = TypeVar("T")
 
@@ -41,13 +42,13 @@ class Removed:
     """The result of a removal."""
 
     name: str
-    had_role: bool  # of its own; else it has the owner's password yet
-    connections: int  # that were ended
+    had_role: bool  # of its own; False: it still has the password of the owner's role
+    connections: int  # how many were ended
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedBy:
-    """The person who gives an order, for the audit log."""
+    """The author of an order, for the audit log."""
 
     user: str
     origin: str  # "uid 0 on lab1"
@@ -64,7 +65,7 @@ def found_lab(url: str) -> str:
 
 
 def lab_of(connection: Connection) -> str:
-    """The lab's id; a lab without one gets one."""
+    """The lab's id, made at the first call."""
     insert_new(connection, meta, {"name": LAB, "value": secrets.randbits(63)})
     return _lab_id(connection)
 
@@ -79,8 +80,8 @@ def new_token(
         name: of the new host.
         release: of farm here.
         protocol: of messages between hosts and head here.
-        by: who makes it.
-        address: the database's URL as the new host reaches it, if that is another one.
+        by: its maker.
+        address: the database's URL for the new host; "": the same.
 
     Returns:
         The token, and whether its URL leads to the database from other machines too.
@@ -149,7 +150,7 @@ def join(token: HostToken, release: str, protocol: int, keep: Callable[[str], No
 
 
 def remove(url: str, name: str, by: OrderedBy) -> Removed:
-    """Take a host, or a token that nobody has used, out of the lab: its role logs in no more, its connections end.
+    """Remove a host, or an unused token, from the lab: its role can log in no more, and its connections end.
 
     Raises:
         UserError: there is no such host.
@@ -189,7 +190,7 @@ def _shown(url: URL) -> str:
 
 
 def _url_of(text: str, role: str) -> str:
-    """The address for another host: with its role, and without what only this host has."""
+    """The address for another host: with that host's role, and without the parts for this host only."""
     url = server_url(text)
     return _shown(url.set(username=role)._replace(password=None).difference_update_query(OF_THIS_HOST))
 

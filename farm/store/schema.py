@@ -500,7 +500,7 @@ host = Table(
     Column("advertise", StrictJson(json_object), nullable=False, server_default="{}"),
     Column("version", Word, nullable=False, server_default=""),  # of farm there
     Column("role", Word, nullable=False, server_default=""),  # with which it logs in; "": not one of its own
-    Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends what it held, then its row
+    Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends its leases, then its row
 )
 
 # Tokens with which a machine may join, each with a role of the server whose password is good until it expires.

@@ -33,8 +33,7 @@ LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopp
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 NOT_ALLOWED = "42501"  # SQLSTATE
-# Of a host without a beat nobody knows whether it goes on: longer than three of its beats (farm.head.beats).
-NAMESAKE_S = 8.0
+NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
 EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
 
@@ -43,7 +42,7 @@ class StoreRole(StrEnum):
     """The part of a process in serving from a database on a server."""
 
     DAEMON = "daemon"  # all of it: there is one, and no head apart
-    HEAD = "head"  # decides: there is one, and others that wait for its end
+    HEAD = "head"  # decides: one at a time; others wait for the end of its term
     HOST = "host"  # holds phones, for a head apart: there are many
 
 
@@ -159,14 +158,14 @@ def start_number(connection: Connection, of: str = EPOCH) -> int | None:
 
 
 class Standby:
-    """Looks whether the term of a database on a server is over, for a head that waits for it. Blocking."""
+    """Reads when the term of a database on a server ends, for a head that waits. Blocking."""
 
     def __init__(self, url: str) -> None:
         """HostError: it is no PostgreSQL address, or the driver is missing."""
         self._name, self._engine = named_engine(url)
 
     def rest_s(self) -> float:
-        """For how many seconds the present term holds yet; at most 0 when it is over, or there is none.
+        """The seconds until the end of the present term; at most 0 when it is over, or there is none.
 
         Raises:
             HostError: the server cannot be reached.
@@ -178,7 +177,7 @@ class Standby:
             raise server_error(self._name, error) from error
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the connections."""
         self._engine.dispose()
 
 
@@ -246,10 +245,10 @@ def _begin_host(connection: Connection, name: str, host: str, seen: int | None) 
 
 
 def _refuse_namesake(connection: Connection, host: str, seen: int) -> None:
-    """Two daemons of one name would take each other's letters.
+    """Refuse to be a host that another daemon is: the two would take each other's letters.
 
     Raises:
-        HostError: another daemon, of which this state folder knows nothing, has beaten as this host a moment ago.
+        HostError: a daemon that this state folder does not know beat as this host a moment ago.
     """
     written = start_number(connection, mark_of(host)) or 0
     if written >> 32 <= seen:
@@ -257,7 +256,7 @@ def _refuse_namesake(connection: Connection, host: str, seen: int) -> None:
     silent_s = connection.execute(_SILENT, {"name": host}).scalar_one_or_none()
     if silent_s is not None and silent_s < NAMESAKE_S:
         raise database_error(
-            f"another daemon is host {host} of this lab: it was heard of {silent_s:.1f} s ago",
+            f"another daemon is host {host} of this lab: its latest beat is {silent_s:.1f} s old",
             hint='give this one another name, [lab] host = "..."; if its state folder was lost, start again in 10 s',
         )
 

@@ -1,4 +1,4 @@
-"""Bundles of a lab of several hosts: added at one host, for every host with phones of their ABI."""
+"""Bundles of a lab of several hosts: each is added at one host, for every host with phones of its ABI."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class SharedBundleTable(TableAccess):
         return tuple(SharedBundle(**row) for row in rows)
 
     async def share(self, shared: SharedBundle) -> None:
-        """Let every host have it; a name of another bundle moves to this one."""
+        """Offer a bundle to every host; its name may have been another bundle's."""
         await self._database.put(shared_bundle, values_of(shared))
 
     async def withdraw(self, names: Collection[str]) -> None:
-        """No other host gets these from now on; what they have they keep."""
+        """Offer these names no more; hosts keep the bundles that they have."""
         await self._database.execute(delete(shared_bundle).where(shared_bundle.c.name.in_(names)))

@@ -111,7 +111,7 @@ class Writer:
             reserve: space for the last writes, made now.
             epoch: the number of the start on a server, where transactions are numbered; 0: they are not.
             mark: the row of `meta` with the number of this writer's latest transaction.
-            first: what each transaction begins with; when it raises FarmError, nothing of the transaction is written.
+            first: begins each transaction; when it raises FarmError, the transaction writes nothing.
         """
         self._engine = engine
         self._files = {} if file is None else {each: _identity(each) for each in (file, write_ahead_log(file))}
@@ -408,7 +408,7 @@ async def _outcome(done: Future[T]) -> T:
 
 
 def _error_of(error: Exception) -> Exception:
-    """What the caller of one write is told of its error; raises one of the disk, the file or the server."""
+    """The error for the caller of one write; raises an error of the disk, the file or the server."""
     if isinstance(error, IntegrityError | DataError):  # DataError: a value that is too large or of an unknown form
         return FarmError(f"the database refused a write: {error.orig}", Code.STORE_CONFLICT)
     if outage_of(error) is not None:

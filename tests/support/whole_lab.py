@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from farm.simulation.farm_process import FarmProcess
 from farm.simulation.postgres import PostgresServer, new_server
 from farm.simulation.virtual_farm import VirtualFarm
 from tests.support import postgres
@@ -42,16 +41,14 @@ JUDGED = {
 }
 
 
-class HeadCommand:
+class HeadCommand(FarmProcess):
     """One `farm head`."""
 
     def __init__(self, folder: Path, url: str, number: int) -> None:
-        self.log = folder / f"head-{number}.log"
         config = folder / f"head-{number}.toml"
         config.write_text(f'[store]\nurl = "{url}"\n', encoding="utf-8")
-        command = [sys.executable, "-m", "farm", "head", "--die-with-parent", "--config", str(config)]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        super().__init__(folder / f"head-{number}.log", "head", "--config", str(config))
+        self._running = self.launch()
 
     @property
     def terms(self) -> int:
@@ -62,25 +59,20 @@ class HeadCommand:
         """Return when it has begun to decide so many times."""
         until(lambda: self.terms >= times)
 
-    def kill(self) -> None:
-        """As the OOM killer does."""
-        self.process.kill()
-        self.process.wait()
-
     def freeze(self) -> None:
         """Stop it, as a host does that has no processor for it."""
-        self.process.send_signal(signal.SIGSTOP)
+        self._running.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
         """Let it go on after `freeze`."""
-        self.process.send_signal(signal.SIGCONT)
+        self._running.send_signal(signal.SIGCONT)
 
-    def stop(self) -> str:
-        """End it in order; what it said. Its exit code is 0, unless it was killed."""
-        if self.process.poll() is None:
+    def end(self) -> str:
+        """End it in order; returns its log. Its exit code is 0, unless it was killed."""
+        if self.runs:
             self.wake()
-            self.process.terminate()
-            assert self.process.wait() == 0, self.log.read_text()
+            self._running.terminate()
+            assert self._running.wait() == 0, self.log.read_text()
         return self.log.read_text()
 
 
@@ -126,9 +118,9 @@ def whole_lab() -> Iterator[WholeLab]:
         try:
             yield lab
             hosts.close()
-            said = [head.stop() for head in lab.heads]
+            logs = [head.end() for head in lab.heads]
         finally:
             for head in lab.heads:
                 head.kill()
-    for log in said:
+    for log in logs:
         assert "Traceback" not in log, log

@@ -38,7 +38,7 @@ class BundleSharing(Protocol):
         ...
 
     async def withdraw(self, names: Sequence[str]) -> None:
-        """These names were removed: who has no such bundle yet gets none."""
+        """These names were removed: hosts without such a bundle get none from now on."""
         ...
 
 

@@ -56,7 +56,7 @@ class DoctorVerbs(VerbGroup):
         self, host: DoctorHost, check_usb: Callable[[], Awaitable[Sequence[Diagnosis]]],
         check_lab: Callable[[], Awaitable[Sequence[Diagnosis]]] | None = None,
     ) -> None:  # fmt: skip
-        """`check_lab`: what is wrong with the other hosts; None: there are none."""
+        """`check_lab`: the findings about the lab; None: there is no lab."""
         self._host = host
         self._check_usb = check_usb
         self._check_lab = check_lab

@@ -1,7 +1,7 @@
 """The daemon's side of keeping a search's records at another host, too: `records.part` of its worker.
 
-An attempt's facts name its parts, each when it has its second copy. Only a running attempt writes facts: one that was
-ended elsewhere adds none.
+An attempt's facts name its parts, each once it has its second copy. Only a running attempt can write facts: after the
+head has ended it, it adds none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END_LIMIT_S = 5.0  # for the last part's second copy when the attempt ends
 
 
 class KeptParts:
-    """Of one attempt; `close` it before its end is written."""
+    """The parts of one attempt; `close` it before the attempt's end is written."""
 
     def __init__(self, context: AttemptContext, second_copy: Callable[[str], Awaitable[object]]) -> None:
         """`second_copy` gives an artifact a copy at another place, or raises."""
@@ -37,18 +37,18 @@ class KeptParts:
         """
         artifact, first = fields.get("artifact"), fields.get("first")
         if not isinstance(artifact, str) or not is_sha256(artifact) or not isinstance(first, bool):
-            raise ProtocolError("the worker's part of the records is none")
+            raise ProtocolError("the worker's message about a part of the records has wrong fields")
         self._parts = [*(() if first else self._parts), artifact]
         self._saving = asyncio.create_task(self._save(artifact, self._parts, self._saving), name="parts of records")
 
     async def close(self) -> None:
-        """Wait for the last part, a little."""
+        """Wait for the last part, `END_LIMIT_S` at most."""
         if self._saving is not None:
             await asyncio.wait((self._saving,), timeout=END_LIMIT_S)
             self._saving.cancel()
 
     async def _save(self, artifact: str, parts: Sequence[str], before: asyncio.Task[None] | None) -> None:
-        """Save after the part before: the facts never name fewer than they did."""
+        """Save in order: the facts never name fewer parts than before."""
         try:
             await self._second_copy(artifact)
         except FarmError as error:

@@ -1,7 +1,7 @@
-"""The worker's side of keeping a search's records at another host, too: a lost host costs the trials of seconds.
+"""The worker's side of keeping a search's records at another host, too: a lost host costs half a minute of trials.
 
-A thread of its own sends what was appended to the folder since the last time (`farm.compiler.record_parts`); the search
-itself may think for half a minute. The next attempt, wherever it runs, begins with all parts.
+A thread of its own sends the lines that were appended to the folder since the last part (`farm.compiler.record_parts`):
+the search itself may compute for half a minute. The next attempt, at any host, begins with all parts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from farm.worker.channel import DaemonChannel
 
 FIRST_S = 2.0  # from the search's begin to the first part
 KEEP_EVERY_S = 15.0  # the second copy of a part takes seconds: at most 30 s of trials are lost with a host
-MOST_COST = 20.0  # times as long as keeping took, it is let be: a slow disk is not kept busy
-MOST_PARTS = 200  # then all of it is one part again: the attempt's row names them
+MOST_COST = 20.0  # the pause after a part is at least so many times its duration: a slow disk is not kept busy
+MOST_PARTS = 200  # then all records become one part again: the attempt's row names each part
 
 
 class PartKeeper:
-    """Keeps a folder's parts from `begin` on until `end`. For one thread, but for `begin` and `end`."""
+    """Keeps a folder's parts from `begin` to `end`. Only the search's thread calls these two."""
 
     def __init__(self, folder: Path, daemon: DaemonChannel) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class PartKeeper:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """The folder is only appended to from now on. Harmless when repeated."""
+        """Begin: from now on the search only appends to the folder. Harmless when repeated."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tuning: parts", daemon=True)
             self._thread.start()
@@ -51,7 +51,7 @@ class PartKeeper:
                 self.keep()
 
     def keep(self) -> None:
-        """Keep the records since the last time; those that cannot be kept now are tried again with the next part."""
+        """Keep the records since the last part; after a failure the next part has them too."""
         try:
             if self._count == MOST_PARTS:
                 self._parts, self._count = FolderParts(self._folder, (SCALE_FILE,)), 0
@@ -88,13 +88,13 @@ def kept_in_parts(wanted: bool, folder: Path, daemon: DaemonChannel) -> Iterator
 
 
 def take_up(parts: Sequence[str], folder: Path, daemon: DaemonChannel) -> None:
-    """Put records that an attempt on another host has kept into the folder, with those that are there."""
+    """Merge the parts that an attempt at another host kept into the folder."""
     if not parts:
         return
     try:
         found, others = read_parts(daemon.artifact(each) for each in parts)
     except FarmError as error:
-        daemon.log(f"what an earlier attempt measured on another host cannot be had: {error.message}", "warning")
+        daemon.log(f"the trials of an earlier attempt on another host cannot be read: {error.message}", "warning")
         return
     for line in found.problems("the records of an earlier attempt"):
         daemon.log(line, "warning")

@@ -10,7 +10,7 @@ down_revision = "11"
 
 
 def upgrade() -> None:
-    """No host has told yet what it has and where it is: each does when it starts."""
+    """The new tables are empty: each host writes its rows when it starts."""
     on_server = op.get_bind().dialect.name == "postgresql"
     word = sa.String(collation="C") if on_server else sa.String()
     op.create_table(

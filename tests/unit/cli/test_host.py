@@ -22,7 +22,7 @@ def refused(*words):
 @pytest.mark.parametrize(
     ("config", "words", "said"),
     [
-        ("", ("join", "farm-host-nonsense"), "this is no token of a host"),
+        ("", ("join", "farm-host-nonsense"), "this is no host token"),
         ("", ("join", TOKEN), "the lab 0.0.1"),
         ('[store]\nurl = "postgresql://a@b/c"\n', ("join", TOKEN), "has a database already"),
         ("[lab]\n", ("join", TOKEN, "--write"), "has a [store] or [lab] already"),

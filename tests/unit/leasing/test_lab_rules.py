@@ -22,7 +22,7 @@ def found(lab, phones=(), most=100):
 
 
 def test_a_whole_lab_is_fine():
-    assert found(LabPicture(hosts=(ONE, TWO))) == [("lab hosts", OK, "2 hosts, none is missed")]
+    assert found(LabPicture(hosts=(ONE, TWO))) == [("lab hosts", OK, "2 hosts, none is away")]
 
 
 def test_a_missed_host_and_another_release_are_named():

@@ -21,10 +21,10 @@ async def test_hosts_are_known_by_what_they_have(store):
     assert copies.of(C) == ()
 
 
-async def test_a_host_that_leaves_has_nothing(store):
+async def test_a_removed_host_has_no_copies(store):
     await store.artifact_copies.change("one", {A: 1})
     await store.artifact_copies.change("two", {A: 1})
-    await store.artifact_copies.forget_host("one")
+    await store.mailbox.forget_host("one")
     assert [each.host for each in store.artifact_copies.of(A)] == ["two"]
 
 

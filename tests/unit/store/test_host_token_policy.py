@@ -16,7 +16,7 @@ def test_a_token_says_everything_that_joining_needs():
     "mangled", ["", "farm-host-", "hello", TOKEN.text()[:-1], TOKEN.text()[1:], "farm-builder-" + TOKEN.text()[10:]]
 )
 def test_a_mangled_token_is_refused_with_one_line(mangled):
-    with pytest.raises(UserError, match="this is no token of a host, or not all of it"):
+    with pytest.raises(UserError, match="this is no host token, or not all of it"):
         HostToken.parse(mangled)
 
 
