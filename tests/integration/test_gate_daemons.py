@@ -8,6 +8,7 @@ import pytest
 
 from farm.tvm_server.gate import process as gate_process
 from farm.tvm_server.gate import remote_server
+from farm.tvm_server.gate.messages import VERSION
 from farm.tvm_server.gate.remote_server import GateRefusedError
 from tests.support.gate_lab import READY, Lab, echo, hello
 from tests.support.waiting import until
@@ -38,7 +39,7 @@ async def test_a_daemon_told_to_stop_while_it_looks_for_the_gate_leaves_no_socke
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (hello(v=99), "version 3 of the gate's protocol, the daemon (farm 0) version 99"),
+        (hello(v=99), f"version {VERSION} of the gate's protocol, the daemon (farm 0) version 99"),
         (b'{"kind": "daemon_hello", "v": 7, "more": 1}', "the daemon (farm of another release) version 7"),
         (READY, "did not begin with hello"),
     ],
