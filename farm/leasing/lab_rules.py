@@ -11,7 +11,7 @@ from farm.devices.identity.serial_migration import is_distinct
 from farm.head.host_rules import HostState
 from farm.leasing.lab_view import HostView, LabPicture
 from farm.model.device import DeviceState, Life
-from farm.store.server_rules import CONNECTIONS
+from farm.store.server_rules import CONNECTIONS, HEAD_CONNECTIONS
 
 HEADS = 2  # processes `farm head` in a lab that survives the end of one
 HOSTS, RELEASES, CLAIMS, ROOM = "lab hosts", "lab releases", "lab phones", "lab connections"
@@ -38,7 +38,7 @@ def lab_findings(
         yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is away")
     yield from _releases(lab.hosts, own)
     yield from _claims([(own, phone) for phone in phones] + [(each.host, each.view) for each in lab.phones])
-    needed = CONNECTIONS * (len(lab.hosts) + HEADS)
+    needed = CONNECTIONS * len(lab.hosts) + HEAD_CONNECTIONS * HEADS
     if max_connections is not None and max_connections < needed:
         detail = f"{many(len(lab.hosts), 'host')} and {HEADS} heads take {needed} connections of {max_connections}"
         yield Diagnosis(ROOM, WARN, detail, "raise max_connections of the database server")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 
-CONNECTIONS = 6  # of one daemon: the writer, the term, four readers
+CONNECTIONS = 6  # of one daemon: the writer, four readers, and the term or, with the head apart, LISTEN
+HEAD_CONNECTIONS = 8  # of one `farm head`: those of a daemon, LISTEN, and the look for the term
 LEAST_VERSION = 140_000  # PostgreSQL 14, as server_version_num
 MOST_SKEW_S = 5.0  # between this host's clock and the server's: times in the store are this host's
 SLOW_S = 0.02  # round trip; a grant waits for about five
