@@ -67,7 +67,7 @@ def test_any_host_shows_the_whole_lab(here, there):
 def test_doctor_and_metrics_look_at_the_whole_lab(here):
     findings = json.loads(here.farm("doctor", "--json").stdout)["findings"]
     (hosts,) = [each for each in findings if each["check"] == "lab hosts"]
-    assert (hosts["verdict"], hosts["detail"]) == ("ok", "2 hosts, none is missed")
+    assert (hosts["verdict"], hosts["detail"]) == ("ok", "2 hosts, none is away")
     with urllib.request.urlopen(f"{here.status()['web']}metrics") as page:
         samples = page.read().decode().splitlines()
     assert 'farm_lab_hosts{state="ok"} 2.0' in samples
@@ -113,7 +113,7 @@ def test_a_machine_joins_with_a_token_once(lab, here, tmp_path):
     refused(here.farm("host", "join", made["token"], *own), ExitCode.USAGE, "has a database already")
     config.write_text("")
     refused(here.farm("host", "join", made["token"], *own), ExitCode.NOT_ALLOWED, "does not take this token")
-    refused(here.farm("host", "join", made["token"][:-5], *own), ExitCode.USAGE, "no token of a host")
+    refused(here.farm("host", "join", made["token"][:-5], *own), ExitCode.USAGE, "no host token")
     refused(here.farm("host", "token", "lab2", "--url", lab.url), ExitCode.USAGE, "there is a host lab2")
     answer(here.farm("host", "remove", "lab3", "--url", lab.url, "--json"))
     until(lambda: "lab3" not in states(here))
