@@ -75,4 +75,4 @@ def test_every_command_prints_through_these():
     """`typer.echo` writes what it is given: only for farm's own words."""
     folder = Path(status.__file__).parent
     direct = {each.name for each in folder.glob("*.py") if "typer.echo(" in each.read_text()}
-    assert direct == {"demo.py", "main.py"}
+    assert direct == {"demo.py", "demo_hosts.py", "main.py"}
