@@ -47,6 +47,7 @@ explain key android [--json]
 forward list [--json]
 history {model} [--json]
 history {model} --plot
+host list [--json]
 job hold {held}
 job list [--json]
 job output {shell} -o out
@@ -108,6 +109,10 @@ explain device absent
 explain job absent
 forward add absent tcp:1 tcp:2
 forward remove absent tcp:1
+host drain absent
+host join nonsense
+host remove absent
+host token absent
 job cancel absent
 job output {bench} -o out
 job resume absent

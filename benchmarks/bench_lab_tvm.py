@@ -1,0 +1,85 @@
+"""A stock client and a phone on another host: opening a session, and its throughput beside one without the way between.
+
+Two hosts with a real head over PostgreSQL. The same client asks the phone's own host and the other one in turns, so
+that whatever else the machine does falls on both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from benchmarks.bench_gate import Way
+from benchmarks.harness import Context, Figure, under, until
+from farm.common.errors import HostError
+from tests.support import postgres
+from tests.support.whole_farm import phones
+from tests.support.whole_lab import whole_lab
+
+ROUNDS = 8
+GOAL_MS = 25.0
+GOAL_SHARE = 0.8
+FREE_LIMIT_S = 60.0
+LISTEN = 'listen = "tcp://127.0.0.1:0"\n'  # behind [lab], where other hosts dial it
+
+
+def run(context: Context) -> list[Figure]:
+    """Medians of opening, the best throughput of each way."""
+    if why := postgres.missing():
+        raise HostError(f"there is no PostgreSQL: {why}")
+    with whole_lab() as lab:
+        lab.head()
+        context.say("two hosts begin, one with a phone")
+        entrance = lab.host("one", "galaxy-s9", config=LISTEN)
+        home = lab.host("two", "galaxy-a55", config=LISTEN)
+        key = phones(home)[0].name
+        context.say(f"{ROUNDS} sessions by each host in turns")
+        return _figures(*_in_turns(key, home.tracker(), entrance.tracker()))
+
+
+def _figures(direct: _Door, relayed: _Door) -> list[Figure]:
+    up, down = relayed.way.up_mb_s, relayed.way.down_mb_s
+    share = f"at least {100 * GOAL_SHARE:g} % of direct"
+    return [
+        under("request to session, phone on another host", relayed.open_ms, "ms", GOAL_MS, direct.open_ms),
+        Figure("round trip, relayed (stock: direct)", relayed.way.read_ms, "ms", direct.way.read_ms),
+        Figure("upload", up, "MB/s", direct.way.up_mb_s, share, up >= GOAL_SHARE * direct.way.up_mb_s),
+        Figure("download", down, "MB/s", direct.way.down_mb_s, share, down >= GOAL_SHARE * direct.way.down_mb_s),
+    ]
+
+
+class _Door:
+    """One host's TVM port, and what was measured through it."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        from tvm import rpc
+
+        self.tracker: Any = rpc.connect_tracker(*address)
+        self.way = Way()
+        self._opened_s: list[float] = []
+
+    @property
+    def open_ms(self) -> float:
+        return 1e3 * statistics.median(self._opened_s)
+
+    def measure(self, key: str) -> None:
+        """One session."""
+        begun = time.perf_counter()
+        session = self.tracker.request(key)
+        self._opened_s.append(time.perf_counter() - begun)
+        self.way.measure(session)
+
+    def offers(self, key: str) -> bool:
+        """Whether the host, which has the phone, would hand it out."""
+        return bool(self.tracker.summary()["queue_info"].get(key, {}).get("free"))
+
+
+def _in_turns(key: str, *addresses: tuple[str, int]) -> list[_Door]:
+    """What was measured through each; the first is of the phone's own host."""
+    doors = [_Door(address) for address in addresses]
+    for _ in range(ROUNDS):
+        for door in doors:
+            until(lambda: doors[0].offers(key), FREE_LIMIT_S, f"{key} is not offered again")
+            door.measure(key)
+    return doors
