@@ -14,7 +14,7 @@ from farm.lab.identity import HostIdentity
 from farm.lab.tls import client_context, server_context
 from farm.store.mailbox import HostRecord
 
-RECENT_S = 1.0  # the row of a host that is dialled was read at most so long ago
+RECENT_S = 5.0  # rows read within that time are used to dial: reading them takes as long as a handshake
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,10 @@ class PinnedHosts:
 
 
 class KnownHosts:
-    """Reads the rows of hosts when a connection needs them; while the database is away, it uses the rows read last."""
+    """Reads the rows of hosts when a connection needs them; while the database is away, it uses the rows read last.
+
+    A connection that fails by rows read before is tried again by those of now: a new host is let in at once.
+    """
 
     def __init__(self, identity: HostIdentity, read: Callable[[], Awaitable[Sequence[HostRecord]]]) -> None:
         """`read` returns every row of the host table."""
@@ -46,10 +49,14 @@ class KnownHosts:
         return await self._shared(())
 
     async def recent(self) -> PinnedHosts:
-        """The hosts by rows that were read within the last second."""
+        """The hosts by rows that were read within `RECENT_S`."""
         if asyncio.get_running_loop().time() - self._read_at <= RECENT_S:
             return self._table
         return await self.now()
+
+    async def any(self) -> PinnedHosts:
+        """The hosts by the rows read last, however old."""
+        return await self.now() if self._read_at == float("-inf") else self._table
 
     async def _reread(self, _: object) -> PinnedHosts:
         try:

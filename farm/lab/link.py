@@ -159,7 +159,7 @@ class HostLink:
         await self._tasks.end(0.0)
 
     async def hosts(self) -> Mapping[str, HostRecord]:
-        """The other hosts by name; their rows were read within the last second."""
+        """The other hosts by name; see `KnownHosts.recent`."""
         return (await self._hosts.recent()).hosts
 
     # --- to another host ------------------------------------------------------------------------------------------
@@ -189,7 +189,12 @@ class HostLink:
             raise _unreachable(host, str(error)) from error
 
     async def _dial(self, host: str, preface: bytes) -> LinkConnection:
-        table = await self._hosts.recent()
+        try:
+            return await self._dial_by(await self._hosts.recent(), host, preface)
+        except (HostUnreachableError, TlsError, OSError, ProtocolError):
+            return await self._dial_by(await self._hosts.now(), host, preface)
+
+    async def _dial_by(self, table: PinnedHosts, host: str, preface: bytes) -> LinkConnection:
         row = table.hosts.get(host)
         if row is None:
             raise _unreachable(host, "it is no host of the lab", "farm host list")
@@ -222,8 +227,12 @@ class HostLink:
             try:
                 set_options(sock)
                 address, _ = address_of(sock.getpeername())
-                table = await self._hosts.now()
-                secured = await self._tls.secure(sock, table.server)
+                known = await self._hosts.any()
+                reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
+                try:
+                    secured = await self._tls.secure(sock, known.server)
+                finally:
+                    table = await reading
             finally:
                 self._unknown.give_back("")
                 self._acceptor.release()
