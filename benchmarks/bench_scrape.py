@@ -15,8 +15,9 @@ from farm.common.events import EventLog
 from farm.common.histogram import QUICK_S, Histogram
 from farm.common.selector import Selector
 from farm.leasing.model import Holder
-from farm.metrics.collector import FarmCollector, QueueFigures, Sources
+from farm.metrics.collector import FarmCollector, Sources
 from farm.metrics.exposition import OPEN, PLAIN, rendered
+from farm.metrics.process import QueueFigures
 from farm.model.device import DeviceView, Life
 from farm.model.health import Battery, ClusterReading, GpuReading, Health, SensorGroup, Temperature, ThrottleStatus
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource

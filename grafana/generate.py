@@ -129,7 +129,7 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel("Allocator, 95 %", "s", ((_p95("farm_allocator_decision_seconds"), ""),)),
             Panel("Hosts of the lab", "short", ((f"max by (state) (farm_lab_hosts{{{FARM}}})", "{{state}}"),), stacked=True),
             Panel("Silence of hosts", "s", ((f"min by (host) (farm_lab_host_silence_seconds{{{FARM}}})", "{{host}}"),)),
-            Panel("Head: term, letters, waiting requests", "short", ((f"max(farm_lab_head_term{{{FARM}}})", "term"), (f"max(farm_lab_letters{{{FARM}}})", "letters"), (f"max(farm_lab_requests_waiting{{{FARM}}})", "waiting"))),
+            Panel("Head: term, letters, waiting requests", "short", (("sum(farm_lab_head_decides)", "heads that decide"), (f"max(farm_lab_head_term{{{FARM}}})", "term"), (f"max(farm_lab_letters{{{FARM}}})", "letters"), (f"max(farm_lab_requests_waiting{{{FARM}}})", "waiting"))),
             Panel("Database round trip", "s", ((f"farm_store_round_trip_seconds{{{FARM}}}", "{{instance}}"),)),
             Panel("Watchdog: silence of its limit", "percentunit", ((f"farm_watchdog_silence_seconds{{{FARM}}} / farm_watchdog_limit_seconds{{{FARM}}}", "{{component}}"),)),
             Panel("Disk of the state folder", "bytes", ((f"farm_disk_free_bytes{{{FARM}}}", "free"), (f"farm_store_size_bytes{{{FARM}}}", "database"))),

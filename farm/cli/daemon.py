@@ -47,7 +47,7 @@ def serve(
     }
     read = partial(load, config, environ=dict(os.environ), flags=flags)
     settings = read()
-    from farm.daemon import Daemon  # 2 s: a mistake in the configuration is reported before it
+    from farm.daemon.daemon import Daemon  # 2 s: a mistake in the configuration is reported before it
 
     asyncio.run(Daemon(settings, read, Notifier.from_environment()).run())
 

@@ -44,6 +44,7 @@ VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 GATE_INSIDE = "inside"  # [tvm] gate
 DEFAULT_WEB_PORT = 9191  # beside the TVM port
+DEFAULT_HEAD_PORT = 9195  # after the ports of clients, builders and other hosts
 MAX_FILE_BYTES = 1_000_000  # a lab's file has some kB
 MAX_DOTS = 64  # of one line, outside of texts and comments; tomllib's time grows with the square of a key's parts
 _TEXTS = re.compile(r"""\"(?:\\.|[^"\\])*\"|'[^']*'|#.*""")
@@ -120,6 +121,7 @@ class WebConfig:
     enabled: bool = True  # false: no page and no metrics
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"  # the address they are served at
     port: Annotated[int, Field(ge=0, le=65_535)] = DEFAULT_WEB_PORT  # 0: the kernel chooses
+    head_port: Annotated[int, Field(ge=0, le=65_535)] = DEFAULT_HEAD_PORT  # /metrics of `farm head`; 0: likewise
     allow_hosts: tuple[str, ...] = ()  # names the page is asked for by, beside loopback's and `host`; no ports
     read: Literal["loopback", "token"] = "loopback"  # readers without a sign-in: those of this host, or none
     required: bool = False  # whether the daemon ends when the port is taken; else it serves phones without a page

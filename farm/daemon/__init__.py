@@ -1,5 +1,1 @@
-"""The composition root of `farm serve`: one file per group of parts, `daemon.py` in which order they start."""
-
-from farm.daemon.daemon import Daemon
-
-__all__ = ["Daemon"]
+"""The composition roots: of `farm serve`, one file per group of parts, and of `farm head`."""

@@ -28,7 +28,7 @@ from farm.daemon.scheduling import open_gate, open_scheduling
 from farm.daemon.workers import start_workers
 from farm.head.reservations import ClockWatch
 from farm.jobs.checker import FarmChecker
-from farm.metrics.collector import measure_loop_delay
+from farm.metrics.process import measure_loop_delay
 from farm.store.files import StateFolderLock, check_paths
 
 log = logging.getLogger("farm")

@@ -13,8 +13,6 @@ import ctypes
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from ctypes import c_size_t as size
-from typing import Any, ClassVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -23,9 +21,9 @@ from farm.common.histogram import Histogram
 from farm.common.systemd import ProgressCheck
 from farm.control.server import ControlServer
 from farm.daemon.interfaces import Parts
-from farm.head.local import LocalHead
-from farm.metrics.collector import FarmCollector, QueueFigures, Sources
+from farm.metrics.collector import FarmCollector, Sources
 from farm.metrics.exposition import rendered
+from farm.metrics.process import heap_bytes, queue_figures
 from farm.model.device import DeviceView
 
 # The watcher's longest way round is a new adb key (30 s) and a start of the server (15 s); every call is bounded.
@@ -51,18 +49,6 @@ def status_line(views: Sequence[DeviceView], *, leased: int, sessions: int, wait
     return f"phones: {phones}; {leased} leased, {sessions} sessions, {waiting} requests waiting"
 
 
-class _Mallinfo2(ctypes.Structure):  # man 3 mallinfo2: arena to hblks, hblkhd, usmblks and fsmblks, uordblks ...
-    _fields_: ClassVar = [("_1", size * 4), ("hblkhd", size), ("_2", size * 2), ("uordblks", size), ("_3", size * 2)]
-
-
-def heap_bytes() -> float:
-    """Bytes in use by malloc, without what it keeps for later; 0 where the C library cannot say."""
-    mallinfo2: Any = getattr(ctypes.CDLL(None), "mallinfo2", _Mallinfo2)  # other C libraries have none: all fields 0
-    mallinfo2.restype = _Mallinfo2
-    info = mallinfo2()
-    return float(info.uordblks + info.hblkhd)
-
-
 async def return_memory() -> None:
     """Give freed memory back to the host every 10 s, until cancelled: glibc keeps it otherwise.
 
@@ -82,18 +68,6 @@ def current_status(parts: Parts) -> str:
         leased=len(scheduling.leasing.active.holders()),
         sessions=scheduling.tvm_server.sessions,
         waiting=scheduling.head.waiting_here,
-    )
-
-
-def queue_figures(head: LocalHead) -> QueueFigures:
-    """The figures of a head for the collector."""
-    requests = head.requests
-    return QueueFigures(
-        depth=lambda: requests.depth,
-        longest_s=requests.longest_s,
-        servable=requests.overlooked,
-        decisions=requests.decisions,
-        jobs=head.dispatcher.count,
     )
 
 

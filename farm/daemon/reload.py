@@ -23,6 +23,7 @@ LIVE_TABLES = (
     "adopt", "aliases", "lease", "quota", "user", "artifacts", "heat", "gates", "probe", "health", "battery", "quiesce",
     "recovery",
 )  # fmt: skip
+HEAD_READS = ("quota.", "user.", "store.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ def plan(running: FarmConfig, loaded: FarmConfig) -> ReloadPlan:
     """Compare the configuration in force with the file."""
     new = effective(running, loaded)
     return ReloadPlan(new, tuple(changes(running, new)), tuple(changes(new, loaded)))
+
+
+def for_head(decided: ReloadPlan) -> list[str]:
+    """Changes that this daemon has read, and that a head apart must read too, as one note."""
+    names = [name for name in decided.applied if name.startswith(HEAD_READS)]
+    if not names or not decided.effective.lab.head_apart:
+        return []
+    return [f"{', '.join(names)}: the head goes by its own host's file; there: systemctl reload farm-head"]
 
 
 def effective(running: FarmConfig, loaded: FarmConfig) -> FarmConfig:
@@ -160,7 +169,7 @@ class Reloader(VerbGroup):
     async def _verb(self, call: ControlCall) -> Mapping[str, Any]:
         """Read the configuration again -> {applied, restart, notes}: names of changed keys, names that nothing has."""
         decided = await self.reload(call.caller.user)
-        notes = self.notes(decided.effective)
+        notes = [*self.notes(decided.effective), *for_head(decided)]
         return {"applied": list(decided.applied), "restart": list(decided.restart), "notes": notes}
 
     async def _by_signal(self) -> None:

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from farm.common.errors import FarmError, HostError
-from farm.common.events import EventLog
+from farm.common.events import Event, EventLog
 from farm.common.systemd import Notifier, ProgressCheck, Watchdog
 from farm.common.tasks import BackgroundTasks
 from farm.head import wire
@@ -50,7 +50,6 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
-from farm.store.database import Database
 from farm.store.event_history import EventHistory
 from farm.store.mailbox import HEAD, Letter, WakeUps
 from farm.store.retention import Retention
@@ -69,33 +68,44 @@ def read_clock() -> ClockReading:
     return ClockReading(time.monotonic(), datetime.now(UTC))
 
 
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """The configuration of a head."""
+
+    policy: LeasePolicy  # the limits of users
+    keep_days: float  # see `Retention`, as the next two
+    max_mb: float
+    audit_days: float
+
+
 class HeadProcess:
     """One `farm head`."""
 
-    def __init__(
-        self,
-        url: str,
-        policy: LeasePolicy,
-        kinds: Kinds,
-        retention: Callable[[Database], Retention],
-        notifier: Notifier | None = None,
-    ) -> None:
+    def __init__(self, url: str, settings: HeadSettings, kinds: Kinds, notifier: Notifier | None = None) -> None:
         """Prepare.
 
         Args:
             url: of the lab's database.
-            policy: the limits of users.
+            settings: those that hold until `use`.
             kinds: of jobs.
-            retention: prunes the database of the head that decides.
             notifier: of the service manager.
         """
         self._url = url
-        self._policy = policy
+        self._settings = settings
         self._kinds = kinds
-        self._retention = retention
         self._notifier = notifier or Notifier()
-        self._status = WAITING
-        self._checks: list[ProgressCheck] = []  # of the head that decides
+        self._retention: Retention | None = None  # of `term`
+        self.status = WAITING  # one line for `systemctl status`
+        self.checks: list[ProgressCheck] = []  # of the head that decides
+        self.term: HeadTerm | None = None  # the one in which it decides; None: it waits
+        self.on_event: Callable[[Event], None] = lambda _: None  # for events of its terms
+
+    def use(self, settings: HeadSettings) -> None:
+        """Decide by these settings from now on; leases and jobs go on as they are."""
+        self._settings = settings
+        if self.term is not None and self._retention is not None:
+            self.term.head.use(settings.policy)
+            self._retention.use(settings.keep_days, settings.max_mb, settings.audit_days)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait, decide, wait again, until `stop`.
@@ -105,16 +115,16 @@ class HeadProcess:
         """
         with contextlib.closing(Standby(self._url)) as standby:
             await asyncio.to_thread(standby.rest_s)
-            self._notifier.ready(self._status)
-            watchdog = asyncio.create_task(Watchdog(self._notifier, self._checks, lambda: self._status).run())
+            self._notifier.ready(self.status)
+            watchdog = asyncio.create_task(Watchdog(self._notifier, self.checks, lambda: self.status).run())
             while (store := await self._elected(standby, stop)) is not None:
                 try:
                     await self._decide(store, stop)
                 except HostError as error:
                     log.warning("this head decides no more: %s", error.message)
                 finally:
-                    self._checks.clear()
-                    self._status = WAITING
+                    self.checks.clear()
+                    self.status, self.term = WAITING, None
                     await asyncio.to_thread(store.close)
             watchdog.cancel()
         self._notifier.stopping()
@@ -142,13 +152,20 @@ class HeadProcess:
         """Be the head until `stop`, or until the term is lost (HostError)."""
         async with AsyncExitStack() as stack:
             term = HeadTerm(store, self._kinds, stack)
-            await term.take_over(self._policy)
+            term.events.subscribe(self.on_event)
+            settings = self._settings
+            await term.take_over(settings.policy)
+            self._retention = Retention(
+                store.database, keep_days=settings.keep_days, max_mb=settings.max_mb, audit_days=settings.audit_days
+            )
+            self.term = term
+            if settings is not self._settings:  # reloaded meanwhile
+                self.use(self._settings)
             log.info("this head decides, in term %d", store.epoch)
-            self._status = f"decides, in term {store.epoch}"
-            self._checks += term.checks()
+            self.status = f"decides, in term {store.epoch}"
+            self.checks += term.checks()
             assert store.term is not None
-            retention = self._retention(store.database)
-            coroutines = (stop.wait(), store.term.lost(), retention.run(), *term.parts())
+            coroutines = (stop.wait(), store.term.lost(), self._retention.run(), *term.parts())
             parts = [asyncio.create_task(each) for each in coroutines]
             try:
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -165,18 +182,18 @@ class HeadTerm:
 
     def __init__(self, store: Store, kinds: Kinds, stack: AsyncExitStack) -> None:
         """Prepare; `stack` ends it. Call it on the event loop."""
-        self._store = store
+        self.store = store
         self._kinds = kinds
         self._stack = stack
-        self._events = EventLog(store.epoch)
-        self._history = EventHistory(self._events, store.events)
+        self.events = EventLog(store.epoch)
+        self._history = EventHistory(self.events, store.events)
         stack.push_async_callback(self._history.close)
         self._wake_ups = WakeUps(store.database, HEAD)
         stack.push_async_callback(self._wake_ups.close)
         self._hosts = Hosts(store, self._wake_ups.wake, time.monotonic)
         stack.push_async_callback(self._hosts.flush)
         self._tasks = BackgroundTasks()
-        self._head: LocalHead  # from `take_over` on
+        self.head: LocalHead  # from `take_over` on
         self._watch: HostWatch
 
     async def take_over(self, policy: LeasePolicy) -> None:
@@ -185,21 +202,21 @@ class HeadTerm:
         Raises:
             HostError: the database is away, or another head has taken over.
         """
-        stack, writes, tasks = self._stack, LeaseWriteQueue(self._events), self._tasks
+        stack, writes, tasks = self._stack, LeaseWriteQueue(self.events), self._tasks
         stack.push_async_callback(writes.flush)
-        head = self._head = await LocalHead.open(self._store, self._events, writes, policy, self._kinds, tasks)
+        head = self.head = await LocalHead.open(self.store, self.events, writes, policy, self._kinds, tasks)
         head.requests.connect(self._hosts.receive, self._hosts.letter)
-        self._watch = HostWatch(self._store, self._events, self._kinds, head, self._hosts, read_clock)
+        self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, read_clock)
         stack.callback(head.close, STOPPING)
         stack.push_async_callback(tasks.end, END_LIMIT_S)
         stack.callback(head.stop_jobs)
         for hear in (writes.store_problem, self._hosts.store_problem):
-            self._store.on_problem(hear)
-        await Takeover(self._store, self._events, self._kinds, head, self._hosts, read_clock).run()
+            self.store.on_problem(hear)
+        await Takeover(self.store, self.events, self._kinds, head, self._hosts, read_clock).run()
 
     def checks(self) -> tuple[ProgressCheck, ...]:
         """The components that must make progress."""
-        return self._head.checks()
+        return self.head.checks()
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The tasks that run as long as it decides."""
@@ -207,7 +224,7 @@ class HeadTerm:
             self._read_mailbox(),
             self._history.run(),
             self._watch.run(),
-            ClockWatch(self._events, self._head.clock_jumped).run(),
+            ClockWatch(self.events, self.head.clock_jumped).run(),
         )
 
     async def _read_mailbox(self) -> None:
@@ -215,7 +232,7 @@ class HeadTerm:
         while True:
             letters: tuple[Letter, ...] = ()
             with contextlib.suppress(HostError):  # the writer reports it; a lost term ends all of this
-                letters = await self._store.mailbox.take_all()
+                letters = await self.store.mailbox.take_all()
             for letter in letters:
                 self._read(letter)
             if not letters:
@@ -240,10 +257,10 @@ class HeadTerm:
             case JobSaved(job) if self._hosts.runs_at(job.id) != host:
                 log.info("%s has not ended %s, which did not run there any more", host, job.id)
             case AttemptEnded(_, attempt):
-                self._hosts.send(host, FinishAttempt(self._head.dispatcher.attempt_ended(message), attempt))
+                self._hosts.send(host, FinishAttempt(self.head.dispatcher.attempt_ended(message), attempt))
             case JobSaved(job):
                 self._hosts.attempt_is_over(job.id)
-                self._head.job_saved(job)
+                self.head.job_saved(job)
             case Salvaged(job_id):
                 self._hosts.salvaged(job_id)
             case HostBegan():
@@ -254,7 +271,7 @@ class HeadTerm:
                 self._watch.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
                 self._tasks.spawn(self._carry_out(host, message), f"order {message.method} of {host}")
-            case LeaseRestored(lease) if lease.device in self._head.requests.allocator.held:
+            case LeaseRestored(lease) if lease.device in self.head.requests.allocator.held:
                 pass  # it was never given back
             case _:
                 self._host_said(host, message)
@@ -262,18 +279,18 @@ class HeadTerm:
     def _host_said(self, host: str, message: HostMessage) -> None:
         if self._hosts.is_anothers(host, message):
             return
-        self._head.requests.receive(self._hosts.note(host, message))
+        self.head.requests.receive(self._hosts.note(host, message))
         if isinstance(message, LeaseEnded):
             self._watch.lease_ended(host, message.lease)
 
     async def _ended_too_late(self, host: str, message: AttemptEnded) -> None:
         """The head has ended the host's attempt already: any answer will do, for the host can write no end of it."""
         with contextlib.suppress(HostError):  # it asks again
-            if (job := await self._store.read(self._store.jobs.get, message.job)) is not None:
+            if (job := await self.store.read(self.store.jobs.get, message.job)) is not None:
                 self._hosts.send(host, FinishAttempt(job, message.attempt))
 
     async def _carry_out(self, host: str, order: Order) -> None:
-        self._hosts.send(host, await perform(self._head, self._kinds, order))
+        self._hosts.send(host, await perform(self.head, self._kinds, order))
 
     def _host_began(self, host: str) -> None:
         self._watch.began(host)
@@ -282,12 +299,12 @@ class HeadTerm:
     def _nothing_is_there(self, host: str, why: str) -> None:
         """End the host's requests, unarmed leases and phones; its armed leases go on."""
         for request_id in self._hosts.requests_of(host):
-            self._head.requests.withdraw(request_id)
-        for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):
-            self._head.requests.receive(LeaseRefused(lease.device, lease.id, why))
+            self.head.requests.withdraw(request_id)
+        for lease in self.head.requests.unarmed(self._hosts.devices_of(host)):
+            self.head.requests.receive(LeaseRefused(lease.device, lease.id, why))
         self._hosts.end_lent_to(host, f"nothing runs at {host} any more")
         for lease_id in self._hosts.slots_of(host):
             self._host_said(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
-            if (state := self._head.requests.allocator.devices.get(device)) is not None:
+            if (state := self.head.requests.allocator.devices.get(device)) is not None:
                 self._host_said(host, DeviceChanged(replace(state, life=Life.GONE)))

@@ -91,6 +91,7 @@ _LAB = (
     Metric("farm_lab_head_term", _G, "Number of the head's term; it grows whenever another head takes over."),
     Metric("farm_lab_letters", _G, "Messages of hosts that the head has not taken."),
     Metric("farm_lab_requests_waiting", _G, "Requests of all hosts without a phone."),
+    Metric("farm_lab_head_decides", _G, "1 while this `farm head` decides, 0 while another does; only heads have it."),
 )  # fmt: skip
 _ADB = (
     Metric("farm_adb_server_up", _G, "1 while an adb server answers."),

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from farm.common.events import Event, EventLog
-from farm.common.histogram import QUICK_S, Histogram
-from farm.common.systemd import ProgressCheck
+from farm.common.histogram import Histogram
 from farm.head.host_rules import HostState
 from farm.leasing.lab_view import LabPicture
 from farm.leasing.model import Holder
 from farm.metrics.devices import DeviceTime, SensorNames, add_device, state_of
 from farm.metrics.exposition import Page
 from farm.metrics.ledger import Ledger
+from farm.metrics.process import ProcessSources, QueueFigures, add_decisions, add_process, add_queue
 from farm.model.device import DeviceView, Life, Service
 from farm.model.health import DeviceFault
 from farm.model.requests import LeaseClass, LeaseSource
@@ -31,25 +29,12 @@ from farm.store.writer import write_ahead_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
-    """The state of the head that the collector reads, where the head is."""
-
-    depth: Callable[[], Mapping[LeaseClass, int]] = dict  # waiting requests
-    longest_s: Callable[[], Mapping[LeaseClass, float]] = dict  # the oldest one's wait
-    servable: Callable[[], int] = lambda: 0  # waiting requests that nothing keeps from an idle device
-    decisions: Histogram = field(default_factory=partial(Histogram, QUICK_S))  # of the allocator
-    jobs: Callable[[], Mapping[tuple[str, str], int]] = dict  # by kind and state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class Sources(ProcessSources):
     """The state that the collector reads, from the daemon's parts. No function of it waits or asks the store."""
 
-    version: str
     epoch: int
     state_dir: Path
     database: Path | None = None  # the SQLite file; None on a server
-    started_at: float = field(default_factory=time.time)  # seconds since 1970
 
     views: Callable[[], tuple[DeviceView, ...]]
     quarantined: Callable[[], Mapping[str, str]] = dict  # serial -> fault
@@ -71,18 +56,12 @@ class Sources:
     worker_ends: Mapping[tuple[str, str], int] = field(default_factory=Counter)  # by toolchain and outcome
 
     lab: Callable[[], LabPicture] = LabPicture  # without hosts: there is one
-    store_problem: Callable[[], str] = str
     round_trip_s: Callable[[], float | None] = lambda: None  # to a database server
-    commits: Histogram = field(default_factory=partial(Histogram, QUICK_S))
     calls: Mapping[str, int] = field(default_factory=Counter)  # by outcome
     auth_failures: Callable[[], int] = lambda: 0
-    progress: Sequence[ProgressCheck] = ()  # of the watchdog
-    loop_delay: Histogram = field(default_factory=partial(Histogram, QUICK_S))
-    heap_bytes: Callable[[], float] = float
 
 
 MOST_HOSTS = 100  # as values of a label
-LOOP_PROBE_S = 0.25  # between two observations of the event loop's delay
 # Counters that begin at 0: Prometheus does not see the first of a series that was not there before.
 FAULTS = tuple(each.value for each in DeviceFault)
 _AT_HAND = frozenset({Life.READY, Life.QUARANTINED})  # a quarantine has an alert of its own
@@ -160,7 +139,7 @@ class FarmCollector:
         self._add_lab(page, self._sources.lab())
         self._add_leases(page)
         if self._sources.queue is not None:
-            self._add_queue(page, self._sources.queue)
+            add_queue(page, self._sources.queue)
         self._add_devices(page)
         self._add_ledger(page)
         self._add_jobs(page)
@@ -169,14 +148,8 @@ class FarmCollector:
 
     def _add_daemon(self, page: Page) -> None:
         sources = self._sources
-        page.set("farm_build", 1.0, sources.version)
-        page.set("farm_daemon_start_time_seconds", sources.started_at)
+        add_process(page, sources)
         page.set("farm_daemon_epoch", sources.epoch)
-        page.set("farm_heap_bytes", sources.heap_bytes())
-        page.distributed("farm_event_loop_delay_seconds", {(): sources.loop_delay})
-        for each in sources.progress:
-            page.set("farm_watchdog_silence_seconds", each.silent_s(), each.component)
-            page.set("farm_watchdog_limit_seconds", each.limit_s, each.component)
         page.counted("farm_calls", {"ok": 0, "refused": 0, "failed": 0, **sources.calls})
         page.set("farm_auth_failures", sources.auth_failures())
         page.set("farm_scrape_duration_seconds", self._took_s)
@@ -185,8 +158,6 @@ class FarmCollector:
 
     def _add_store(self, page: Page) -> None:
         sources = self._sources
-        page.set("farm_store_writable", float(not sources.store_problem()))
-        page.distributed("farm_store_commit_seconds", {(): sources.commits})
         page.set("farm_store_round_trip_seconds", sources.round_trip_s())
         size = 0
         if sources.database is not None:
@@ -230,15 +201,6 @@ class FarmCollector:
         page.set("farm_gate_up", float(not ledger.gate_lost))
         page.set("farm_sessions_open", sources.sessions())
 
-    def _add_queue(self, page: Page, queue: QueueFigures) -> None:
-        waiting, longest_s = queue.depth(), queue.longest_s()
-        for lease_class in LeaseClass:
-            page.set("farm_requests_waiting", waiting.get(lease_class, 0), lease_class.value)
-            page.set("farm_requests_oldest_wait_seconds", longest_s.get(lease_class, 0.0), lease_class.value)
-        page.distributed("farm_allocator_decision_seconds", {(): queue.decisions})
-        page.set("farm_requests_servable", queue.servable())
-        page.counted("farm_jobs", queue.jobs())
-
     def _add_devices(self, page: Page) -> None:
         now_s, now, quarantined = self._monotonic(), self._clock(), self._sources.quarantined()
         adopted = {view.name: view for view in self._sources.views() if view.adopted}
@@ -266,9 +228,7 @@ class FarmCollector:
 
     def _add_ledger(self, page: Page) -> None:
         ledger = self.ledger
-        page.counted("farm_events", ledger.events)
-        page.set("farm_clock_jumps", ledger.clock_jumps)
-        page.set("farm_store_outages", ledger.outages)
+        add_decisions(page, ledger)
         page.set("farm_adb_server_hangs", float(ledger.adb_hangs))
         page.set("farm_adb_server_losses", ledger.adb_losses)
         page.counted("farm_usb_fault", dict.fromkeys(ledger.usb_faults, 1.0))
@@ -276,16 +236,12 @@ class FarmCollector:
         page.distributed("farm_recovery_duration_seconds", ledger.recoveries)
         page.distributed("farm_repair_duration_seconds", ledger.repairs)
         page.counted("farm_quarantines", {**dict.fromkeys(FAULTS, 0), **ledger.quarantines})
-        page.distributed("farm_time_to_device_seconds", ledger.waits)
         page.distributed("farm_lease_duration_seconds", {(): ledger.held})
         page.set("farm_lease_revocations", ledger.revoked)
         page.counted("farm_user_device_seconds", ledger.user_s)
         page.counted("farm_sessions", {**dict.fromkeys(OUTCOMES, 0), **ledger.sessions})
         page.distributed("farm_session_duration_seconds", {(): ledger.session_s})
         page.counted("farm_relay_bytes", ledger.relayed)
-        page.counted("farm_jobs_submitted", ledger.submitted)
-        page.counted("farm_jobs_ended", ledger.jobs)
-        page.counted("farm_attempts_ended", ledger.attempts)
         page.set("farm_tuning_trials", ledger.trials)
         page.counted("farm_tuning_builds", ledger.builds)
         page.set("farm_poisons", ledger.poisons)
@@ -304,12 +260,3 @@ class FarmCollector:
                 page.set("farm_workers_ended", 0, name, outcome)
         page.counted("farm_toolchain_starts", sources.zygote_starts)
         page.counted("farm_workers_ended", sources.worker_ends)
-
-
-async def measure_loop_delay(delays: Histogram) -> None:
-    """Observe how late the event loop's timers are, until cancelled: a blocked loop delays every phone and session."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due_s = loop.time() + LOOP_PROBE_S
-        await asyncio.sleep(LOOP_PROBE_S)
-        delays.observe(max(0.0, loop.time() - due_s))

@@ -121,9 +121,10 @@ class _UvicornServer(uvicorn.Server):
 class WebServer:
     """Listens from `open` to `stop`."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, setting: str = "port") -> None:
+        """`setting`: the key of `[web]` that has the port."""
         self._host = host
-        self._socket = _listen(host, port)
+        self._socket = _listen(host, port, setting)
         self._server: _UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -171,7 +172,7 @@ class WebServer:
         await asyncio.gather(self._serving, return_exceptions=True)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, setting: str) -> socket.socket:
     """A listening socket.
 
     Raises:
@@ -196,6 +197,6 @@ def _listen(host: str, port: int) -> socket.socket:
         why = "another program has it" if taken else (error.strerror or str(error))
         raise WebPortError(
             f"the web page's address {host}:{port} cannot be opened: {why}",
-            hint="choose another port ([web] port = ...; 0: the kernel chooses), or enabled = false",
+            hint=f"choose another port ([web] {setting} = ...; 0: the kernel chooses), or enabled = false",
         ) from error
     return listener

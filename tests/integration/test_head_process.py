@@ -27,13 +27,11 @@ from tests.unit.store.values import job
 
 HEAD = """
 import asyncio, logging, signal, sys
-from functools import partial
 from farm.head import beats
 from farm.head.model import LeasePolicy
-from farm.head.process import HeadProcess
+from farm.head.process import HeadProcess, HeadSettings
 from farm.kinds import KINDS
 from farm.store import term
-from farm.store.retention import Retention
 
 term.TERM_S, term.RENEWED_EVERY_S = 3.0, 0.3
 beats.BEAT_EVERY_S = float(sys.argv[2])
@@ -42,8 +40,8 @@ logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 async def main():
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    retention = partial(Retention, keep_days=90.0, max_mb=2000)
-    await HeadProcess(sys.argv[1], LeasePolicy(), KINDS, retention).run(stop)
+    settings = HeadSettings(LeasePolicy(), keep_days=90.0, max_mb=2000, audit_days=365.0)
+    await HeadProcess(sys.argv[1], settings, KINDS).run(stop)
 
 asyncio.run(main())
 """

@@ -4,7 +4,7 @@ import socket
 
 from farm.common.errors import Code
 from farm.config import load
-from farm.daemon import Daemon
+from farm.daemon.daemon import Daemon
 from tests.support.errors import raises_code
 
 

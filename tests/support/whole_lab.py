@@ -44,10 +44,11 @@ JUDGED = {
 class HeadCommand(FarmProcess):
     """One `farm head`."""
 
-    def __init__(self, folder: Path, url: str, number: int) -> None:
-        config = folder / f"head-{number}.toml"
-        config.write_text(f'[store]\nurl = "{url}"\n', encoding="utf-8")
-        super().__init__(folder / f"head-{number}.log", "head", "--config", str(config))
+    def __init__(self, folder: Path, url: str, number: int, config: str = "") -> None:
+        """`config`: further TOML."""
+        file = folder / f"head-{number}.toml"
+        file.write_text(f'[store]\nurl = "{url}"\n[web]\nhead_port = 0\n{config}', encoding="utf-8")
+        super().__init__(folder / f"head-{number}.log", "head", "--config", str(file))
         self._running = self.launch()
 
     @property

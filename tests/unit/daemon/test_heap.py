@@ -1,6 +1,6 @@
 """The figure of memory in use: what is held counts, what was freed does not."""
 
-from farm.daemon.monitoring import heap_bytes
+from farm.metrics.process import heap_bytes
 
 LARGE = 64 << 20
 

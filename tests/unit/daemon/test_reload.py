@@ -12,7 +12,7 @@ import pytest
 from farm.common.events import EventLog
 from farm.common.systemd import Notifier
 from farm.config import ConfigError, FarmConfig, load
-from farm.daemon.reload import Reloader, changes, plan
+from farm.daemon.reload import Reloader, changes, for_head, plan
 
 
 def config(tmp_path: Path, text: str = "") -> FarmConfig:
@@ -68,6 +68,16 @@ def test_after_a_restart_and_until_then_as_it_was(key: str, tmp_path: Path) -> N
     assert key in decided.restart
     assert decided.applied == ()
     assert decided.effective == before
+
+
+def test_limits_of_users_are_read_by_a_head_apart_too(tmp_path: Path) -> None:
+    lab = '[store]\nurl = "postgresql://db/farm"\n[lab]\nhost = "one"\nhead = "apart"\n'
+    changed = "[quota]\ndevices = 3\n[lease]\nidle_s = 9.0\n"
+    decided = plan(config(tmp_path, lab), config(tmp_path, lab + changed))
+    assert for_head(decided) == [
+        "quota.devices: the head goes by its own host's file; there: systemctl reload farm-head"
+    ]
+    assert for_head(plan(config(tmp_path), config(tmp_path, changed))) == []
 
 
 def test_what_waits_is_named_until_the_restart(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from farm.head.host_rules import HostState
 from farm.leasing.lab_view import HostView, LabPicture
 from farm.leasing.model import Holder
 from farm.metrics.catalogue import METRICS
-from farm.metrics.collector import FarmCollector, QueueFigures, Sources
+from farm.metrics.collector import FarmCollector, Sources
 from farm.metrics.devices import MOST_NAMES, MOST_SENSORS, shown_sensors
 from farm.metrics.exposition import OPEN, PLAIN, Page, rendered
+from farm.metrics.process import QueueFigures
 from farm.model.device import DeviceView, Life, Service
 from farm.model.health import Health, SensorGroup, Temperature
 from farm.model.requests import LeaseClass

@@ -18,7 +18,7 @@ from farm.head.config import UserConfig
 from farm.head.model import LeasePolicy
 from farm.jobs.attempt import AttemptTimeoutError
 from farm.jobs.supervisor import _how_ended
-from farm.metrics.collector import LOOP_PROBE_S, measure_loop_delay
+from farm.metrics.process import LOOP_PROBE_S, measure_loop_delay
 from farm.model.device import Closed, Life, Service, UsbPlace
 from farm.model.requests import LeaseClass
 from tests.support.leasing_lab import ANDROID, Lab, settle

@@ -13,7 +13,7 @@ import pytest
 
 from farm.common.errors import Code, HostError
 from farm.config import load
-from farm.daemon import Daemon
+from farm.daemon.daemon import Daemon
 from farm.store.files import STATE_FILES, STATE_FOLDERS, check_paths
 from tests.support.errors import raises_code
 
