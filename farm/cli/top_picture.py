@@ -210,6 +210,7 @@ def _news(event: Mapping[str, Any]) -> EventRow:
     words = (
         error.get("message") if isinstance(error, Mapping) else "",
         data.get("reason"), data.get("what"), data.get("message"), data.get("device"), data.get("user"),
+        f"at {host}" if (host := data.get("host")) else "",
     )  # fmt: skip
     text = ", ".join(str(each) for each in words if each)
     return EventRow(event["seq"], datetime.fromisoformat(event["at"]), event["kind"], event["subject"], text)

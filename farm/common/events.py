@@ -94,6 +94,8 @@ class EventLog:
         self, epoch: int = 0, clock: Callable[[], datetime] = lambda: datetime.now(UTC), *, after: int = 0
     ) -> None:
         """`epoch` is the number of the daemon's start; `after` that of the event before the first to be shown."""
+        # The `host` of an event with this data: that of its phone, else of its daemon; "": there is one host.
+        self.host_of: Callable[[Mapping[str, object]], str] = lambda _: ""
         self._clock = clock
         self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._listeners: list[Callable[[Event], None]] = []
@@ -166,6 +168,8 @@ class EventLog:
 
     def _next(self, kind: str, subject: str, data: Mapping[str, object], *, drafted: bool) -> Event:
         self._numbered += 1
+        if host := self.host_of(data):
+            data = {**data, "host": host}
         return Event(self._numbered, self._clock(), kind, subject, data, drafted)
 
     def _publish_settled(self) -> None:

@@ -72,6 +72,8 @@ def open_persistence(config: FarmConfig, stack: contextlib.AsyncExitStack, probl
     store = Store.open(where, config.lab.host, state_dir=config.state_dir, role=role)
     stack.callback(store.close)
     events = EventLog(store.epoch)
+    if config.lab.head_apart:
+        events.host_of = lambda _: config.lab.host
     events.subscribe(_log_event)
     follower = None if store.server is None else EventFollower(events, store.events)
     history = EventHistory(events, store.events, follower)

@@ -197,6 +197,10 @@ class Hosts(AttemptRunner):
         """The devices of a host."""
         return frozenset(name for name, its in self._of_device.items() if its == host)
 
+    def host_of(self, device: str) -> str:
+        """The host of a device; "" if no host has reported it."""
+        return self._of_device.get(device, "")
+
     def slots_of(self, host: str) -> frozenset[str]:
         """The leases of a host whose worker slot is kept."""
         return frozenset(lease for lease, its in self._slots.items() if its == host)
@@ -222,7 +226,7 @@ class Hosts(AttemptRunner):
 
     def receive(self, message: ToHost) -> None:
         """Send a message to the host that it concerns; a grant or an attempt is stored already: only wake the host."""
-        host = self._host_of(message)
+        host = self._receiver_of(message)
         if host is None:
             log.debug("no host is to get %s", message)
         elif isinstance(message, LeaseGranted | RunAttempt):
@@ -262,7 +266,7 @@ class Hosts(AttemptRunner):
 
         self._writes.add(f"letters to {host}", write, sent, refused)
 
-    def _host_of(self, message: ToHost) -> str | None:
+    def _receiver_of(self, message: ToHost) -> str | None:
         match message:
             case LeaseGranted(_, lease) | RunAttempt(_, _, lease):
                 return self._of_lease.get(lease.id)

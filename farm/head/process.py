@@ -192,6 +192,7 @@ class HeadTerm:
         stack.push_async_callback(self._wake_ups.close)
         self._hosts = Hosts(store, self._wake_ups.wake, time.monotonic)
         stack.push_async_callback(self._hosts.flush)
+        self.events.host_of = lambda data: self._hosts.host_of(str(data.get("device", "")))
         self._tasks = BackgroundTasks()
         self.head: LocalHead  # from `take_over` on
         self._watch: HostWatch

@@ -291,7 +291,7 @@ class JobVerbs(VerbGroup):
         if explanation is None:
             return answer | {"waits": waits, "limits": [], "devices": []}
         lines += explanation.limits
-        lines += [f"{each.device}: {each.reason}" for each in explanation.devices]
+        lines += [each.sentence for each in explanation.devices]
         if explanation.estimate_s is not None:
             lines.append(f"it should have a phone within {format_duration(explanation.estimate_s)}")
         return answer | {

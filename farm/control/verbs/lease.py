@@ -141,6 +141,8 @@ class LeaseVerbs(VerbGroup):
         facts = await device_facts(self._fleet, view.name)
         explanation = await self._head.explain(view.name)
         lines = [*as_lines(facts), *filter(None, [self._heat_note(view.serial)]), *_lines(explanation)]
+        if self._lab.own:
+            lines.insert(1, f"  host: {self._lab.own}")
         if view.life is Life.UNAUTHORIZED:
             lines += ["", *authorization_steps(view.serial, self._adb_key).splitlines()]
         else:
@@ -264,7 +266,7 @@ def _remote_lease(record: LeaseRecord) -> dict[str, Any]:
 
 def _lines(explanation: Explanation) -> list[str]:
     """An explanation as sentences."""
-    lines = [*explanation.limits, *(f"{reason.device}: {reason.reason}" for reason in explanation.devices)]
+    lines = [*explanation.limits, *(each.sentence for each in explanation.devices)]
     for each in explanation.waiting:
         wanted = asked_for(each.request)
         why = f": {each.why}" if each.why else ""

@@ -68,9 +68,10 @@ def explain(state: AllocatorState, request: LeaseRequest, request_id: str, now_s
             facts = _facts(state, request, view, now_s, waiting)
             if view.name in state.held:
                 facts.append(_queue(there for group, there in ahead.items() if view.name in group.devices))
-            reasons.append(DeviceReason(view.name, matches=True, reason="; ".join(filter(None, facts)) or "free"))
+            reason = "; ".join(filter(None, facts)) or "free"
+            reasons.append(DeviceReason(view.name, matches=True, reason=reason, host=view.host))
         else:
-            reasons.append(DeviceReason(view.name, matches=False, reason=_mismatch(request, view)))
+            reasons.append(DeviceReason(view.name, matches=False, reason=_mismatch(request, view), host=view.host))
     return tuple(sorted(reasons, key=lambda reason: (not reason.matches, reason.device)))
 
 

@@ -48,6 +48,12 @@ class DeviceReason:
     device: str
     matches: bool
     reason: str
+    host: str = ""  # of the device; "": there is one host
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return f"{self.device}{f' at {self.host}' if self.host else ''}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,11 @@ def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down
     phone = phone_of(here, "lab2")
     details = answer(here.farm("device", "show", phone, "--json"))
     assert details["temperature_c"] is not None  # its host alone has readings
-    assert phone in here.farm("explain", "device", phone).stdout
+    assert "\n  host: lab2\n" in here.farm("explain", "device", phone).stdout
+    assert f"{phone} at lab2: " in here.farm("explain", "key", phone).stdout
+    events = rows(lab, f"SELECT data FROM event WHERE subject = '{phone}'")
+    assert {json.loads(data)["host"] for (data,) in events} == {"lab2"}
+    assert "at lab2" in here.farm("top", "--once").stdout
     assert answer(here.farm("device", "drain", phone, "--json"))["service"] == "draining"
     assert next(row for row in there.status()["devices"] if row["name"] == phone)["service"] == "draining"
     assert answer(here.farm("device", "release", phone, "--json"))["service"] == "in"

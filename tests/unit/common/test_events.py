@@ -114,6 +114,14 @@ def test_a_listener_that_fails_harms_neither_publisher_nor_others(log, heard, ca
     assert told == [("ERROR", f"a listener failed at event {kind} of x") for kind in "acd"]
 
 
+def test_events_of_a_lab_name_their_host():
+    log = EventLog()
+    log.host_of = lambda data: {"a": "one"}.get(data.get("device"), "")
+    with log.drafted(("lease.granted", "l1", {"device": "a"}), ("lease.granted", "l2", {"device": "b"})) as drafts:
+        drafts.settle(committed=True)
+    assert [event.data.get("host") for event in log.since()] == ["one", None]
+
+
 def test_memory_is_bounded(log):
     from farm.common import events
 
