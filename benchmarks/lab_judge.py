@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 FINAL = ("done", "failed", "cancelled")
-EMPTY = {  # queries that must find no row
+RULES = {  # each query finds the rows that break it
     "a device has two open leases": (
         "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
     ),
@@ -36,7 +36,7 @@ EMPTY = {  # queries that must find no row
     ),
     "an attempt has not ended": "SELECT id FROM attempt WHERE ended_at IS NULL",
     "an attempt ended without an event": (
-        "SELECT id FROM attempt WHERE NOT EXISTS "
+        "SELECT id FROM attempt WHERE ended_at IS NOT NULL AND NOT EXISTS "
         "(SELECT 1 FROM event WHERE kind = 'attempt.ended' AND subject = attempt.id)"
     ),
     "a job was ended twice": (
@@ -84,7 +84,7 @@ def judge(dsn: str, folder: Path) -> dict[str, Any]:
     told = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     tokens = {each["job"]: each["token"] for each in told if "token" in each}
     with psycopg.connect(dsn) as connection:
-        for rule, query in EMPTY.items():
+        for rule, query in RULES.items():
             wrong[rule] += [row[0] for row in connection.execute(query)]
         jobs: dict[str, str] = dict(connection.execute("SELECT id, state FROM job").fetchall())
         results: dict[str, str] = dict(connection.execute("SELECT job, body::text FROM result").fetchall())

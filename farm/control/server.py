@@ -50,8 +50,8 @@ class ControlCall(Call):
 
 
 Handler = Callable[[ControlCall], Awaitable[Mapping[str, Any] | Answer]]
-# Lets the host of a lab that has the subject of a request answer it; None: this host is to answer.
-Elsewhere = Callable[[Request, Caller, Sender], Awaitable[Answer | None]]
+# Lets another host of the lab answer a request about its phone or itself; None: this host is to answer.
+ForwardRequest = Callable[[Request, Caller, Sender], Awaitable[Answer | None]]
 
 
 class ControlServer:
@@ -92,7 +92,7 @@ class ControlServer:
             accounts.on_revoked(self._end_calls_of)
         self._principal_of = principal_of or LocalUsers().principal_of
         self._handlers: dict[str, tuple[Handler, Role]] = {}  # with the least role that may call it
-        self.elsewhere: Elsewhere | None = None  # None: there is no other host
+        self.forward: ForwardRequest | None = None  # None: there is no other host
         self._artifacts = artifacts
         self.register("ping", self._ping, Role.VIEWER)
         self.register("artifact.put", self._put, Role.USER)
@@ -218,8 +218,8 @@ class ControlServer:
         send = self._in_turn(call.send, caller) if kind in STREAMS else call.send
         try:
             answer: Mapping[str, Any] | Answer | None = None
-            if self.elsewhere is not None:
-                answer = await self.elsewhere(call.request, caller, send)
+            if self.forward is not None:
+                answer = await self.forward(call.request, caller, send)
             if answer is None:
                 answer = await handler(ControlCall(call.request, call.peer, send, call.caller_gone, caller=caller))
         except asyncio.CancelledError:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from farm.common.errors import Code, UserError
 from farm.config import FarmConfig
 from farm.config.consistency import address_of
-from farm.control.artifact_spread import ArtifactSpread
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
+from farm.control.second_copies import SecondCopies
 from farm.daemon.persistence import Persistence
 from farm.model.job import Attempt
 
@@ -27,7 +27,7 @@ class Sharing:
 
     link: HostLink
     artifacts: HostArtifacts
-    spread: ArtifactSpread
+    copies: SecondCopies
     logs: HostLogs
 
 
@@ -58,15 +58,15 @@ def open_sharing(
     stack.push_async_callback(link.stop)
     objects = ObjectStore(config.lab.object_store) if config.lab.object_store else None
     artifacts = HostArtifacts(link, folder, store.artifact_copies, objects)
-    spread = ArtifactSpread(folder, artifacts.pull, store.artifact_copies, host, artifacts.second_copy)
-    store.on_problem(spread.store_problem)
-    stack.push_async_callback(spread.close)
+    copies = SecondCopies(folder, artifacts.pull, store.artifact_copies, host, artifacts.second_copy)
+    store.on_problem(copies.store_problem)
+    stack.push_async_callback(copies.close)
 
     async def host_of(attempt: Attempt) -> str:
         lease = await store.read(store.leases.get, attempt.lease)
         return "" if lease is None else lease.host
 
-    return Sharing(link, artifacts, spread, HostLogs(link, persistence.logs, host_of))
+    return Sharing(link, artifacts, copies, HostLogs(link, persistence.logs, host_of))
 
 
 async def begin_sharing(config: FarmConfig, persistence: Persistence, sharing: Sharing) -> None:

@@ -80,7 +80,7 @@ async def start_workers(config: FarmConfig, stack: contextlib.AsyncExitStack, pe
         tasks.append(asyncio.create_task(builders.run(), name="builders"))
         stack.push_async_callback(end_task, tasks[-1])
     if sharing is not None:
-        tasks.append(asyncio.create_task(sharing.spread.run(), name="copies of artifacts"))
+        tasks.append(asyncio.create_task(sharing.copies.run(), name="copies of artifacts"))
         stack.push_async_callback(end_task, tasks[-1])
     gid = group_to_admit()
     return Workers(bundles, toolchains, artifacts, run_as, supervisor, server, gid, builders, sharing, tasks)

@@ -68,7 +68,7 @@ class Head(ABC):
         """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
 
     @abstractmethod
-    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """Send another host a message about a lease there, of a job or client of this host."""
 
     @abstractmethod

@@ -120,7 +120,7 @@ class LocalHead(Head):
         """At once: it learns that by `LeaseArmed`."""
         armed()
 
-    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """Never called: there is no other host."""
 
     async def decide_end(self, message: AttemptEnded) -> Job:

@@ -37,7 +37,7 @@ class HostForwarder:
         self._link = link
         self._control = control
         self._has = has
-        control.elsewhere = self.forward
+        control.forward = self.forward
         link.serve(SERVICE, self._serve)
 
     async def forward(self, request: Request, caller: Caller, send: Sender) -> Answer | None:

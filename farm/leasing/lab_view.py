@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from farm.common.errors import HostError
@@ -19,26 +18,20 @@ from farm.model.device import DeviceState, DeviceView, Life
 from farm.model.sessions import FleetSummary
 from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
 from farm.store.leases import LeaseRecord
-from farm.store.mailbox import Letter
+from farm.store.mailbox import HostRecord, Letter
 
 KEPT_S = 1.0  # looks are shared for so long: one at 1,000 phones takes some milliseconds
 _STATES = DeviceState.__dataclass_fields__
+_ROW = HostRecord.__dataclass_fields__
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """A host as people see it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView(HostRecord):
+    """A host as people see it: its row, and what follows from it."""
 
-    name: str
     state: HostState
-    address: str  # where other hosts dial it; "": nowhere
-    beat_at: datetime | None
-    silent_s: float | None  # since its latest beat; None: it does not run
-    phones: int
-    version: str
-    protocol: int
-    drained: str  # the operator's reason to hand out none of its phones; "": they are handed out
-    advertise: Mapping[str, str] = field(default_factory=dict)  # see `HostRecord.advertise`
+    silent_s: float | None = None  # since its latest beat; None: it does not run
+    phones: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +127,12 @@ class LabView:
         return states
 
 
-def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> tuple[HostView, ...]:
-    found = []
+def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> Iterator[HostView]:
     for row in rows.hosts:
         silent_s = None if row.beat_at is None else max(0.0, (rows.now - row.beat_at).total_seconds())
         state = state_of(silent_s, drained=bool(row.drained), removed=row.removed_at is not None)
-        found.append(
-            HostView(
-                row.name, state, row.address, row.beat_at, silent_s, phones.get(row.name, 0), row.version,
-                row.protocol, row.drained, row.advertise,
-            )
-        )  # fmt: skip
-    return tuple(found)
+        fields = {name: getattr(row, name) for name in _ROW}
+        yield HostView(**fields, state=state, silent_s=silent_s, phones=phones.get(row.name, 0))
 
 
 def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:

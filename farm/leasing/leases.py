@@ -216,7 +216,7 @@ class Leasing:
             return
         host, of_client = self.borrowed.give_back(lease_id), self.elsewhere.forget(lease_id)
         if host or of_client:
-            self.head.tell(host or of_client, LeaseUnwanted(lease_id, reason))
+            self.head.send_to_host(host or of_client, LeaseUnwanted(lease_id, reason))
 
     async def allow_bundle_override(self, lease_id: str) -> str:
         """Let the holder have another bundle on the device (its name); it gets its own back when the lease ends.
@@ -273,7 +273,7 @@ class Leasing:
         if active is not None and not active.ending:
             self._devices.report_broken_session(active.lease.device, reason)
         elif (phone := self.borrowed.get(lease_id)) is not None:
-            self.head.tell(phone.host, SessionBroken(lease_id, reason))
+            self.head.send_to_host(phone.host, SessionBroken(lease_id, reason))
 
     async def ended_by_phone(self, lease_id: str) -> bool:
         """Whether the phone's side ended the lease's last session, which is waited for; False when that is unknown."""
@@ -413,7 +413,7 @@ class Leasing:
                 self.release(lease_id, reason)
             case LeaseHeld(request_id, lease, host):
                 if (granted := self._asked.pop(request_id, None)) is None:
-                    self.head.tell(host, LeaseUnwanted(lease.id, "the requester left"))
+                    self.head.send_to_host(host, LeaseUnwanted(lease.id, "the requester left"))
                 else:
                     self.elsewhere.add(lease, host)
                     self.borrowed.add(request_id, lease, host)

@@ -261,7 +261,7 @@ class RemoteHead(Head):
 
         self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
 
-    def tell(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """By a letter to that host."""
         letter = Letter(host, wire.encode(message, self._clock()))
         self._post(message.lease, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))

@@ -1,13 +1,11 @@
 """Tokens with which hosts join a lab's database, and removal: each host's role on a real PostgreSQL with passwords."""
 
-import socket
 from dataclasses import replace
 
 import psycopg
 import pytest
 
 from farm.common.errors import HostError, NotAllowedError, UserError
-from farm.simulation.postgres import new_server
 from farm.store import membership
 from farm.store.host_token_policy import HostToken
 from farm.store.membership import OrderedBy
@@ -22,11 +20,7 @@ BY = OrderedBy("ann", "uid 1000 on lab1")
 def server():
     if why := postgres.missing():
         pytest.skip(why)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    hba = "host all all 127.0.0.1/32 scram-sha-256\n"
-    with new_server(port=port, hba=hba, superuser="postgres") as server:
+    with postgres.guarded_server() as server:
         yield server
 
 

@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from farm.simulation.postgres import as_server_user, missing_packages, new_server, server_folder
+from farm.simulation.postgres import PostgresServer, as_server_user, missing_packages, new_server, server_folder
 from tests.support.needs import INSTALL
+from tests.support.tvm import free_port
 
 SOCKET = ".s.PGSQL.5432"
 _COUNT = count(1)
@@ -33,6 +34,14 @@ def running_server(*, durable: bool = False) -> Iterator[str]:
     """As `new_server`; the URL of its maintenance database."""
     with new_server(durable=durable) as server:
         yield server.url
+
+
+@contextmanager
+def guarded_server() -> Iterator[PostgresServer]:
+    """A server as Debian sets it up: at a port of loopback it wants passwords; its superuser is `postgres`."""
+    hba = "host all all 127.0.0.1/32 scram-sha-256\n"
+    with new_server(port=free_port(), hba=hba, superuser="postgres") as server:
+        yield server
 
 
 @contextmanager

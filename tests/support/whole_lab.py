@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.lab_judge import RULES
 from farm.simulation.farm_process import FarmProcess
 from farm.simulation.postgres import PostgresServer, new_server
 from farm.simulation.virtual_farm import VirtualFarm
@@ -18,26 +19,14 @@ from tests.support import postgres
 from tests.support.whole_farm import running_farm, until
 
 DECIDES = "this head decides, in term"
-# Rows that show something lost, ended twice or handed out twice; read from the tables only.
+OVERLAPS = (  # leases that were held; for hosts with one clock
+    "SELECT a.id FROM lease a JOIN lease b ON a.device = b.device AND a.fence < b.fence AND a.armed_at IS NOT NULL "
+    "AND b.armed_at IS NOT NULL AND (a.ended_at IS NULL OR a.ended_at > b.armed_at + 0.5)"
+)
 JUDGED = {
-    "devices with two open leases": (
-        "SELECT device FROM lease WHERE ended_at IS NULL GROUP BY device HAVING count(*) > 1"
-    ),
-    "overlapping leases that were held": (
-        "SELECT a.id FROM lease a JOIN lease b ON a.device = b.device AND a.fence < b.fence AND a.armed_at IS NOT NULL "
-        "AND b.armed_at IS NOT NULL AND (a.ended_at IS NULL OR a.ended_at > b.armed_at + 0.5)"
-    ),
-    "attempts that ended twice": (
-        "SELECT subject FROM event WHERE kind = 'attempt.ended' GROUP BY subject HAVING count(*) > 1"
-    ),
-    "leases with two ends": (
-        "SELECT subject FROM event WHERE kind = 'lease.released' GROUP BY subject HAVING count(*) > 1"
-    ),
-    "attempts that never ended": "SELECT id FROM attempt WHERE ended_at IS NULL",
-    "jobs that never ended": "SELECT id FROM job WHERE ended_at IS NULL",
-    "done jobs without their result": (
-        "SELECT id FROM job WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM result WHERE result.job = job.id)"
-    ),
+    **RULES,
+    "overlapping leases that were held": OVERLAPS,
+    "a job has not ended": "SELECT id FROM job WHERE ended_at IS NULL",
 }
 
 
@@ -103,7 +92,7 @@ class WholeLab:
             return connection.execute(query).fetchall()
 
     def judged(self) -> Mapping[str, list[tuple[Any, ...]]]:
-        """What is wrong in the tables; empty: nothing."""
+        """The rows that break a rule, by the rule."""
         return {what: found for what, query in JUDGED.items() if (found := self.rows(query))}
 
 

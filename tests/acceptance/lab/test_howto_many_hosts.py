@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from farm.simulation.farm_process import FarmProcess
-from farm.simulation.postgres import new_server, programs
+from farm.simulation.postgres import programs
 from farm.simulation.virtual_farm import phones_of, virtual_farm
 from tests.support import postgres
 from tests.support.pages import ROOT, blocks
@@ -29,11 +28,7 @@ OF_STATE = (("lab", "init"), ("host", "join"))
 def server():
     if why := postgres.missing():
         pytest.skip(why)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    hba = "host all all 127.0.0.1/32 scram-sha-256\n"
-    with new_server(port=port, hba=hba, superuser="postgres") as server:
+    with postgres.guarded_server() as server:
         yield server
 
 

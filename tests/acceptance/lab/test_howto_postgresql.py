@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.common.errors import ExitCode
-from farm.simulation.postgres import new_server, programs
+from farm.simulation.postgres import programs
 from tests.support import postgres
 from tests.support.pages import ROOT
 from tests.support.whole_farm import answer, phones, refused, running_farm, until, until_ready
@@ -24,10 +23,7 @@ PASSWORD = "correct horse"
 def server():
     if why := postgres.missing():
         pytest.skip(why)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    with new_server(port=port, hba="host all all 127.0.0.1/32 scram-sha-256\n", superuser="postgres") as server:
+    with postgres.guarded_server() as server:
         yield server
 
 

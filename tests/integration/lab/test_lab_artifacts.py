@@ -8,9 +8,9 @@ import pytest
 
 from farm.common.errors import Code
 from farm.control.artifact_rules import ArtifactRules
-from farm.control.artifact_spread import ArtifactSpread
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
+from farm.control.second_copies import SecondCopies
 from farm.lab.artifacts import HostArtifacts, in_order
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -31,7 +31,7 @@ class ArtifactLab:
     def add(self, name, rules=None, object_store=None):
         folder = self.folders[name] = ArtifactFolder(self.folder / name / "artifacts", rules)
         host = self.hosts[name] = HostArtifacts(self.links.add(name), folder, self.store.artifact_copies, object_store)
-        spread = ArtifactSpread(folder, host.pull, self.store.artifact_copies, name, host.second_copy)
+        spread = SecondCopies(folder, host.pull, self.store.artifact_copies, name, host.second_copy)
         self.spreads.append(spread)
         self.tasks.append(asyncio.create_task(spread.run()))
         return folder

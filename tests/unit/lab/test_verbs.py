@@ -51,7 +51,7 @@ class Hosts:
         return server
 
     async def _picture(self, host):
-        hosts = tuple(HostView(name, state, "", None, 1.0, 1, "1", 1, "") for name, state in self.states.items())
+        hosts = tuple(HostView(name, None, 1, state=state, silent_s=1.0) for name, state in self.states.items())
         others = {name: phone for name, phone in self.phones.items() if name != host}
         return LabPicture(
             hosts,

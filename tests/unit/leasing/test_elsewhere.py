@@ -181,7 +181,7 @@ async def test_a_client_of_a_network_that_the_phones_host_names_goes_there_direc
     tvm = lab.one.leasing.tvm
     assert tvm.direct_address(key, PEER) is None  # one host alone knows no lab
     tvm.lab = LabView("one")
-    seen = HostView("two", HostState.OK, "", None, 0.0, 1, "1.0", 1, "", {"192.0.2.0/24": "lab2:9190"})
+    seen = HostView("two", None, 1, advertise={"192.0.2.0/24": "lab2:9190"}, state=HostState.OK)
     tvm.lab.latest = LabPicture((seen,))
     assert tvm.direct_address(key, PEER) == ("lab2", 9190)
     assert tvm.direct_address(key, Peer("127.0.0.1", 1)) is None

@@ -9,7 +9,7 @@ from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
 
-ONE = HostView("lab1", HostState.OK, "", None, 0.5, 1, "1.0", 1, "")
+ONE = HostView("lab1", None, 1, version="1.0", state=HostState.OK, silent_s=0.5, phones=1)
 TWO = replace(ONE, name="lab2")
 
 

@@ -293,7 +293,7 @@ def test_histograms_are_cumulative() -> None:
 
 
 def test_a_lab_of_several_hosts_is_counted_by_state(tmp_path: Path) -> None:
-    lost = HostView("lab2", HostState.LOST, "", None, 31.0, 2, "1.0", 1, "")
+    lost = HostView("lab2", None, 1, version="1.0", state=HostState.LOST, silent_s=31.0, phones=2)
     sources = Sources(
         version="1", epoch=1, state_dir=tmp_path, views=tuple,
         lab=lambda: LabPicture(hosts=(replace(lost, name="lab1", state=HostState.OK, silent_s=0.5), lost), term=9),

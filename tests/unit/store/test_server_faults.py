@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 
 import psycopg
 import pytest
@@ -20,16 +19,11 @@ from farm.store.writer import StoreWriteError
 from tests.support import postgres
 from tests.support.errors import raises_code
 from tests.support.needs import need
+from tests.support.tvm import free_port
 from tests.support.waiting import until
 from tests.unit.store.values import job
 
 SECRET = "hunter2"
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.common.errors import Code, HostError
-from farm.control import artifact_spread
+from farm.control import second_copies
 from farm.control.artifact_pull import ArtifactPull, ArtifactStream
-from farm.control.artifact_spread import ArtifactSpread
 from farm.control.artifacts import ArtifactFolder
+from farm.control.second_copies import SecondCopies
 from farm.store.store import Store
 from tests.support.waiting import until
 
@@ -31,7 +31,7 @@ class Host:
         self.store, self.name, self.others = store, name, list(others)
         self.folder = ArtifactFolder(path / name)
         self.folder.pull = ArtifactPull(self.folder, self.sources)
-        self.spread = ArtifactSpread(self.folder, self.folder.pull, store.artifact_copies, name, self.second_copy)
+        self.spread = SecondCopies(self.folder, self.folder.pull, store.artifact_copies, name, self.second_copy)
         self.away = False
         self.asked = []
 
@@ -121,7 +121,7 @@ async def test_a_start_makes_rows_and_files_agree(two, store, tmp_path):
 
 
 async def test_a_host_that_was_away_gets_its_copy_later(two, monkeypatch):
-    monkeypatch.setattr(artifact_spread, "SPREAD_EVERY_S", 0.05)
+    monkeypatch.setattr(second_copies, "COPY_EVERY_S", 0.05)
     one, other = await two()
     other.away = True
     async with running(one, other):

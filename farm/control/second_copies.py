@@ -19,8 +19,8 @@ from farm.control.artifacts import ArtifactFolder
 from farm.store.artifact_copies import ArtifactCopies, ArtifactCopy, changes
 from farm.store.database import BackgroundWrites
 
-SPREAD_EVERY_S = 30.0  # between looks for artifacts with one copy only
-SPREAD_AT_ONCE = 20  # artifacts of one look
+COPY_EVERY_S = 30.0  # between looks for artifacts with one copy only
+MOST_AT_ONCE = 20  # artifacts of one look
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SecondCopy = Callable[[str], Awaitable[bool]]
 
 
-class ArtifactSpread:
+class SecondCopies:
     """Follows a folder: `run` for as long as the daemon, `close` before the store goes."""
 
     def __init__(
@@ -47,7 +47,7 @@ class ArtifactSpread:
         self._second_copy = second_copy
         self._loop = asyncio.get_running_loop()
         self._unwritten: dict[str, int | None] = {}  # by SHA-256, as `ArtifactCopies.change` takes them
-        self._spread: set[str] = set()  # young artifacts to which this daemon has given a second copy
+        self._copied: set[str] = set()  # young artifacts to which this daemon has given a second copy
         self._writes = BackgroundWrites()
         self._tasks = BackgroundTasks()
         self.store_problem = self._writes.on_store_problem
@@ -59,7 +59,7 @@ class ArtifactSpread:
         rows = await self._copies.read(self._copies.of_host, self._host)
         self._write({**changes(rows, files), **self._unwritten})
         while True:
-            await asyncio.sleep(SPREAD_EVERY_S)
+            await asyncio.sleep(COPY_EVERY_S)
             try:
                 await self._look()
             except FarmError as error:
@@ -95,18 +95,18 @@ class ArtifactSpread:
         since = datetime.now(UTC) - timedelta(seconds=RECENT_S)
         alone = await self._copies.in_thread(self._copies.alone, self._host, since)
         young = {each.sha256 for each in alone}
-        self._spread &= young
-        for each in _foremost(alone, self._spread):
+        self._copied &= young
+        for each in _foremost(alone, self._copied):
             await self._copy(each.sha256)
 
     async def _copy(self, sha256: str) -> None:
         try:
             if await self._second_copy(sha256):
-                self._spread.add(sha256)
+                self._copied.add(sha256)
         except FarmError as error:
             log.info("artifact %s has no second copy yet: %s", sha256, error)
 
 
-def _foremost(alone: Iterable[ArtifactCopy], spread: set[str]) -> list[ArtifactCopy]:
+def _foremost(alone: Iterable[ArtifactCopy], copied: set[str]) -> list[ArtifactCopy]:
     """The artifacts to copy at this look, the oldest first: farm forgets those soonest."""
-    return sorted((each for each in alone if each.sha256 not in spread), key=lambda each: each.at)[:SPREAD_AT_ONCE]
+    return sorted((each for each in alone if each.sha256 not in copied), key=lambda each: each.at)[:MOST_AT_ONCE]
