@@ -51,7 +51,7 @@ from farm.model.device import Life
 from farm.model.sessions import STOPPING
 from farm.model.specs import Kinds
 from farm.store.event_history import EventHistory
-from farm.store.mailbox import HEAD, Letter, WakeUps
+from farm.store.mailbox import HEAD, MOST_AT_ONCE, Letter, WakeUps
 from farm.store.retention import Retention
 from farm.store.server_opening import LOOK_AGAIN_S, Standby, StoreRole, TermHeldError
 from farm.store.store import Store
@@ -236,7 +236,7 @@ class HeadTerm:
                 letters = await self.store.mailbox.take_all()
             for letter in letters:
                 self._read(letter)
-            if not letters:
+            if len(letters) < MOST_AT_ONCE:  # what comes later comes with a wake-up of its own
                 await self._wake_ups.wait()
 
     def _read(self, letter: Letter) -> None:

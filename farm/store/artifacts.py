@@ -88,7 +88,7 @@ class ArtifactReferences(TableAccess):
     def _named(self, texts: Select[Any]) -> frozenset[str]:
         """Every SHA-256 in these JSON texts."""
         named: set[str] = set()
-        with self._database.reading() as connection:
+        with self._database.reading(in_parts=True) as connection:
             for text in connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(texts).scalars():
                 named.update(_SHA256.findall(text))
         return frozenset(named)

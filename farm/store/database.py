@@ -74,8 +74,11 @@ class Database:
         self.writer = writer
         self.term = term
         self._always = always
+        # Each select is a transaction of its own on a server: to begin and to end one takes two round trips.
+        on_file = engine.dialect.name == "sqlite"
+        self._reader = engine if on_file else engine.execution_options(isolation_level="AUTOCOMMIT")
         # Of their own: reads that a server does not answer would take all threads that everything else waits for.
-        self._readers = None if engine.dialect.name == "sqlite" else ThreadPoolExecutor(SERVER_READERS, "farm-read")
+        self._readers = None if on_file else ThreadPoolExecutor(SERVER_READERS, "farm-read")
 
     def close(self) -> None:
         """Finish queued writes; no reads follow."""
@@ -111,15 +114,17 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, partial(read, *args, **kwargs))
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A connection for a few selects, which see one state of the database.
+    def reading(self, *, in_parts: bool = False) -> Iterator[Connection]:
+        """A connection for a few selects; those in a file see one state of it.
+
+        `in_parts`: rows are fetched in parts, which a server does within a transaction.
 
         Raises:
             HostError: the database as a whole cannot be read now: its server is away, its disk failed; or what was
                 selected has a value that farm did not write.
         """
         try:
-            with self.engine.connect() as connection:
+            with (self.engine if in_parts else self._reader).connect() as connection:
                 yield connection
         except StoredValueError as error:
             with self.engine.connect() as connection:

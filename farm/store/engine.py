@@ -9,6 +9,7 @@ import math
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import text as sql
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 
 from farm.store.server_rules import connect_fault
 
@@ -36,6 +37,7 @@ SERVER = {
 }
 STATEMENT_TIMEOUT = "30s"  # of one statement on the server: ours take milliseconds, a prune's batch too
 ROOM_HINT = "free disk space; farm notices by itself and goes on"
+IDLE_S = 0.5  # a connection that lay unused for so long is tried before it is used
 IDLE_TIMEOUT = "10s"  # of a transaction between two statements: a stopped daemon must not keep its locks
 _PRIMARY_CODE = 0xFF  # SQLite's extended codes carry their primary one in the low byte (sqlite.org/rescode.html)
 _SQLITE = {
@@ -132,9 +134,8 @@ def server_engine(url: str) -> Engine:
     given = address.query
     if not isinstance(given.get("host", ""), str):
         limits["target_session_attrs"] = "read-write"
-    engine = create_engine(
-        address, pool_pre_ping=True, connect_args={name: value for name, value in limits.items() if name not in given}
-    )
+    engine = create_engine(address, connect_args={name: value for name, value in limits.items() if name not in given})
+    _try_idle(engine)
     from farm.store.bounded_connection import BoundedConnection  # after the engine, which reports a missing psycopg
 
     @event.listens_for(engine, "do_connect")
@@ -148,6 +149,25 @@ def server_engine(url: str) -> Engine:
             context.is_disconnect = True
 
     return engine
+
+
+def _try_idle(engine: Engine) -> None:
+    """Try a connection that lay unused before it is used: all of a server that has gone meanwhile are made anew.
+
+    One that has just been used is not tried: that takes as long as most of what it is used for.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def note(_connection: object, record: Any) -> None:
+        record.info["unused_from_s"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def check(connection: Any, record: Any, _proxy: object) -> None:
+        if time.monotonic() - record.info.get("unused_from_s", math.inf) > IDLE_S:
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error as error:
+                raise InvalidatePoolError from error
 
 
 @contextmanager

@@ -18,11 +18,13 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, TextClause, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Select, Table, TextClause, bindparam, delete, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.dml import ReturningDelete
 
 from farm.common.errors import HostError
 from farm.common.events import Event
@@ -34,7 +36,8 @@ POLL_S = 0.5  # the delay of a letter whose wake-up was lost
 HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
-_NOTIFY = sql("SELECT pg_notify(:channel, '')")
+_NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
+_POST = {box: insert(box) for box in (to_head, to_host)}  # built once, as each hop of each job executes it
 _BEGIN = sql(
     "INSERT INTO host (name, beat_at, protocol, version) "
     "VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol, :version) ON CONFLICT (name) DO UPDATE "
@@ -89,7 +92,17 @@ def _note_life(connection: Connection, statement: TextClause, **values: object) 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
     """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of the changes that they report."""
     if rows := [{"host": letter.host, "body": letter.body} for letter in letters]:
-        connection.execute(insert(box), rows)
+        connection.execute(_POST[box], rows)
+
+
+@lru_cache(maxsize=4)
+def _taking(box: Table, *, of_all: bool) -> tuple[Select[Any], ReturningDelete[Any]]:
+    """The look for a letter, and the DELETE of the first `most`; of the host `of`, or of all. Built once."""
+    wanted = select(box.c.id).order_by(box.c.id)
+    if not of_all:
+        wanted = wanted.where(box.c.host == bindparam("of"))
+    taken = delete(box).where(box.c.id.in_(wanted.limit(bindparam("most"))))
+    return wanted.limit(1), taken.returning(box.c.id, box.c.host, box.c.body)
 
 
 def channel_of(host: str) -> str:
@@ -249,21 +262,18 @@ class Mailbox(TableAccess):
 
     async def _take(self, box: Table, host: str | None = None) -> tuple[Letter, ...]:
         """Take letters; writes only if there is one, since most looks find none."""
-        wanted = select(box.c.id).order_by(box.c.id).limit(MOST_AT_ONCE)
-        if host is not None:
-            wanted = wanted.where(box.c.host == host)
-        if not await self.in_thread(self._some, wanted):
+        first, taking = _taking(box, of_all=host is None)
+        if not await self.in_thread(self._some, first, host):
             return ()
 
         def take(connection: Connection) -> Sequence[Any]:
-            taken = delete(box).where(box.c.id.in_(wanted)).returning(box.c.id, box.c.host, box.c.body)
-            return sorted(connection.execute(taken).all())
+            return sorted(connection.execute(taking, {"of": host, "most": MOST_AT_ONCE}).all())
 
         return tuple(Letter(row.host, row.body) for row in await self._database.write(take))
 
-    def _some(self, wanted: Any) -> bool:
+    def _some(self, first: Select[Any], host: str | None) -> bool:
         with self._database.reading() as connection:
-            return connection.execute(wanted.limit(1)).first() is not None
+            return connection.execute(first, {"of": host}).first() is not None
 
 
 class WakeUps:
@@ -311,8 +321,7 @@ class WakeUps:
 
     def _notify(self, channels: Sequence[str]) -> None:
         with self._database.reading() as connection:
-            connection.execute(_NOTIFY, [{"channel": channel} for channel in channels])
-            connection.commit()
+            connection.execute(_NOTIFY, {"channels": list(channels)})
 
     def _run(self) -> None:
         while not self._stop.is_set():
