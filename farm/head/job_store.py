@@ -28,6 +28,7 @@ from farm.model.specs import Kinds
 from farm.store.database import WriteRetrier
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import Letter
+from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class JobWriter:
     def __init__(self, store: Store, events: EventLog) -> None:
         self._store = store
         self._events = events
+        self._alone = store.role is StoreRole.DAEMON  # no other process writes jobs
         self._retrier = WriteRetrier()
         store.on_problem(self._retrier.on_store_problem)
 
@@ -128,8 +130,12 @@ class JobWriter:
             except Exception:
                 log.exception("job %s cannot be kept as failed either: the next start takes it up again", becomes.id)
                 return becomes
-        if not written:
-            log.error("job %s was not as it was believed to be: that it is %s was not kept", becomes.id, becomes.state)
+        if not written and self._alone:
+            log.error(
+                "job %s cannot be kept as %s: it is in another state than the queue knows", becomes.id, becomes.state
+            )
+        elif not written:  # normal: an attempt of a host that was lost, or a job that ended as it was cancelled
+            log.info("job %s is not kept as %s: another process has changed it since", becomes.id, becomes.state)
         return becomes
 
 

@@ -35,6 +35,7 @@ class Store:
         self, opened: OpenDatabase, writer: Writer, path: Path | None, host: str, role: StoreRole = StoreRole.DAEMON
     ) -> None:
         self.epoch = opened.epoch
+        self.role = role
         self.path = path  # of the SQLite file; None on a server
         self.term = opened.term
         self.database = database = Database(opened.reading, writer, opened.term, always=role is StoreRole.HEAD)
