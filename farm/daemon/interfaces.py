@@ -41,6 +41,7 @@ from farm.daemon.reload import Reloader
 from farm.daemon.scheduling import Scheduling
 from farm.daemon.sharing import Sharing, begin_sharing
 from farm.daemon.workers import Workers, end_task
+from farm.devices.registry import Aliases
 from farm.kinds import KINDS
 from farm.kinds.lease.executor import PersonalLeaseVerbs
 from farm.leasing.lab_rules import lab_findings
@@ -100,7 +101,7 @@ async def open_control_channel(stack: contextlib.AsyncExitStack, parts: Parts) -
         parts.reloader,
         *_device_verbs(parts),
         *_work_verbs(parts),
-        *_host_verbs(parts, _share_bundles(stack, parts)),
+        *_host_verbs(stack, parts),
     ):
         verbs.register(control)
     parts.problems.sources.append(control.problems)
@@ -194,8 +195,8 @@ def _work_verbs(parts: Parts) -> tuple[VerbGroup, ...]:
     )
 
 
-def _share_bundles(stack: contextlib.AsyncExitStack, parts: Parts) -> HostBundles | None:
-    """Bundles of this host and the others of its lab, from now on; None: there are none."""
+def _share_bundles(parts: Parts) -> HostBundles | None:
+    """Bundles of this host and the others of its lab; None: there are none."""
     if parts.workers.sharing is None:
         return None
     from farm.lab.bundles import HostBundles
@@ -206,16 +207,25 @@ def _share_bundles(stack: contextlib.AsyncExitStack, parts: Parts) -> HostBundle
         known = (view.identity for view in fleet.views() if view.adopted and view.identity is not None)
         return {(each.abi, platform_of(each)) for each in known}
 
-    shared = HostBundles(
+    return HostBundles(
         parts.config.lab.host, workers.bundles, workers.artifacts, parts.persistence.store.shared_bundles,
         groups, fleet.bundles_changed,
     )  # fmt: skip
-    stack.push_async_callback(end_task, asyncio.create_task(shared.run(), name="bundles of other hosts"))
-    return shared
 
 
-def _host_verbs(parts: Parts, shared: HostBundles | None) -> tuple[VerbGroup, ...]:
+def _follow_other_hosts(
+    stack: contextlib.AsyncExitStack, aliases: Aliases, toolchains: ToolchainVerbs, bundles: HostBundles
+) -> None:
+    """Take up what the other hosts of the lab change in the database, from now on."""
+    from farm.lab.following import follow_other_hosts
+
+    looks = {"bundles": bundles.look, "keys": aliases.reread, "toolchains": toolchains.reread}
+    stack.push_async_callback(end_task, asyncio.create_task(follow_other_hosts(looks), name="changes of other hosts"))
+
+
+def _host_verbs(stack: contextlib.AsyncExitStack, parts: Parts) -> tuple[VerbGroup, ...]:
     """Verbs of this host: bundles, toolchains, the store, the event log and doctor."""
+    shared = _share_bundles(parts)
     workers, fleet, persistence = parts.workers, parts.phones.fleet, parts.persistence
 
     def in_use(bundle: Bundle) -> str:
@@ -224,11 +234,14 @@ def _host_verbs(parts: Parts, shared: HostBundles | None) -> tuple[VerbGroup, ..
             return f"toolchain {named_by[0]} names it"
         return f"it is on {', '.join(holders)}" if holders else fleet.rollouts.keeps(bundle)
 
+    toolchains = ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed)
+    if shared is not None:
+        _follow_other_hosts(stack, parts.phones.aliases, toolchains, shared)
     return (
         BundleVerbs(
             workers.bundles, workers.toolchains.compiler_of, in_use, fleet.rollouts, fleet.bundles_changed, shared
         ),
-        ToolchainVerbs(workers.toolchains, workers.supervisor, workers.bundles, fleet.bundles_changed),
+        toolchains,
         EventVerbs(persistence.history),
         BuilderVerbs(workers.builders),
         StoreVerbs(persistence.store, persistence.where, persistence.retention),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -266,6 +267,7 @@ class Aliases:
         self._fleet = fleet
         self._table = table
         self._stored = {name: Selector.parse(text) for name, text in table.all().items()}
+        self._changing = asyncio.Lock()  # one at a time, so that no `reread` takes back a key that is being written
         self.use(configured)
 
     def use(self, configured: Mapping[str, str]) -> None:
@@ -290,6 +292,11 @@ class Aliases:
                 grammar.
         """
         alias, parsed = checked_value(name, "a key"), Selector.parse(selector)
+        async with self._changing:
+            await self._set(alias, parsed)
+        return alias
+
+    async def _set(self, alias: str, parsed: Selector) -> None:
         own = next((view for view in self._fleet.views() if alias in (view.name, *view.aliases)), None)
         if own is not None and alias not in self.selectors():
             raise UserError(f"{alias} is a key that {own.name} has by itself", hint="choose another key")
@@ -300,7 +307,18 @@ class Aliases:
         except FarmError:
             self._put(alias, before)
             raise
-        return alias
+
+    async def reread(self) -> None:
+        """Take up the keys that other hosts of the lab have set or removed.
+
+        Raises:
+            HostError: the database is away.
+        """
+        async with self._changing:
+            stored = await self._table.in_thread(self._table.all)
+            if stored != {name: str(selector) for name, selector in self._stored.items()}:
+                self._stored = {name: Selector.parse(text) for name, text in stored.items()}
+                self._fleet.set_aliases(self.selectors())
 
     @run_to_completion
     async def remove(self, name: str) -> str:
@@ -310,10 +328,11 @@ class Aliases:
             UserError: it was not set with `farm alias set`.
         """
         alias = normalise(name)
-        if not await self._table.forget(alias):
-            where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
-            raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
-        self._put(alias, None)
+        async with self._changing:
+            if not await self._table.forget(alias):
+                where = "it stands in the configuration file" if alias in self._configured else "see: farm alias list"
+                raise UserError(f"the key {name!r} was not set with `farm alias set`", hint=where)
+            self._put(alias, None)
         return alias
 
     def _put(self, alias: str, selector: Selector | None) -> None:

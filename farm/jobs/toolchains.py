@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from farm import __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
-from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary
+from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
 from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
@@ -112,10 +112,12 @@ class Toolchains:
         One whose manifest is unreadable is no phone's.
 
         Raises:
-            NoSuchBundleError: a toolchain names a bundle that the library does not have.
+            NoSuchBundleError: a configured toolchain names a bundle that the library does not have.
         """
         for each in self.all():
-            with contextlib.suppress(HostError):
+            # Of another host's toolchain, which may name a bundle for other phones, there need be no bundle here.
+            missing = () if each.name in self._configured else (NoSuchBundleError,)
+            with contextlib.suppress(HostError, *missing):
                 bundle = self._bundles.get(each.bundle) if each.bundle else None
                 if bundle is not None and bundle.abi == abi and platform in (None, bundle.platform):
                     return bundle
@@ -179,6 +181,27 @@ class Toolchains:
         with self._events.drafted(("toolchain.removed", name, {})) as drafts:
             await self._table.remove(name, drafts)
         self._added.pop(name, None)
+
+    async def stored(self) -> Mapping[str, Toolchain]:
+        """The toolchains that were added by command, here or at another host of the lab, by name.
+
+        Raises:
+            HostError: the database is away.
+        """
+        rows = await self._table.in_thread(self._table.all)
+        return {each.name: each for each in rows if each.name not in self._configured}
+
+    @property
+    def added(self) -> Mapping[str, Toolchain]:
+        """Those of `stored` that are known here."""
+        return self._added
+
+    def put(self, name: str, toolchain: Toolchain | None) -> None:
+        """Know a stored toolchain from now on; None: no more."""
+        if toolchain is None:
+            self._added.pop(name, None)
+        else:
+            self._added[name] = toolchain
 
     def check_removable(self, name: str) -> None:
         """Whether a command may remove it.

@@ -12,17 +12,14 @@ from datetime import UTC, datetime
 
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
-from farm.common.errors import FarmError
 from farm.control.artifacts import ArtifactFolder
 from farm.store.shared_bundles import SharedBundle, SharedBundleTable
-
-LOOK_EVERY_S = 5.0
 
 log = logging.getLogger(__name__)
 
 
 class HostBundles:
-    """Shares this host's bundles, and takes in those of other hosts; `run` for as long as the daemon."""
+    """Shares this host's bundles, and takes in those of other hosts whenever `look` is called."""
 
     def __init__(
         self,
@@ -50,7 +47,6 @@ class HostBundles:
         self._groups = groups
         self._changed = changed
         self._seen: tuple[tuple[SharedBundle, ...], frozenset[tuple[str, str]]] = (), frozenset()
-        self._problem = ""
 
     async def share(self, bundle: Bundle) -> None:
         """Offer a bundle of this host, under its name, to every host.
@@ -69,18 +65,12 @@ class HostBundles:
         """Offer bundles that were removed here no more; hosts that have them keep them."""
         await self._table.withdraw(names)
 
-    async def run(self) -> None:
-        """Take in the shared bundles that phones here can use, for ever."""
-        while True:
-            try:
-                await self._look()
-            except FarmError as error:
-                if error.message != self._problem:
-                    log.warning("a bundle of another host is not here yet: %s", error.message)
-                self._problem = error.message
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def look(self) -> None:
+        """Take in the shared bundles that phones here can use.
 
-    async def _look(self) -> None:
+        Raises:
+            FarmError: one cannot be had now.
+        """
         shared, groups = await self._table.in_thread(self._table.all), frozenset(self._groups())
         if (shared, groups) == self._seen:
             return
@@ -90,7 +80,7 @@ class HostBundles:
                 await asyncio.to_thread(self._library.take_in, packed, each.bundle, each.name)
                 log.info("bundle %s of host %s is here now", each.name, each.host)
                 await self._changed(each.bundle)
-        self._seen, self._problem = (shared, groups), ""
+        self._seen = shared, groups
 
     def _has(self, shared: SharedBundle) -> bool:
         try:

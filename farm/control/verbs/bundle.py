@@ -192,6 +192,24 @@ class ToolchainVerbs(VerbGroup):
             await self._let_go(name)
         return {"name": name}
 
+    async def reread(self) -> None:
+        """Take up the toolchains that other hosts of the lab have added or removed.
+
+        Raises:
+            UserError: attempts run in one that was removed.
+            HostError: the database is away.
+        """
+        async with self._orders:
+            stored, known = await self._toolchains.stored(), dict(self._toolchains.added)
+            changed = [name for name in {**known, **stored} if known.get(name) != stored.get(name)]
+            for name in changed:
+                await self._zygotes.remove(name)
+                self._toolchains.put(name, stored.get(name))
+                if name in stored:
+                    await self._zygotes.add(stored[name])
+            if changed:
+                await self._changed()
+
     @run_to_completion
     async def _take_in(self, toolchain: Toolchain) -> None:
         await self._toolchains.add(toolchain)

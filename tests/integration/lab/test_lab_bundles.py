@@ -9,7 +9,7 @@ import pytest
 from farm.bundle.library import BundleLibrary
 from farm.common.errors import Code, HostError
 from farm.control.artifacts import ArtifactFolder
-from farm.lab import bundles as bundles_module
+from farm.lab import following
 from farm.lab.bundles import HostBundles
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -51,11 +51,11 @@ class BundleHost:
 
 @pytest.fixture
 async def hosts(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundles_module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(following, "LOOK_EVERY_S", 0.01)
     store = Store.open(tmp_path / "farm.db")
     one, two = BundleHost(tmp_path, store, "one", ANDROID), BundleHost(tmp_path, store, "two", ANDROID)
     two.other, one.other = one, two
-    tasks = [asyncio.create_task(each.shared.run()) for each in (one, two)]
+    tasks = [asyncio.create_task(following.follow_other_hosts({"bundles": each.shared.look})) for each in (one, two)]
     yield one, two
     for task in tasks:
         task.cancel()

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 from farm.common.errors import Code, HostError, UserError
@@ -26,6 +28,9 @@ class Table:
 
     def all(self):
         return dict(self.kept)
+
+    async def in_thread(self, read):
+        return read()
 
     async def save(self, name, selector):
         if self.fails:
@@ -73,3 +78,25 @@ async def test_what_cannot_be_kept_is_taken_back():
 async def test_only_what_was_set_by_hand_can_be_removed():
     with pytest.raises(UserError, match="was not set"):
         await Aliases(Fleet(), Table(), {"board": "soc=a"}).remove("board")
+
+
+async def test_keys_of_other_hosts_are_taken_up_and_none_is_taken_back():
+    fleet, table = Fleet(), Table({"old": "soc=a"})
+    aliases = Aliases(fleet, table, {})
+    del table.kept["old"]
+    table.kept["board"] = "soc=b"  # another host did that
+    await aliases.reread()
+    assert fleet.told == {"board": "soc=b"}
+    written, save = asyncio.Event(), table.save
+
+    async def slow(name, selector):
+        await written.wait()
+        await save(name, selector)
+
+    table.save = slow
+    setting = asyncio.create_task(aliases.set("mine", "soc=c"))
+    reading = asyncio.create_task(aliases.reread())
+    await asyncio.sleep(0)
+    written.set()
+    await asyncio.gather(setting, reading)
+    assert fleet.told == {"board": "soc=b", "mine": "soc=c"}
