@@ -42,6 +42,7 @@ UNLISTED_LIMIT_S = 2.0  # adb lists a pulled phone as offline, if at all, for so
 RECOVERY_LIMIT_S = 15.0  # cleaning and checking take a second; a longer recovery is left to the next attempt
 # Beyond the attempt's limit, which is its worker's: the supervisor counts it from the worker's start and ends it first.
 GRACE_S = START_LIMIT_S + 2.0
+READ_AGAIN_S = 1.0  # between tries while no database answers
 HOST_HINT = "`farm doctor` looks at this host; the daemon's log has the trace"
 STOP_LIMIT_S = 20.0  # a worker that ignores SIGTERM is killed after a few seconds; this bounds a bug
 
@@ -294,8 +295,13 @@ class AttemptContextFactory:
         )
 
     async def crashes(self, job: Job) -> int:
-        """Under how many of its attempts the daemon, the adb server or a hub died."""
-        return crashes(await self._jobs.read(self._jobs.attempts, job.id))
+        """Under how many of its attempts the daemon, the adb server or a hub died; waits while no database answers."""
+        while True:
+            try:
+                return crashes(await self._jobs.read(self._jobs.attempts, job.id))
+            except HostError as error:  # the writer reports it
+                log.debug("the attempts of %s cannot be read now: %s", job.id, error.message)
+                await asyncio.sleep(READ_AGAIN_S)
 
     def _view(self, device: str) -> DeviceView:
         # After a restart a person's lease goes on before its phone is listed again.

@@ -67,8 +67,9 @@ class PostgresServer:
     """A server's files and process; the process ends with the thread that started it."""
 
     folder: Path  # of its data, log and socket
-    port: int = 0  # on loopback; 0: its socket only
+    port: int = 0  # at its address; 0: its socket only
     superuser: str = "farm"
+    address: str = "127.0.0.1"
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -106,7 +107,7 @@ class PostgresServer:
         Raises:
             HostError: it did not come up; evidence is the end of its log.
         """
-        tcp = f"listen_addresses={'127.0.0.1' if self.port else ''}"
+        tcp = f"listen_addresses={self.address if self.port else ''}"
         settings = [tcp, f"unix_socket_directories={self.folder}", *[f"port={self.port}"] * bool(self.port)]
         every = [word for setting in settings for word in ("-c", setting)]
         # A session of its own: Ctrl-C must reach only the program that started it, which stops it last.
@@ -187,22 +188,29 @@ def server_folder() -> Iterator[Path]:
 
 @contextmanager
 def new_server(
-    *, durable: bool = False, port: int = 0, hba: str = "", options: str = "", superuser: str = "farm"
+    *,
+    durable: bool = False,
+    port: int = 0,
+    hba: str = "",
+    options: str = "",
+    superuser: str = "farm",
+    address: str = "127.0.0.1",
 ) -> Iterator[PostgresServer]:
     """A new server, stopped and deleted afterwards.
 
     Args:
         durable: commits wait for the disk (fsync).
-        port: also listen on this port of loopback; 0: on the socket only.
+        port: also listen on this port of `address`; 0: on the socket only.
         hba: lines ahead of those of pg_hba.conf, which admit everyone.
         options: further options of postgres(1).
         superuser: name of its first role.
+        address: of this host.
 
     Raises:
         HostError: it cannot be made or did not come up.
     """
     with server_folder() as folder:
-        server, data = PostgresServer(folder, port, superuser), folder / "data"
+        server, data = PostgresServer(folder, port, superuser, address), folder / "data"
         server.run("initdb", "--no-sync", "--auth=trust", f"--username={superuser}", "--encoding=UTF8", "-D", data)
         rules = data / "pg_hba.conf"
         rules.write_text(hba + rules.read_text(encoding="utf-8"), encoding="utf-8")

@@ -12,11 +12,13 @@ from farm.simulation.namespaces import Isolation, detect_isolation
 # The Debian package of a program, where it has another name.
 PACKAGES = {
     "cc": "gcc",
+    "ip": "iproute2",
     "ld.lld": "lld",
     "nc": "netcat-openbsd",
     "promtool": "prometheus",
     "readelf": "binutils",
     "setpriv": "util-linux",
+    "tc": "iproute2",
     "ssh": "openssh-client",
     "sshd": "openssh-server",
     "systemd-analyze": "systemd",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,9 @@ class WholeLab:
         self.heads.append(HeadCommand(self._folder, self.url, len(self.heads)))
         return self.heads[-1]
 
-    def host(self, name: str, *profiles: str, config: str = "") -> VirtualFarm:
-        """One more host with virtual phones, all ready."""
-        lab = f'[store]\nurl = "{self.url}&connect_timeout=2"\n[lab]\nhost = "{name}"\nhead = "apart"\n'
+    def host(self, name: str, *profiles: str, config: str = "", url: str = "") -> VirtualFarm:
+        """One more host with virtual phones, all ready. `url`: its way to the database; "": that of the heads."""
+        lab = f'[store]\nurl = "{url or self.url}&connect_timeout=2"\n[lab]\nhost = "{name}"\nhead = "apart"\n'
         return self._stack.enter_context(running_farm(*profiles, config=lab + config))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -97,10 +97,13 @@ class WholeLab:
 
 
 @contextmanager
-def whole_lab() -> Iterator[WholeLab]:
-    """A lab without head and hosts; afterwards nothing of it runs, and no log has a traceback."""
+def whole_lab(running: PostgresServer | None = None) -> Iterator[WholeLab]:
+    """A lab without head and hosts; afterwards nothing of it runs, and no log has a traceback.
+
+    `running`: its server; None: a new one.
+    """
     with (
-        new_server() as server,
+        new_server() if running is None else nullcontext(running) as server,
         tempfile.TemporaryDirectory(prefix="farm-heads-") as folder,
         ExitStack() as hosts,
     ):

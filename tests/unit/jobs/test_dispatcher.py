@@ -219,6 +219,23 @@ async def test_a_phone_that_went_with_the_adb_server_costs_its_job_no_try(farm):
     assert (job.uncounted, job.avoid, job.error["code"]) == (MOST_CRASHES, frozenset(), "interrupted_too_often")
 
 
+async def test_a_phone_that_goes_with_the_adb_server_while_the_database_is_away_costs_its_job_no_try(farm, monkeypatch):
+    gone = replace(phone("p1", Life.GONE), reason="not listed by adb", external_cause="the adb server went away")
+    job_id = await farm.one(max_attempts=2)
+    device = (await farm.started()).attempt.device
+
+    def away(_):
+        monkeypatch.undo()
+        raise HostError("the database cannot be read", Code.STORE_READ_FAILED)
+
+    monkeypatch.setattr("farm.jobs.attempt_run.READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(farm.store.jobs, "attempts", away)
+    farm.leases.take(device, PhoneLostError.of(gone))
+    ended = await farm.until("attempt.ended", f"{job_id}.1")
+    assert ended.data["error"]["code"] == "host_link_lost"
+    assert (await farm.started()).attempt.number == 2
+
+
 async def test_a_lease_that_is_over_before_the_work_begins_is_no_fault_of_the_job(farm, monkeypatch):
     def over(lease_id):
         monkeypatch.undo()

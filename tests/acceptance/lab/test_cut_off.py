@@ -1,0 +1,68 @@
+"""A host whose network loses its packets, in one direction or both: it works on, and nothing is lost or ended twice."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+
+import pytest
+
+from benchmarks import lab_chaos
+from benchmarks.lab_cut_off import CUT, WAIT, CutOffLab
+from farm.common.errors import ExitCode, HostError
+from tests.support import postgres
+from tests.support.host_network import Lost
+from tests.support.needs import need
+from tests.support.whole_farm import refused, until
+
+pytestmark = pytest.mark.timeout(300.0)
+WAYS = {"from-it": (Lost.FROM_HOST,), "to-it": (Lost.TO_HOST,), "both-ways": tuple(Lost)}
+
+
+@pytest.fixture(scope="module")
+def lab(kernel, tmp_path_factory):
+    need("g++", "mksh", "toybox")
+    if why := postgres.missing():
+        pytest.skip(why)
+    with ExitStack() as stack:
+        try:
+            lab = CutOffLab(stack, kernel)
+        except HostError as error:
+            pytest.skip(error.message)
+        yield lab
+        assert lab.events("host.lost") == lab.events("host.back")
+        judged = tmp_path_factory.mktemp("judged")
+        (judged / "clients.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lab.told))
+        lab_chaos.copy_logs((lab.cut, lab.other), judged / "phones")
+        assert lab_chaos.verdict(lab.lab, judged)["wrong"] == {}
+
+
+@pytest.mark.parametrize("lost", WAYS.values(), ids=list(WAYS))
+def test_a_host_that_is_cut_off_works_on_and_its_job_ends_once(lab, lost):
+    losses = lab.events("host.lost")
+    with lab.session() as client:
+        other = lab.submit(lab.elsewhere.name, WAIT)
+        until(lambda: lab.attempts(other))
+        job = lab.submit("android", WAIT)
+        until(lambda: lab.attempts(job) == [(lab.left.name, "running")])
+        lab.go(lab.elsewhere)
+        lab.network.lose(CUT, *lost)
+        until(lambda: lab.events("host.lost") > losses)
+        until(lambda: lab.attempts(job) == [(lab.left.name, "interrupted"), (lab.elsewhere.name, "running")])
+        refused(lab.other.farm("device", "reboot", lab.left.name), ExitCode.FAILED, f"host {CUT}", "is lost")
+        until(lab.database_problems)
+        lab.go(lab.elsewhere, lab.left)
+        until(lambda: lab.attempts(job)[1:] == [(lab.elsewhere.name, "done")])
+        held = {row["name"]: row["state"] for row in lab.cut.status()["devices"] if row["holder"]}
+        assert lab.used.name in held
+        lab.network.mend(CUT, *lost)
+        until(lambda: lab.events("host.back") > losses)
+        until(lambda: not lab.database_problems())
+        after = lab.submit(lab.left.name)
+        until(lambda: lab.attempts(after) == [(lab.left.name, "done")])
+        client.go()
+        rounds, wrong = client.hear()
+        client.finish()
+    assert rounds
+    assert not wrong
+    assert lab.attempts(job) == [(lab.left.name, "interrupted"), (lab.elsewhere.name, "done")]
