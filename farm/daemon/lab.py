@@ -39,6 +39,7 @@ class HeadLetters:
 
         Raises:
             HostRemovedError: this host was removed from the lab.
+            NameTakenError: another daemon is this host now.
         """
         left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
         try:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import BindParameter, Connection, Engine, bindparam, select, update
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 
 from farm.common.errors import Code, FarmError, HostError
@@ -54,6 +54,12 @@ class StoreWriteError(HostError):
     """The database could not be written."""
 
     code = "store_write_failed"
+
+
+class NameTakenError(StoreWriteError):
+    """Another daemon has begun under this one's name, while this one was cut off."""
+
+    code = "name_taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,8 @@ class Writer:
         self._next_probe_s = 0.0
         self._number = epoch << 32
         self._begin = first or (lambda _: None)
-        self._mark_row = update(meta).where(meta.c.name == mark)
+        number: BindParameter[int] = bindparam("number")
+        self._mark_row = update(meta).where(meta.c.name == mark, meta.c.value < number).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
@@ -299,7 +306,7 @@ class Writer:
             if committing:
                 raise
             refused = _error_of(error)
-            if not began or len(works) == 1:
+            if not began or len(works) == 1 or isinstance(error, NameTakenError):
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
             self._begin(connection)
@@ -308,10 +315,15 @@ class Writer:
         return outcomes
 
     def _mark(self, connection: Connection, committing: Outcomes, outcomes: Outcomes) -> None:
-        """On a server: number the transaction, of which only the commit is left."""
+        """On a server: number the transaction, of which only the commit is left.
+
+        Raises:
+            NameTakenError: a later start has written already.
+        """
         if self._number:
             self._number += 1
-            connection.execute(self._mark_row.values(value=self._number))
+            if connection.execute(self._mark_row, {"number": self._number}).rowcount == 0:
+                raise NameTakenError(hint='stop one of the two, or give it a name of its own: [lab] host = "..."')
             committing += outcomes
 
     def _answer_uncertain(self, *, committed: bool) -> None:

@@ -19,9 +19,11 @@ from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
 from farm.model.job import AttemptState, JobState
 from farm.simulation.postgres import new_server
+from farm.store import server_opening
 from farm.store.mailbox import HostRemovedError, Letter
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
+from farm.store.writer import NameTakenError
 from tests.support import postgres
 from tests.support.lab_host import LabHost
 from tests.support.whole_lab import OVERLAPS
@@ -357,6 +359,27 @@ async def test_a_name_of_a_running_host_is_refused_to_another_daemon(heads, tmp_
     for folder, name in (("first", "one"), ("other", "two")):  # killed and started again; with a name of its own
         (await asyncio.to_thread(start, folder, name)).close()
     first.close()
+
+
+async def test_a_host_that_was_cut_off_writes_nothing_once_another_daemon_has_its_name(heads, tmp_path, monkeypatch):
+    def start(folder):
+        (tmp_path / folder).mkdir()
+        return Store.open(heads.url, "one", state_dir=tmp_path / folder, role=StoreRole.HOST)
+
+    monkeypatch.setattr(server_opening, "NAMESAKE_S", 0.0)  # as long as the first is cut off
+    first = await asyncio.to_thread(start, "first")
+    await first.mailbox.begin(Letter("one", {}), wire.PROTOCOL)
+    other = await asyncio.to_thread(start, "other")
+    await other.mailbox.begin(Letter("one", {}), wire.PROTOCOL)
+    writes = [first.mailbox.send(Letter("one", {"n": number})) for number in range(3)]
+    for refused in await asyncio.gather(*writes, return_exceptions=True):
+        assert isinstance(refused, NameTakenError)
+    with pytest.raises(NameTakenError, match="daemon has begun under this one's name"):
+        await first.mailbox.beat("one", wire.PROTOCOL)
+    await other.mailbox.beat("one", wire.PROTOCOL)
+    assert first.problem == ""  # the database itself is well
+    for store in (first, other):
+        store.close()
 
 
 async def test_a_host_that_is_merely_slow_is_not_lost(heads):
