@@ -122,7 +122,7 @@ class LeasesElsewhere:
             log.debug("a session of %s at %s ended here: %s %s", lease.device, lease.host, end.outcome, end.detail)
 
         session = f"{self._prefix}-elsewhere-{self._sessions}"
-        return UpstreamSession(lease.device, session, lease.key, dial, lambda: None, ended, lease.fence)
+        return UpstreamSession(lease.device, session, lease.key, dial, lambda: None, ended, lease.fence, elsewhere=True)
 
     def _remember(self, sha256: str, found: LeaseElsewhere) -> None:
         self._known[sha256], self._of_lease[found.id] = found, sha256

@@ -101,6 +101,7 @@ class UpstreamSession:
     fence: int = 0  # of its lease
     # Asked when the daemon stops: whether the session goes on without it. If so, `ended` is not called.
     detach: Callable[[], bool] = lambda: False
+    elsewhere: bool = False  # `dial` leads to the gate of another host, which acts as the phone's server
 
 
 @dataclass(frozen=True, slots=True)

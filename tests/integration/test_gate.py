@@ -4,12 +4,14 @@ import asyncio
 import os
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head.model import LeasePolicy
+from farm.leasing.sessions import digest
 from farm.model.device import Life
 from farm.model.requests import LeaseRequest, LeaseSource
 from farm.tvm_server import wire
@@ -300,6 +302,45 @@ async def test_a_server_that_refuses_or_hangs_or_is_not_there():
             assert words in end["detail"]
             assert len(lab.devices.broken) == broken + 1
         assert "session.opened" not in lab.kinds()
+
+
+async def leads_to(lab, other, lease, key):
+    """A door where the client of a lease of `other` may connect, too."""
+
+    async def dial(host, peer, limit_s):
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", other.door.port))
+        return sock
+
+    request = replace(lease.request, match_sha256=digest(key))
+    lab.leasing.elsewhere.connect("one", dial)
+    lab.leasing.elsewhere.add(replace(lease, request=request), "two")
+
+
+async def test_a_busy_key_of_another_hosts_phone_is_refused_as_one_of_this_host(monkeypatch):
+    monkeypatch.setattr("farm.leasing.sessions.FREE_WAIT_S", 0.01)
+    async with Lab() as lab, Lab() as other:
+        lease, key = await other.job()
+        await leads_to(lab, other, lease, key)
+        _, hello = await other.dial(key)
+        assert hello.code is SessionCode.SUCCESS
+        assert (await lab.dial(key))[1].code is SessionCode.DUPLICATE
+        assert not lab.devices.broken
+
+
+async def test_a_recovering_phone_of_another_host_is_waited_for_as_one_of_this_host():
+    async with Lab(answer_s=0.01) as lab, Lab() as other:
+        lease, key = await other.job()
+        await leads_to(lab, other, lease, key)
+        other.devices.become("pixel", Life.RECOVERING, "wedged")
+        dialling = asyncio.create_task(lab.dial(key))
+        await until(lambda: (active := other.leasing.active.leases[lease.id]).session and active.session.waits)
+        loop = asyncio.get_running_loop()
+        late_s = loop.time() + 0.1  # ten times what a phone's own server may take
+        await until(lambda: loop.time() > late_s)
+        other.devices.become("pixel", Life.READY)
+        assert (await dialling)[1].code is SessionCode.SUCCESS
 
 
 async def test_a_client_that_leaves_before_the_phone_answers_frees_it():

@@ -255,6 +255,7 @@ class RemoteRoute:
             lambda: self._opened(session),
             lambda end: self._ended(session, end),
             granted.fence,
+            elsewhere=granted.elsewhere,
         )
 
     async def _daemon(self, user: str, deadline: float) -> GateLink:

@@ -172,7 +172,8 @@ class _RelayedSession:
             self._send(ServerHello(SessionCode.SUCCESS, f"server:{self._upstream.key}"))
             outcome, detail = await relay.run(rest, first_down)
             end = SessionEnd(outcome, relay.bytes_up, relay.bytes_down, self._loop.time() - opened_at, detail)
-        except MatchKeyBusyError:
+        except MatchKeyBusyError as error:
+            end = SessionEnd(SessionOutcome.NOT_OPENED, seconds=self._loop.time() - opened_at, detail=str(error))
             self._send(ServerHello(SessionCode.DUPLICATE))
         except NoSuchMatchKeyError:
             self._send(ServerHello(SessionCode.MISMATCH))
@@ -192,13 +193,15 @@ class _RelayedSession:
         self._upstream = await self._gate.route.open(hello.match_key, self._peer, limits.open_s, self.cut)
         async with asyncio.timeout(limits.open_s):
             stream = await self._upstream.dial(limits.open_s)
+        # The gate of another host opens the phone only now.
+        answer_s = limits.answer_s + (limits.open_s if self._upstream.elsewhere else 0.0)
         try:
-            async with asyncio.timeout(limits.answer_s):
+            async with asyncio.timeout(answer_s):
                 return stream.sock, await self._greet(stream.sock, stream.server_secret)
         except TimeoutError as error:
             stream.sock.close()
             raise PhoneError(
-                f"the phone's RPC server did not answer within {limits.answer_s:g} s",
+                f"the phone's RPC server did not answer within {answer_s:g} s",
                 Code.SERVER_SILENT,
                 hint="it is checked and replaced",
             ) from error
@@ -220,6 +223,9 @@ class _RelayedSession:
             if over_tcp:
                 quick_ack(phone)
             parser.receive_data(data)
+        assert self._upstream is not None
+        if answer.code is SessionCode.DUPLICATE and self._upstream.elsewhere:
+            raise MatchKeyBusyError("a session is open under this lease, through its phone's host")
         if answer.code is not SessionCode.SUCCESS:
             raise PhoneError(
                 f"the phone's RPC server refused the farm's key ({answer.code.name.lower()})", Code.SERVER_REFUSED

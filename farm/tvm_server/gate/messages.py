@@ -20,7 +20,7 @@ from typing import Any, NoReturn, get_type_hints
 from farm.common.errors import ProtocolError
 from farm.model.sessions import OrphanedSession, Peer, SessionEnd
 
-VERSION = 4  # of everything below; a gate and a daemon of different versions refuse each other
+VERSION = 5  # of everything below; a gate and a daemon of different versions refuse each other
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_TEXT = 8192  # characters of one field
 MAX_DETAIL = 500  # characters of what people read
@@ -126,13 +126,14 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionGranted:
-    """Daemon: to this device, under this lease's fence."""
+    """Daemon: to this device, under this lease's fence. `elsewhere`: through the gate of another host."""
 
     n: int
     session: str
     fence: int
     device: str
     key: str
+    elsewhere: bool
 
 
 @dataclass(frozen=True, slots=True)

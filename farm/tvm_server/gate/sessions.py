@@ -147,7 +147,9 @@ class GateSessions:
             self._refuse(n, "failed", error)
         else:
             session.upstream = upstream
-            self._send(m.SessionGranted(n, upstream.session, upstream.fence, upstream.device, upstream.key))
+            self._send(
+                m.SessionGranted(n, upstream.session, upstream.fence, upstream.device, upstream.key, upstream.elsewhere)
+            )
         session.task = None
 
     def _refuse(self, n: int, code: str, error: Exception) -> None:
