@@ -72,8 +72,11 @@ class Head(ABC):
         """Send another host a message about a lease there, of a job or client of this host."""
 
     @abstractmethod
-    async def decide_end(self, message: AttemptEnded) -> Job:
-        """The job's next state, to be committed with the end of its attempt; then comes `job_saved`."""
+    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
+        """The job's next state, to be committed with the end of its attempt; then comes `job_saved`.
+
+        `job`: as it ran here, or as it was when the attempt was given its phone.
+        """
 
     @abstractmethod
     async def decide_left(self, job: Job, message: AttemptEnded) -> Job:

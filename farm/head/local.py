@@ -123,7 +123,7 @@ class LocalHead(Head):
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
         """Never called: there is no other host."""
 
-    async def decide_end(self, message: AttemptEnded) -> Job:
+    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002
         """See `Head.decide_end`."""
         return self.dispatcher.attempt_ended(message)
 

@@ -144,8 +144,8 @@ class Attempts(AttemptRunner):
         self._head.job_saved(became)
 
     async def _commit(self, run: AttemptRun, outcome: Outcome) -> Job:
-        at = self._clock().at
-        return await self._keep_end(run.attempt, replace(outcome, device=run.lease.device), at, self._head.decide_end)
+        at, outcome = self._clock().at, replace(outcome, device=run.lease.device)
+        return await self._keep_end(run.attempt, outcome, at, partial(self._head.decide_end, run.job))
 
     async def _keep_end(
         self, attempt: Attempt, outcome: Outcome, at: datetime, decide: Callable[[AttemptEnded], Awaitable[Job]]

@@ -58,10 +58,11 @@ from farm.head.messages import (
 from farm.head.model import Explanation, JobExplanation, LeasePolicy, WaitingPage
 from farm.head.planning import Submission
 from farm.head.queue.model import StopAttempt
+from farm.head.queue.retry import succeeded
 from farm.head.reports import asked_for, summarise
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.model.device import DeviceState
-from farm.model.job import Job
+from farm.model.job import AttemptState, Job
 from farm.model.requests import LeaseRequest
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
@@ -268,8 +269,13 @@ class RemoteHead(Head):
         letter = Letter(host, wire.encode(message, self._clock()))
         self._post(message.lease, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
 
-    async def decide_end(self, message: AttemptEnded) -> Job:
-        """Ask until a head answers, without a limit: the attempt's end is written together with the answer."""
+    async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
+        """Ask until a head answers, without a limit: the attempt's end is written together with the answer.
+
+        A success is not asked about: whatever the head has decided meanwhile, it would answer that the job is done.
+        """
+        if message.outcome.state is AttemptState.DONE:
+            return succeeded(job, message.at)
         answer: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._ends[message.attempt] = answer
         written: asyncio.Future[None] | None = None
@@ -282,9 +288,9 @@ class RemoteHead(Head):
         finally:
             del self._ends[message.attempt]
 
-    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002
+    async def decide_left(self, job: Job, message: AttemptEnded) -> Job:
         """See `decide_end`: the head has the job."""
-        return await self.decide_end(message)
+        return await self.decide_end(job, message)
 
     def job_saved(self, became: Job) -> None:  # noqa: ARG002
         """Wake the head: the letter is committed with the job."""

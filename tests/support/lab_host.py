@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm.common.errors import HostError
@@ -12,6 +13,7 @@ from farm.common.selector import Selector
 from farm.head import beats, wire
 from farm.head import messages as m
 from farm.head.queue.model import Outcome, StopAttempt
+from farm.head.queue.retry import succeeded
 from farm.model.device import DeviceState, Life
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
@@ -45,8 +47,9 @@ class LabHost:
         self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
         self._asked = 0
         self._granted: dict[str, asyncio.Future[Lease]] = {}
-        self._attempts: dict[str, tuple[Attempt, Lease]] = {}  # by job
+        self._attempts: dict[str, tuple[Job, Attempt, Lease]] = {}  # by job
         self._over: dict[str, asyncio.Event] = {}  # by job
+        self._stopped: dict[str, StopAttempt] = {}  # by job; other attempts succeed
         self._becomes: dict[str, asyncio.Future[Job]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -134,12 +137,14 @@ class LabHost:
                     await self.give_back(lease)
             case m.RunAttempt(job, attempt, lease):
                 self.ran.append(attempt.id)
-                self._attempts[job.id] = attempt, lease
+                self._attempts[job.id] = job, attempt, lease
                 over = self._over[job.id] = asyncio.Event()
+                self._stopped.pop(job.id, None)
                 if not self.busy:
                     over.set()
                 self._spawn(self._end(job.id))
             case StopAttempt(job_id) if job_id in self._over:
+                self._stopped[job_id] = message
                 self._over[job_id].set()
             case m.OrderAnswer():
                 self.answers.put_nowait(message)
@@ -162,25 +167,28 @@ class LabHost:
         self.wake_ups.wake(HEAD)
 
     async def _end(self, job_id: str) -> None:
-        attempt, lease = self._attempts.pop(job_id)
+        job, attempt, lease = self._attempts.pop(job_id)
         await self._over[job_id].wait()
         await self.reaches.wait()
-        now = datetime.now(UTC)
-        becomes = self._becomes[job_id] = asyncio.get_running_loop().create_future()
-        ended = self.letter(m.AttemptEnded(job_id, attempt.id, Outcome(AttemptState.DONE, None, lease.device), now))
-        while not becomes.done():
-            await self.store.mailbox.send(ended)
-            self.wake_ups.wake(HEAD)
-            await asyncio.wait((becomes,), timeout=self.ask_again_s)
-        job = becomes.result()
-        over = Attempt(
-            attempt.id, attempt.job, attempt.number, attempt.device, attempt.lease, attempt.fence, attempt.started_at,
-            AttemptState.DONE, now,
-        )  # fmt: skip
+        now, result = datetime.now(UTC), {"done": self.name}
+        ended = replace(attempt, state=AttemptState.DONE, ended_at=now)
+        if (stop := self._stopped.pop(job_id, None)) is None:
+            job = succeeded(job, now)
+        else:
+            ended, result = replace(ended, state=stop.state, error=stop.error), None
+            job = await self._ask(m.AttemptEnded(job_id, attempt.id, Outcome(stop.state, stop.error), now))
         saved = self.letter(m.JobSaved(job))
-        if not await self.store.jobs.finish(over, job, result={"done": self.name}, letter=saved):
+        if not await self.store.jobs.finish(ended, job, result=result, letter=saved):
             self.too_late.append(attempt.id)
         await self.give_back(lease)
+
+    async def _ask(self, message: m.AttemptEnded) -> Job:
+        becomes = self._becomes[message.job] = asyncio.get_running_loop().create_future()
+        while not becomes.done():
+            await self.store.mailbox.send(self.letter(message))
+            self.wake_ups.wake(HEAD)
+            await asyncio.wait((becomes,), timeout=self.ask_again_s)
+        return becomes.result()
 
     def _spawn(self, work) -> None:
         task = asyncio.ensure_future(work)

@@ -26,6 +26,15 @@ def begun(job: Job) -> Job:
     return replace(job, state=JobState.RUNNING, attempts=job.attempts + 1, not_before=None, error=None)
 
 
+def succeeded(job: Job, at: datetime) -> Job:
+    """The job once an attempt of it has succeeded: it is done, whatever else was decided about it meanwhile.
+
+    `job`: running, or as it was when that attempt was given its phone.
+    """
+    running = job if job.state is JobState.RUNNING else begun(job)
+    return replace(running, state=JobState.DONE, error=None, ended_at=at)
+
+
 def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
     """The job as it is once its running attempt has ended with `outcome`.
 
@@ -36,7 +45,7 @@ def after_attempt(job: Job, outcome: Outcome, now: ClockReading) -> Job:
     """
     match outcome.state:
         case AttemptState.DONE:
-            return replace(job, state=JobState.DONE, error=None, ended_at=now.at)
+            return succeeded(job, now.at)
         case AttemptState.CANCELLED:
             return replace(job, state=JobState.CANCELLED, error=outcome.error, ended_at=now.at)
         case AttemptState.YIELDED:

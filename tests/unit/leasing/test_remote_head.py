@@ -184,20 +184,30 @@ async def test_leases_end_while_the_database_is_away_and_that_is_written_later()
 async def test_a_host_asks_what_its_job_becomes_until_a_head_answers(monkeypatch):
     monkeypatch.setattr(remote_head, "ASK_AGAIN_S", 0.01)
     lab = await begun_lab()
-    ended = AttemptEnded("j", "j.1", Outcome(AttemptState.DONE, device="a", result={"kept": "here"}), NOW)
-    deciding = asyncio.ensure_future(lab.head.decide_end(ended))
+    ended = AttemptEnded("j", "j.1", Outcome(AttemptState.FAILED, device="a", result={"kept": "here"}), NOW)
+    deciding = asyncio.ensure_future(lab.head.decide_end(job("j"), ended))
     first = await lab.told(AttemptEnded)
     assert (first.job, first.outcome.result) == ("j", None)  # the host writes its result
     await lab.told(AttemptEnded)  # the head that took the first one has gone
-    becomes = job("j", state=JobState.DONE, ended_at=NOW)
+    becomes = job("j", state=JobState.FAILED, ended_at=NOW)
     await lab.tell(FinishAttempt(becomes, "j.1"), FinishAttempt(becomes, "j.1"))
-    assert (await deciding).state is JobState.DONE
+    assert (await deciding).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING])
+async def test_a_host_does_not_ask_about_a_success(state):
+    lab = await begun_lab()
+    ran = job("j", state=state, attempts=2 + (state is JobState.RUNNING), error={"code": "of the attempt before"})
+    done = await lab.head.decide_end(ran, AttemptEnded("j", "j.3", Outcome(AttemptState.DONE, device="a"), NOW))
+    assert (done.state, done.attempts, done.error, done.ended_at) == (JobState.DONE, 3, None, NOW)
 
 
 async def test_two_attempts_of_a_job_have_each_their_answer():
     lab = await begun_lab()
     late, now = (
-        asyncio.create_task(lab.head.decide_end(AttemptEnded("j", each, Outcome(AttemptState.DONE, device="a"), NOW)))
+        asyncio.create_task(
+            lab.head.decide_end(job("j"), AttemptEnded("j", each, Outcome(AttemptState.FAILED, device="a"), NOW))
+        )
         for each in ("j.1", "j.2")
     )
     assert {(await lab.told(AttemptEnded)).attempt for _ in range(2)} == {"j.1", "j.2"}
