@@ -18,12 +18,12 @@ from dataclasses import replace
 
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.events import EventLog
-from farm.head import beats
+from farm.head import beats, wire
 from farm.head.beats import BeatWatch
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.job_store import ended_events
 from farm.head.local import LocalHead
-from farm.head.messages import AttemptEnded, DeviceForgotten, LeaseEnded, LeaseRefused, SlotFreed
+from farm.head.messages import AttemptEnded, DeviceForgotten, LeaseEnded, LeaseRefused, RequestAdded, SlotFreed
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.head.queue.retry import broken_off
 from farm.head.write_queue import released_event
@@ -57,6 +57,7 @@ class HostWatch:
         self._clock = clock
         self._beats = BeatWatch()
         self._refused: dict[str, str] = {}  # host of another release -> the reason
+        self._silenced: set[str] = set()  # lost hosts, whose requests were taken out
         self._ending: defaultdict[str, set[str]] = defaultdict(set)  # by host: leases of jobs it ran when it was lost
 
     async def run(self) -> None:
@@ -111,6 +112,9 @@ class HostWatch:
             self.withhold(host, WithheldFor.LOSS, "")
         if lost := self._beats.lost:
             await self._break_off(lost)
+        for host in self._silenced - self._beats.lost:
+            await self._ask_again(host)
+            self._silenced.discard(host)
         for each in hosts:
             if each.removed_at:
                 await self._remove(each.name)
@@ -129,6 +133,9 @@ class HostWatch:
         for host in lost:
             self._refuse_unarmed(host, f"host {host} was lost before it had it")
             self._hosts.end_lent_to(host, f"host {host}, whose job had it, was lost")
+            self._silenced.add(host)
+            for request_id in self._hosts.requests_of(host):  # no client and no job there would hear of a phone
+                self._head.requests.withdraw(request_id)
         read, jobs = self._store.read, self._store.jobs
         armed = [each for each in await read(self._store.leases.open) if each.host in lost and each.armed_at]
         running = [each for each in await read(jobs.running) if self._hosts.runs_at(each.job) in lost]
@@ -141,6 +148,13 @@ class HostWatch:
         for record in armed:
             if record.source is LeaseSource.JOB and record.job not in with_people:
                 self._let_go(record)
+
+    async def _ask_again(self, host: str) -> None:
+        """A host is back: what its clients and jobs still ask for waits again."""
+        for letter in await self._store.mailbox.requests_of(host):
+            message = wire.to_head(letter.body, self._clock().s)
+            if isinstance(message, RequestAdded) and not self._hosts.has_request(host, message.request_id):
+                self._head.requests.receive(self._hosts.note(host, message))
 
     async def _remove(self, host: str) -> None:
         """End the attempts and leases of a removed host, and forget it; the next look repeats a step that failed."""

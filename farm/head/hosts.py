@@ -193,6 +193,10 @@ class Hosts(AttemptRunner):
         """Take out the requests of a host without an armed lease: it has begun anew, stopped, or was removed."""
         return frozenset(self._requests.pop(host, ()))
 
+    def has_request(self, host: str, request_id: str) -> bool:
+        """Whether the host has asked so, and no lease is armed for it."""
+        return request_id in self._requests[host]
+
     def devices_of(self, host: str) -> frozenset[str]:
         """The devices of a host."""
         return frozenset(name for name, its in self._of_device.items() if its == host)

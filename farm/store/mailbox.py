@@ -240,6 +240,11 @@ class Mailbox(TableAccess):
 
         return await self._database.write(look)
 
+    async def requests_of(self, name: str) -> tuple[Letter, ...]:
+        """The latest message about each request of a host that has no lease, in order."""
+        wanted = select(request.c.host, request.c.body).where(request.c.host == name).order_by(request.c.seq)
+        return tuple(Letter(**row) for row in await self.in_thread(self._database.rows, wanted))
+
     async def forget_host(self, name: str) -> None:
         """Delete the rows of a removed host, about its phones and about itself."""
 

@@ -297,6 +297,23 @@ async def test_the_jobs_of_a_silent_host_go_on_elsewhere_and_have_one_result(hea
             await until(one, lambda: events_of(one) == ["host.lost", "host.back"])
 
 
+async def test_what_a_lost_host_asks_for_costs_no_phone_and_waits_again_when_it_is_back(heads):
+    head = heads.begin(QUICK_S)
+    async with a_host(heads, "a", beat_s=QUICK_S) as one, a_host(heads, name="two", beat_s=QUICK_S) as two:
+        held = await (await one.ask("a"))
+        await two.ask("a")  # first in line
+        await until(one, lambda: two.beaten > 2)
+        two.reaches.clear()
+        waits = await one.ask("a")
+        await heads.decides(head, "host two has not been heard of")
+        await one.give_back(held)
+        held = await waits
+        two.reaches.set()
+        await heads.decides(head, "host two is back")
+        await one.give_back(held)
+        await until(one, lambda: len(one.armed) == 3)
+
+
 async def test_what_a_removed_host_had_ends_and_its_jobs_go_on_elsewhere(heads):
     head = heads.begin(QUICK_S)
     async with (
