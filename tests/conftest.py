@@ -6,6 +6,7 @@ import gc
 import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -53,6 +54,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Say as the last line what to install for the tests that were skipped."""
     if packages := config.stash.get(_MISSING, []):
         print(f"\nto run the tests skipped for want of a program: apt install {' '.join(packages)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_processes() -> Iterator[None]:
+    """Daemons and labs of virtual phones begin as forks of processes that have imported them."""
+    from farm.simulation import control, farm_process
+    from tests.support.forked_processes import popen
+
+    with mock.patch.object(control, "Popen", popen), mock.patch.object(farm_process, "Popen", popen):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 from farm.common.errors import Code, ExitCode, FarmError, Fault, HostError, PhoneError, UserError
@@ -251,9 +251,7 @@ def running_lab(
     log_path = directory / "lab.log"
     with log_path.open("ab") as log:
         began = log.tell()
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment()
-        )
+        process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=log, env=_environment())
     try:
         if not _is_ready(process):
             _stop(process)
@@ -272,7 +270,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-def _is_ready(process: subprocess.Popen[bytes]) -> bool:
+def _is_ready(process: Popen[bytes]) -> bool:
     """Wait for the line that says all phones are up; False when it ended or took too long."""
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], BOOT_TIMEOUT_S)
@@ -286,12 +284,12 @@ def _start_error(exit_code: int, output: str) -> FarmError:
     return lab_unreachable_error(first or f"the lab did not come up (exit code {exit_code})", evidence=output)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             process.kill()  # the kernel ends its phones with it
             process.wait(STOP_TIMEOUT_S)
     for pipe in (process.stdout, process.stdin):  # not before: an end of its input means that this process was killed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
 
 STOP_TIMEOUT_S = 20.0  # a daemon ends sessions, workers and its adb server
 
@@ -17,14 +17,14 @@ class FarmProcess:
     def __init__(self, log: Path, *words: str) -> None:
         """`words`: the command's name and options."""
         self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
         self._words = words
 
-    def launch(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> Popen[bytes]:
         """Start it; its messages go to the end of its log."""
         command = [*self.wrapper, sys.executable, "-m", "farm", *self._words, "--die-with-parent"]
         with self.log.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            self.process = Popen(command, stdout=out, stderr=out, stdin=DEVNULL)
         return self.process
 
     @property
@@ -50,7 +50,7 @@ class FarmProcess:
         self.process.terminate()
         try:
             self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self.kill()
 
     def log_end(self) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.forked_processes import popen
 from tests.support.tvm import ROOT, environment
 from tests.support.whole_farm import until
 
@@ -43,7 +44,7 @@ class Gate:
         command = [sys.executable, "-m", "farm", "gate", "--die-with-parent", "--socket", str(self.socket)]
         command += ["--port", str(self._port), "--wait-s", str(self._wait_s)]
         with self.log.open("ab") as out:
-            process = self.process = subprocess.Popen(
+            process = self.process = popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(), cwd=ROOT
             )
         until(lambda: self.log_text.count("are served on") > before or process.poll() is not None)

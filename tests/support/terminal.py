@@ -9,11 +9,12 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
+
+from tests.support.forked_processes import popen
 
 LIMIT_S = 30.0  # for what is waited for, on a loaded host
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
@@ -30,9 +31,7 @@ class Terminal:
         self.resize(*size, tell=False)
         env = {**os.environ, "TERM": "xterm-256color", **(environ or {})}
         env.pop("COLUMNS", None)
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, close_fds=True
-        )
+        self.process = popen(command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True)
         os.close(slave)
         self._written = ""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from farm.adb.program import port_addresses
 from farm.model.device import DeviceView, Life
+from tests.support.forked_processes import popen
 
 START_LIMIT_S = 60.0  # a stock server binds after 1 s; a cold disk makes the import take 10 s
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +43,8 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A child in its own process group; the whole group is gone afterwards."""
-    child = subprocess.Popen(
-        [sys.executable, *arguments], start_new_session=True, env=environment(), cwd=ROOT, **options
-    )
+    start = popen if arguments[0] == "-c" else subprocess.Popen
+    child = start([sys.executable, *arguments], start_new_session=True, env=environment(), cwd=ROOT, **options)
     try:
         yield child
     finally:

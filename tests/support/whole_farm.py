@@ -22,6 +22,7 @@ import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import pool_pids, run_farm
+from tests.support.forked_processes import forkers, words_of_fork
 from tests.support.needs import need
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
@@ -43,9 +44,14 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 def words_of(process: psutil.Process) -> list[str]:
     """Its command, folder and environment; nothing of a kernel thread, or of one that has just ended."""
     try:
-        return [*process.cmdline(), process.cwd(), *process.environ().values()]
+        return [*process.cmdline(), *words_of_fork(process.pid), process.cwd(), *process.environ().values()]
     except psutil.Error:
         return []
+
+
+def _started() -> list[psutil.Process]:
+    """The processes that the tests of this process have started."""
+    return [child for parent in (psutil.Process(), *forkers()) for child in parent.children()]
 
 
 @contextmanager
@@ -70,9 +76,8 @@ def running_farm(
     """
     if not anywhere:
         need("g++", "mksh", "toybox")
-    test = psutil.Process()
     # another farm's, which start processes of their own meanwhile
-    others = {process.pid for process in test.children()}
+    others = {process.pid for process in _started()}
     all_phones = {**phones_of(profiles), **named}
     kept = None if anywhere or other_user else kept_bundles()
     with virtual_farm(
@@ -92,7 +97,7 @@ def running_farm(
         yield farm
         others |= pool_pids()
         # not a gate that outlives the farm, nor parts of a lab's other hosts
-        own = [each for each in test.children() if any(os.fspath(farm.folder) in word for word in words_of(each))]
+        own = [each for each in _started() if any(os.fspath(farm.folder) in word for word in words_of(each))]
         family = [each for each in own if each.pid not in others]
         parents = tuple(family)
         family += (child for parent in parents for child in descendants(parent))

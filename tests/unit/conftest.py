@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.fake_daemon import FARM, FakeDaemon
+from tests.support.forked_processes import popen
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def typed(daemon):
     started = []
 
     def start(*arguments):
-        process = subprocess.Popen(
+        process = popen(
             [*FARM, *arguments], env=os.environ | {"FARM_SOCKET": str(daemon.socket)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip

@@ -1,0 +1,210 @@
+"""Processes of farm that tests start, as forks of a process that has imported farm: the imports of a daemon take 2 s.
+
+`popen` takes the place of `subprocess.Popen`. It forks for commands of this interpreter: `-m farm ...`, `-m MODULE ...`
+with a `main`, `-c CODE ...`. What a start itself does, such as importing only what is needed, is tested without it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMMAND, DAEMON, LAB, TVM = "command", "daemon", "lab", "tvm"  # what a process has imported
+_EXECUTORS = [f"farm.kinds.{kind}.executor" for kind in ("bench", "compare", "run", "shell", "tune")]
+IMPORTED = {
+    COMMAND: ("pydantic", "farm.cli.main", "farm.client", "farm.control.client", "farm.model.specs"),
+    DAEMON: ("farm.cli.main", "farm.cli.daemon", "farm.config", "farm.daemon.daemon", *_EXECUTORS),
+    LAB: ("farm.simulation.lab",),
+    TVM: ("tvm", "tvm.rpc", "tvm.runtime"),
+}
+_MESSAGE_LIMIT_BYTES = 1 << 17
+_words: dict[int, Sequence[str]] = {}  # of forks that have not ended, by process id
+
+
+def popen(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
+    """As `subprocess.Popen`; `options` are its streams, `cwd`, `env`, `start_new_session` and `text`."""
+    return (_ForkedPopen if command[0] == sys.executable else subprocess.Popen)(command, **options)
+
+
+def run(command: Sequence[Any], *, timeout_s: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with captured text."""
+    with popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+class _ForkedPopen(subprocess.Popen[Any]):
+    """A process of its own, whose parent is the process that forked it."""
+
+    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):  # type: ignore[no-untyped-def]
+        ends = rest[3:9]  # p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
+        request = {
+            "words": [os.fspath(each) for each in args[1:]], "folder": os.fspath(cwd or Path.cwd()),
+            "environ": dict(os.environ if env is None else env), "new_session": bool(rest[14]),
+        }  # fmt: skip
+        streams = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
+        self._forker = _forker(_kind(request["words"]))
+        self.pid = self._forker.fork(request, streams)
+        self._ended = os.pidfd_open(self.pid)
+        self._child_created = True
+        _words[self.pid] = args
+        self._close_pipe_fds(*ends)
+
+    def _internal_poll(self, *_: object, **__: object) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        with self._waitpid_lock:
+            if self.returncode is None:
+                poll = select.poll()
+                poll.register(self._ended, select.POLLIN)
+                if not poll.poll(None if timeout is None else timeout * 1000):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+                self.returncode = self._forker.status(self.pid)
+                os.close(self._ended)
+                del _words[self.pid]
+        return self.returncode
+
+
+def words_of_fork(pid: int) -> Sequence[str]:
+    """The command of a fork that has not ended; none of another process."""
+    return _words.get(pid, ())
+
+
+def forkers() -> Iterator[psutil.Process]:
+    """The processes that fork: they outlive the tests that need them, and what they have forked are their children."""
+    for each in _forkers:
+        yield psutil.Process(each.pid)
+
+
+def _kind(words: Sequence[str]) -> str:
+    if words[:2] == ["-m", "farm.simulation.lab"]:
+        return LAB
+    if words[0] == "-c" and ("import tvm" in words[1] or "from tvm" in words[1]):
+        return TVM
+    return DAEMON if words[:2] == ["-m", "farm"] and words[2] in {"serve", "head"} else COMMAND
+
+
+_forkers: list[_Forker] = []
+
+
+class _Forker:
+    """The test's end of a process that forks."""
+
+    def __init__(self, kind: str) -> None:
+        self._lock = threading.Lock()
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, kind], stdin=theirs, stdout=subprocess.DEVNULL,
+                cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            )  # fmt: skip
+        self.pid = process.pid
+        _forkers.append(self)
+        atexit.register(process.wait)
+        atexit.register(self._link.close)  # which ends it; called before
+
+    def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> int:
+        """The new process's id."""
+        return self._ask(request, streams)
+
+    def status(self, pid: int) -> int:
+        """The exit code of one that has ended; as `Popen.returncode`."""
+        return self._ask({"ended": pid})
+
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._link, [json.dumps(request).encode()], files)
+            return int(self._link.recv(_MESSAGE_LIMIT_BYTES))
+
+
+@cache
+def _forker(kind: str) -> _Forker:
+    return _Forker(kind)
+
+
+def _serve(kind: str) -> None:
+    for name in IMPORTED[kind]:
+        importlib.import_module(name)
+    if kind == COMMAND:
+        _import_commands()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends with the tests
+    with socket.socket(fileno=0) as link:
+        while True:
+            data, files, _, _ = socket.recv_fds(link, _MESSAGE_LIMIT_BYTES, 3)
+            if not data:
+                return
+            request = json.loads(data)
+            if "ended" in request:
+                answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
+            elif not (answer := os.fork()):
+                link.detach()
+                break
+            for each in files:
+                os.close(each)
+            link.send(str(answer).encode())
+    _become(request, files)
+
+
+def _import_commands() -> None:
+    import typer
+
+    import farm.cli.main
+
+    tree = typer.main.get_command(farm.cli.main.app)
+    for name in tree.commands:  # type: ignore[attr-defined]
+        tree.get_command(None, name)  # type: ignore[attr-defined]  # imports it
+    with contextlib.suppress(ModuleNotFoundError):  # without the extra `tui`
+        import farm.cli.top_app
+
+
+def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Run the command in this fork, which is as an interpreter finds itself at its start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["new_session"]:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.chdir(request["folder"])
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        os.dup2(files[number], number)
+        # As at an interpreter's start: stderr is line-buffered everywhere.
+        line_buffered = number == 2 or (number == 1 and os.isatty(number))
+        stream = os.fdopen(number, mode, buffering=1 if line_buffered else -1, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.closerange(3, max(files) + 1)
+    option, what, *words = request["words"]
+    if option == "-c":
+        sys.argv = ["-c", *words]
+        exec(what, {"__name__": "__main__"})
+    else:
+        sys.argv = [what, *words]
+        sys.exit(importlib.import_module("farm.__main__" if what == "farm" else what).main())
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
