@@ -54,7 +54,7 @@ def _decode(kinds: Mapping[str, type[M]], body: Mapping[str, Any], now_s: float)
         return None
     try:
         message: M = _adapter(kind).validate_python(_with_clock(body, now_s))
-    except ValidationError as error:
+    except (ValidationError, OverflowError) as error:  # a number that no float holds
         log.error("a message %s cannot be read and is left out: %s", kind.__name__, error)  # noqa: TRY400
         return None
     return message

@@ -118,7 +118,7 @@ class LabView:
         """Parse only rows that have changed: parsing takes longest."""
         states = {}
         for letter in rows.devices:
-            name = letter.host, str(letter.body.get("state", {}).get("name", ""))
+            name = letter.host, str(_part(letter, "state").get("name", ""))
             known = self._states.get(name)
             if known is not None and known[0] == letter.body:
                 states[name] = known
@@ -147,5 +147,10 @@ def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
 
 def _key_of(letter: Letter) -> str:
     """The stock TVM key of a client's request, or the job of a request for a further phone."""
-    request = letter.body.get("request", {})
+    request = _part(letter, "request")
     return str(request.get("key") or request.get("job") or "")
+
+
+def _part(letter: Letter, name: str) -> Mapping[str, Any]:
+    part = letter.body.get(name)
+    return part if isinstance(part, Mapping) else {}

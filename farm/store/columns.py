@@ -44,9 +44,13 @@ class StoredValueError(ValueError):
     """
 
     def __init__(self, problem: str, value: object, column: Column[Any] | None) -> None:
-        super().__init__(f"{column}: {value!r:.80} {problem}" if column is not None else f"{value!r:.80} {problem}")
+        super().__init__(problem, value, column)  # all of them: the writer copies errors
         self.value = value
         self.column = column
+
+    def __str__(self) -> str:
+        problem = f"{self.value!r:.80} {self.args[0]}"
+        return problem if self.column is None else f"{self.column}: {problem}"
 
     def with_row(self, connection: Connection) -> str:
         """The error, with the primary key of the first row that holds the value."""
@@ -197,6 +201,23 @@ def json_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError("it is no object")
     return value
+
+
+class LetterJson(StrictJson):
+    """A message as a JSON object. One that cannot be read is empty, and logged: the others are read without it."""
+
+    cache_ok = True
+
+    def __init__(self) -> None:
+        super().__init__(json_object)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """From the database."""
+        try:
+            return super().process_result_value(value, dialect)
+        except StoredValueError as error:
+            log.warning("a stored message is left out: %s", error)
+            return {}
 
 
 class RecordJson(StrictJson):

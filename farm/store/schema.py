@@ -32,6 +32,7 @@ from farm.store.columns import (
     CheckedType,
     EnumText,
     Flag,
+    LetterJson,
     LooseJson,
     RecordJson,
     StrictJson,
@@ -484,7 +485,7 @@ device_state = Table(
     metadata,
     _host(),
     Column("name", Word, primary_key=True),
-    Column("body", StrictJson(json_object), nullable=False),  # of the latest message about it
+    Column("body", LetterJson(), nullable=False),  # of the latest message about it
 )
 
 host = Table(
@@ -519,7 +520,7 @@ request = Table(
     Column("seq", serial_number(), primary_key=True),  # order of arrival
     Column("id", Word, nullable=False, unique=True),
     Column("host", Word, nullable=False),
-    Column("body", StrictJson(json_object), nullable=False),  # of the message that added it
+    Column("body", LetterJson(), nullable=False),  # of the message that added it
 )
 
 # Letters that were not taken yet, in order per host.
@@ -528,7 +529,7 @@ to_head = Table(
     metadata,
     Column("id", serial_number(), primary_key=True),
     Column("host", Word, nullable=False),
-    Column("body", StrictJson(json_object), nullable=False),
+    Column("body", LetterJson(), nullable=False),
 )
 
 to_host = Table(
@@ -536,7 +537,7 @@ to_host = Table(
     metadata,
     Column("id", serial_number(), primary_key=True),
     Column("host", Word, nullable=False, index=True),
-    Column("body", StrictJson(json_object), nullable=False),
+    Column("body", LetterJson(), nullable=False),
 )
 
 for _table in metadata.tables.values():

@@ -50,6 +50,9 @@ async def main():
 asyncio.run(main())
 """
 QUICK_S = 0.5  # between beats
+DEEP = f'{{"kind": {"[" * 3000 + "]" * 3000}}}'
+HUGE = f'{{"kind": "LeaseRestored", "lease": {{"granted_at": {"9" * 400}}}}}'
+DAMAGED = ("", "{", "[]", DEEP, HUGE, HUGE.replace("9", "9" * 20), '{"kind": "DeviceChanged", "state": []}')
 NUMBERS = itertools.count()
 
 
@@ -75,6 +78,11 @@ class Heads:
             raise AssertionError(f"the head ended with {head.wait()}")
 
         return await asyncio.to_thread(read)
+
+    def damage(self, row):
+        """Write damaged messages into the rows of this INSERT."""
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            connection.cursor().executemany(row, [(str(number), body) for number, body in enumerate(DAMAGED)])
 
     def close(self):
         for each in self.all:
@@ -146,6 +154,19 @@ async def test_the_standby_grants_after_the_head_was_killed(heads):
         assert host.held["a"] == kept
         await host.give_back(kept)
         assert term_of(await waits) == term_of(after)
+
+
+async def test_a_message_that_something_else_wrote_is_left_out_and_the_others_are_read(heads):
+    head = heads.begin()
+    async with a_host(heads, "a", "b") as host:
+        await heads.decides(head)
+        heads.damage("INSERT INTO to_head (host, body) VALUES (%s, %s)")
+        await (await host.ask("a"))
+        heads.damage("INSERT INTO device_state (host, name, body) VALUES ('two', %s, %s)")
+        heads.damage("INSERT INTO request (host, id, body) VALUES ('two', %s, %s)")
+        head.kill()
+        await heads.decides(heads.begin(), "took over: 9 phones, 7 requests, 1 leases")
+        await (await host.ask("b"))
 
 
 async def test_a_lease_that_no_host_has_armed_was_never_held(heads):

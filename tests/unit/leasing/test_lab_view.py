@@ -1,6 +1,7 @@
 """What other hosts' phones are in a tracker's summary, and how old it may be."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,3 +90,13 @@ def test_summaries_are_added(others):
     found = merged((own, *others))
     assert found.servers == own.servers
     assert found.keys == ((KeyRow("android", 2, 2), KeyRow("x", 0, 1)) if others else own.keys)
+
+
+async def test_a_message_that_something_else_wrote_hides_no_phone():
+    table = Table(one=0, two=1)
+    table.rows = replace(
+        table.rows,
+        devices=(Letter("two", {"kind": "DeviceChanged", "state": []}), Letter("two", {}), *table.rows.devices),
+        requests=(Letter("two", {"request": "android"}), *table.rows.requests),
+    )
+    assert {each.view.name for each in (await LabView("one", table).look()).phones} == {"b", "c", "d"}

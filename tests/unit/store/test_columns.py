@@ -1,11 +1,13 @@
-"""Text that no database keeps as it is: half a surrogate pair, NUL."""
+"""Text that no database keeps as it is: half a surrogate pair, NUL. Values that farm did not write."""
 
+from copy import copy
 from datetime import timedelta
 
 import pytest
 
 from farm.common.events import EventLog
-from farm.store.columns import storable
+from farm.store.columns import StoredValueError, storable
+from farm.store.schema import job as job_table
 from tests.unit.store.values import NOW, job, lease
 
 FOREIGN = "adb said \udcff, \0, \U0001f600 and \\udcff"
@@ -38,3 +40,8 @@ async def test_json_keeps_every_character_that_there_is(store):
     spec = {"command": FOREIGN, "deep": [{"käse": '\U0001f600\u2028\x7f\t"\\'}]}
     await store.jobs.add([job(spec=spec)])
     assert store.jobs.get("j1").spec == {**spec, "command": FOREIGN.replace("\udcff", r"\udcff")}
+
+
+def test_the_error_of_a_value_that_farm_did_not_write_is_copied_for_each_caller():
+    error = StoredValueError("is no time", "soon", job_table.c.submitted_at)
+    assert str(copy(error)) == str(error) == "job.submitted_at: 'soon' is no time"
