@@ -28,6 +28,7 @@ from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
 from farm.head.head import Head
 from farm.head.local import LocalHead
+from farm.head.messages import DialBack
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWriteQueue
 from farm.jobs.attempt_run import AttemptContextFactory
@@ -39,6 +40,7 @@ from farm.kinds import KINDS
 from farm.kinds.execution import ExecutorParts, LabParts, PhoneWork
 from farm.kinds.lease.executor import LeaseExecutor
 from farm.leasing.leases import Leasing
+from farm.leasing.remote_head import RemoteHead
 from farm.store.store import Store
 from farm.tvm_server.gate.child import GateChild
 from farm.tvm_server.gate.gate import GateLimits
@@ -168,6 +170,9 @@ def _reach_other_hosts(host: str, link: HostLink, leasing: Leasing, tvm_server: 
     from farm.lab.sessions import LabSessions  # its packages are those of a lab
 
     leasing.elsewhere.connect(host, LabSessions(link, tvm_server.serve_elsewhere).dial)
+    link.ask_back_by(lambda other, token: leasing.head.send_to_host(other, DialBack(host, token)))
+    if isinstance(leasing.head, RemoteHead):
+        leasing.head.dial_back = link.dial_back
 
 
 def _lab_parts(workers: Workers, store: Store) -> LabParts | None:

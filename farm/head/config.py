@@ -46,7 +46,7 @@ class LabConfig:
 
     host: str = ""  # this host's name in the lab; empty: the only host of its database
     head: Literal["inside", "apart"] = "inside"  # the process that decides: this daemon, or `farm head`
-    # "tcp://192.0.2.10:9194": where other hosts dial this one; empty: nowhere, only its own port serves its phones
+    # "tcp://192.0.2.10:9194": where other hosts dial this one; empty: it dials them when they ask, if they listen
     listen: str = ""
     # a login name means one person on every host, or, with "local", one of this host: alice@lab3
     users: Literal["shared", "local"] = "shared"

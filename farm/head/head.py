@@ -14,6 +14,7 @@ from farm.common.errors import FarmError
 from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import (
     AttemptEnded,
+    DialBack,
     HeadMessage,
     HostMessage,
     LeaseGranted,
@@ -68,8 +69,8 @@ class Head(ABC):
         """The host can hold the device: `armed` is called once it may, and never for a lease that has ended by then."""
 
     @abstractmethod
-    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
-        """Send another host a message about a lease there, of a job or client of this host."""
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
+        """Send another host a message about a lease there, of a job or client of this host, or a wish to be dialled."""
 
     @abstractmethod
     async def decide_end(self, job: Job, message: AttemptEnded) -> Job:

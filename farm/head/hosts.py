@@ -15,6 +15,7 @@ from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import (
     DeviceChanged,
     DeviceForgotten,
+    DialBack,
     FinishAttempt,
     HostMessage,
     LeaseArmed,
@@ -281,8 +282,8 @@ class Hosts(AttemptRunner):
                 return self._of_lease.get(lease_id)
             case StopAttempt(job_id):
                 return self.runs_at(job_id) or None
-            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken():
-                return None  # `send` names the host; hosts send the last two to each other
+            case Salvage() | FinishAttempt() | OrderAnswer() | LeaseLost() | LeaseHeld() | SessionBroken() | DialBack():
+                return None  # `send` names the host; hosts send the last three to each other
 
     async def salvage(self, job: Job) -> None:
         """See `AttemptRunner.salvage`: the host of the latest attempt does it, if it answers in time."""

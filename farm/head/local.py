@@ -16,6 +16,7 @@ from farm.head.dispatcher import AttemptRunner, Dispatcher
 from farm.head.head import Head
 from farm.head.messages import (
     AttemptEnded,
+    DialBack,
     HeadMessage,
     HostMessage,
     LeaseGranted,
@@ -120,7 +121,7 @@ class LocalHead(Head):
         """At once: it learns that by `LeaseArmed`."""
         armed()
 
-    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """Never called: there is no other host."""
 
     async def decide_end(self, job: Job, message: AttemptEnded) -> Job:  # noqa: ARG002

@@ -275,5 +275,16 @@ class OrderAnswer:
     error: Mapping[str, Any] | None = None
 
 
+# --- between hosts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DialBack:
+    """To a host that does not listen for others, from one that does: dial it, for the connection that it wants."""
+
+    host: str  # the one to dial
+    token: str  # known to both only, once
+
+
 ToHead = HostMessage | AttemptEnded | HostBegan | HostLeft | HostDrained | JobSaved | Salvaged | Order
-ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer
+ToHost = HeadMessage | JobMessage | FinishAttempt | Salvage | OrderAnswer | DialBack

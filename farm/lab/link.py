@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +15,14 @@ from farm.common.errors import Code, FarmError, HostError, ProtocolError
 from farm.common.limiter import Limiter
 from farm.common.peers import address_of
 from farm.common.tasks import BackgroundTasks
+from farm.lab.first_messages import asked, connected, read_preface
 from farm.lab.hosts import KnownHosts, PinnedHosts
 from farm.lab.identity import HostIdentity
 from farm.lab.tls import Secured, TlsError, TlsThreads
 from farm.lab.wire import (
-    MAX_BYTES,
     VERSION,
-    AnswerReader,
     Preface,
     PrefaceAnswer,
-    PrefaceReader,
     encode_answer,
     encode_preface,
 )
@@ -31,6 +30,7 @@ from farm.store.mailbox import HostRecord
 from farm.tvm_server.connection import set_options
 from farm.tvm_server.listener import Acceptor, bind, refusal_log
 
+BACK = "back"  # the service that hosts dial because this one has asked them to
 CHECK_EVERY_S = 5.0  # whether the hosts of open connections are still in the table
 
 log = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ class HostLink:
         self._of_host: Limiter[str] = Limiter(per_key=limits.of_host)
         self._open: dict[Secured, str] = {}  # -> its host
         self._tasks = BackgroundTasks()
+        self._ask_back: Callable[[str, str], None] | None = None
+        self._awaited: dict[tuple[str, str], asyncio.Future[tuple[socket.socket, bytes]]] = {}  # by host and token
         self._checking: asyncio.Task[None] | None = None
         self._log_refused = refusal_log()
 
@@ -199,19 +201,76 @@ class HostLink:
         if row is None:
             raise _unreachable(host, "it is no host of the lab", "farm host list")
         if not row.address:
-            raise _unreachable(host, "it does not listen for others", f"set [lab] listen on {host}")
-        secured = await self._tls.secure(await _connected(row.address), table.client)
+            return await self._dialled_back(host, preface)
+        secured = await self._tls.secure(await connected(row.address), table.client)
         try:
             if table.names.get(secured.certificate) != host:
                 raise TlsError(f"{row.address} is another host of the lab")
             self._keep(secured, host)
-            answer, early = await _asked(secured, preface)
+            answer, early = await asked(secured.sock, preface, over=secured.over)
             if answer.error is not None:
                 raise answer.error
             return LinkConnection(host, answer.fields, secured.sock, early)
         except BaseException:
             secured.sock.close()
             raise
+
+    # --- hosts that do not listen ---------------------------------------------------------------------------------
+
+    def ask_back_by(self, ask: Callable[[str, str], None]) -> None:
+        """A host that does not listen dials this one with a token (`dial_back`) once `ask(host, token)` was called."""
+        self._ask_back = ask
+        self.serve(BACK, self._came_back)
+
+    def dial_back(self, host: str, token: str) -> None:
+        """Serve a connection with a host as if it had dialled this one, in the background."""
+        self._tasks.spawn(self._serve_back(host, token), f"a connection with host {host}")
+
+    async def _dialled_back(self, host: str, preface: bytes) -> LinkConnection:
+        if self._ask_back is None or not self.port:
+            raise _unreachable(
+                host, f"neither it nor {self.identity.host} listens for others", "set [lab] listen on one of them"
+            )
+        token = secrets.token_hex(16)
+        came = self._awaited[host, token] = asyncio.get_running_loop().create_future()
+        try:
+            self._ask_back(host, token)
+            sock, early = await came
+        finally:
+            del self._awaited[host, token]
+        try:
+            answer, early = await asked(sock, preface, early)
+            if answer.error is not None:
+                raise answer.error
+            return LinkConnection(host, answer.fields, sock, early)
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _came_back(self, call: LinkCall) -> None:
+        came = self._awaited.get((call.host, str(call.fields.get("token"))))
+        if came is None or came.done():
+            raise HostError(f"{self.identity.host} does not wait for {call.host} any more", Code.HOST_LOST)
+        await call.accept()
+        if not came.done():
+            came.set_result(call.take())
+
+    async def _serve_back(self, host: str, token: str) -> None:
+        try:
+            connection = await self.dial(host, BACK, {"token": token})
+        except FarmError as error:
+            log.info("host %s wants to be dialled: %s", host, error.message)
+            return
+        sock, early = connection.take()
+        try:
+            async with asyncio.timeout(self._limits.preface_s):
+                preface, early = await read_preface(sock, early)
+            call = self._checked(host, preface, sock, early)
+        except (OSError, FarmError) as error:  # TimeoutError is an OSError
+            sock.close()
+            self._log_refused(host, f"host {host}: {error or 'it has sent no preface'}")
+            return
+        await self._handle(preface.service, call)
 
     # --- from another host ----------------------------------------------------------------------------------------
 
@@ -258,7 +317,7 @@ class HostLink:
             self._keep(secured, host)
             try:
                 async with asyncio.timeout(self._limits.preface_s):
-                    preface, early = await _preface(secured.sock)
+                    preface, early = await read_preface(secured.sock)
                 return preface.service, self._checked(host, preface, secured.sock, early)
             except TimeoutError:
                 reason = f"host {host} has sent no preface within {self._limits.preface_s:g} s"
@@ -320,47 +379,6 @@ class HostLink:
                     self._log_refused(host, "it is no host of the lab any more: its connections are cut")
                     secured.cut()
         self._checking = None
-
-
-async def _connected(address: str) -> socket.socket:
-    """A connection to HOST:PORT."""
-    loop = asyncio.get_running_loop()
-    name, _, port = address.rpartition(":")
-    try:
-        places = await loop.getaddrinfo(name.strip("[]"), port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, place = places[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            set_options(sock)
-            await loop.sock_connect(sock, place)
-        except BaseException:
-            sock.close()
-            raise
-    except OSError as error:
-        raise OSError(f"{address}: {error.strerror or error}") from error
-    return sock
-
-
-async def _asked(secured: Secured, preface: bytes) -> tuple[PrefaceAnswer, bytes]:
-    """The answer to a preface, and the bytes behind it."""
-    loop, reader = asyncio.get_running_loop(), AnswerReader()
-    try:
-        await loop.sock_sendall(secured.sock, preface)
-        while (answer := reader.feed(data := await loop.sock_recv(secured.sock, MAX_BYTES))) is None:
-            if not data:
-                raise ConnectionResetError
-    except ConnectionError as error:  # the thread of the connection has the reason
-        raise ProtocolError(await asyncio.shield(secured.over) or "it closed the connection") from error
-    return answer, reader.trailing_data()
-
-
-async def _preface(sock: socket.socket) -> tuple[Preface, bytes]:
-    """The preface, and the bytes behind it."""
-    loop, reader = asyncio.get_running_loop(), PrefaceReader()
-    while (preface := reader.feed(data := await loop.sock_recv(sock, MAX_BYTES))) is None:
-        if not data:
-            raise ProtocolError("it closed the connection before its preface")
-    return preface, reader.trailing_data()
 
 
 def _send(sock: socket.socket, answer: PrefaceAnswer) -> None:

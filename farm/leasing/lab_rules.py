@@ -36,6 +36,10 @@ def lab_findings(
         yield Diagnosis(HOSTS, WARN, detail, fix)
     if not away:
         yield Diagnosis(HOSTS, OK, f"{many(len(lab.hosts), 'host')}, none is away")
+    deaf = [each.name for each in lab.hosts if each.silent_s is not None and not each.address]
+    if len(deaf) > 1:
+        detail = f"hosts {', '.join(deaf)} do not listen for others: they do not reach each other's phones and files"
+        yield Diagnosis(HOSTS, WARN, detail, "set [lab] listen on all of them, or on all but one")
     yield from _releases(lab.hosts, own)
     yield from _claims([(own, phone) for phone in phones] + [(each.host, each.view) for each in lab.phones])
     needed = CONNECTIONS * len(lab.hosts) + HEAD_CONNECTIONS * HEADS

@@ -27,6 +27,7 @@ from farm.head.messages import (
     AttemptEnded,
     DeviceChanged,
     DeviceForgotten,
+    DialBack,
     FinishAttempt,
     HeadMessage,
     HostBegan,
@@ -134,6 +135,7 @@ class RemoteHead(Head):
         self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
         self._counter = 0
         self._drained = ""
+        self.dial_back: Callable[[str, str], None] = lambda _host, _token: None  # another host wants to be dialled
         self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -264,10 +266,11 @@ class RemoteHead(Head):
 
         self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
 
-    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken) -> None:
+    def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """By a letter to that host."""
         letter = Letter(host, wire.encode(message, self._clock()))
-        self._post(message.lease, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
+        subject = f"dial back of {host}" if isinstance(message, DialBack) else message.lease
+        self._post(subject, lambda: self._mailbox.send_to_hosts((letter,)), channel_of(host))
 
     async def decide_end(self, job: Job, message: AttemptEnded) -> Job:
         """Ask until a head answers, without a limit: the attempt's end is written together with the answer.
@@ -441,6 +444,8 @@ class RemoteHead(Head):
             case OrderAnswer(order):
                 if (asking := self._asked.get(order)) is not None and not asking.done():
                     asking.set_result(message)
+            case DialBack(host, token):
+                self.dial_back(host, token)
             case LeaseHeld(request_id):
                 self._requests.pop(request_id, None)
                 self._deliver(message)

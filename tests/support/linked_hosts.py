@@ -23,15 +23,17 @@ class LinkedHosts:
     async def read(self) -> tuple[HostRecord, ...]:
         return tuple(self.rows.values())
 
-    def add(self, name: str, *, known: bool = True) -> HostLink:
-        """A host that listens; not `known`: it has no row."""
+    def add(self, name: str, *, known: bool = True, listens: bool = True) -> HostLink:
+        """A host; not `known`: it has no row."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         identity = open_identity(folder, name)
         link = self.links[name] = HostLink(identity, self.read, self.limits)
-        link.listen("127.0.0.1", 0)
+        if listens:
+            link.listen("127.0.0.1", 0)
+        link.ask_back_by(lambda other, token: self.links[other].dial_back(name, token))
         if known:
-            now, address = datetime.now(UTC), f"127.0.0.1:{link.port}"
+            now, address = datetime.now(UTC), f"127.0.0.1:{link.port}" if listens else ""
             self.rows[name] = HostRecord(name, now, 1, address=address, certificate=identity.certificate)
         return link
 

@@ -23,7 +23,8 @@ class TuningOfHosts:
         self.lab = lab
         lab.head().decides()
         listen = 'listen = "tcp://127.0.0.1:0"\n'
-        self.one, self.two = (lab.host(name, "oneplus-12", config=listen) for name in ("one", "two"))
+        self.one = lab.host("one", "oneplus-12", config=listen)
+        self.two = lab.host("two", "oneplus-12")  # it does not listen, and dials back
         self.here, self.there = phones(self.one)[0], phones(self.two)[0]
         for phone in (self.here, self.there):  # a phone of the other host may be ready first
             until(lambda phone=phone: phone.row["state"] == "ready")

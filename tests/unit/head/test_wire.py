@@ -46,7 +46,7 @@ MESSAGES = (
     m.LeaseHeld("request-3-9", LEASE, "lab2"), m.RunAttempt(JOB, ATTEMPT, LEASE),
     StopAttempt("j1", AttemptState.CANCELLED, ERROR, "j1.1"), m.FinishAttempt(JOB, "j1.1"), m.Salvage(JOB),
     m.Order("order-1", "hold", {"job_ids": ["j", "k"]}), m.OrderAnswer("order-1", ["j"]),
-    m.OrderAnswer("order-2", error=ERROR),
+    m.OrderAnswer("order-2", error=ERROR), m.DialBack("lab2", "f00d"),
 )  # fmt: skip
 
 

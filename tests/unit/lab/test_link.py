@@ -1,6 +1,7 @@
 """Hosts over real TLS: who is let in, what is answered, and what a connection carries."""
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -173,7 +174,6 @@ async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab):
     ("host", "change", "why"),
     [
         ("four", {}, "it is no host of the lab"),
-        ("two", {"address": ""}, "it does not listen for others"),
         ("two", {"address": "127.0.0.1:1"}, "127.0.0.1:1: Connect call failed|127.0.0.1:1: Connection refused"),
         ("two", {"address": "nonsense"}, "nonsense"),
     ],
@@ -183,6 +183,44 @@ async def test_a_host_that_cannot_be_dialled_is_named(lab, host, change, why):
         lab.change(host, **change)
     with pytest.raises(HostUnreachableError, match=f"host {host} cannot be reached: {why}"):
         await lab.links["one"].dial(host, "echo")
+
+
+async def test_a_host_that_does_not_listen_dials_back(lab):
+    hidden = lab.add("hidden", listens=False)
+    hidden.serve("echo", echo)
+    connection = await lab.links["one"].dial("hidden", "echo", {"n": 1})
+    assert (connection.host, connection.fields) == ("hidden", {"at": "one", "got": {"n": 1}})
+    reader, writer = await connection.streams()
+    sent = os.urandom(1_000_000)
+    writer.write(sent)
+    assert await reader.readexactly(len(sent)) == sent
+    await connection.close()
+    with pytest.raises(FarmError, match="'later', which hidden does not have"):
+        await lab.links["one"].dial("hidden", "later")
+    assert not lab.links["one"]._awaited
+
+
+async def test_of_two_hosts_one_must_listen(lab):
+    lab.add("hidden", listens=False)
+    with pytest.raises(HostUnreachableError, match="neither it nor deaf listens for others") as caught:
+        await lab.add("deaf", listens=False).dial("hidden", "echo")
+    assert "[lab] listen" in caught.value.hint
+
+
+async def test_only_the_host_that_was_asked_dials_back_and_once(lab, caplog):
+    caplog.set_level(logging.INFO)
+    asked = []
+    lab.links["one"]._ask_back = lambda host, token: asked.append(token)
+    hidden, other = lab.add("hidden", listens=False), lab.links["two"]
+    hidden.serve("echo", echo)
+    dialling = asyncio.create_task(lab.links["one"].dial("hidden", "echo"))
+    await until(lambda: asked)
+    other.dial_back("one", asked[0])
+    await until(lambda: "one does not wait for two any more" in caplog.text)
+    hidden.dial_back("one", asked[0])
+    await (await dialling).close()
+    hidden.dial_back("one", asked[0])
+    await until(lambda: "one does not wait for hidden any more" in caplog.text)
 
 
 async def test_a_host_that_does_not_answer_is_given_up(lab):

@@ -9,7 +9,7 @@ from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
 
-ONE = HostView("lab1", None, 1, version="1.0", state=HostState.OK, silent_s=0.5, phones=1)
+ONE = HostView("lab1", None, 1, address="192.0.2.1:9194", version="1.0", state=HostState.OK, silent_s=0.5, phones=1)
 TWO = replace(ONE, name="lab2")
 
 
@@ -30,6 +30,18 @@ def test_a_missed_host_and_another_release_are_named():
     lost, release = found(LabPicture(hosts=(ONE, late)))
     assert lost == ("lab hosts", WARN, "host lab2 is lost: its latest beat is 30s old")
     assert release == ("lab releases", WARN, "host lab2 has farm 0.9 (protocol 2), this one 1.0 (1)")
+
+
+def test_of_two_hosts_one_must_listen():
+    deaf = replace(TWO, address="")
+    assert len(found(LabPicture(hosts=(ONE, deaf)))) == 1
+    assert found(LabPicture(hosts=(ONE, deaf, replace(deaf, name="lab3"))))[1:] == [
+        (
+            "lab hosts",
+            WARN,
+            "hosts lab2, lab3 do not listen for others: they do not reach each other's phones and files",
+        )
+    ]
 
 
 def test_a_phone_at_two_hosts_is_named_with_both():
