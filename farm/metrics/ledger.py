@@ -85,7 +85,9 @@ class Ledger:
                 self.relayed["down"] += data["bytes_down"]
             case "job" | "attempt":
                 self._job(event, data)
-            case "hub" | "host":
+            case "hub":
+                self._usb(event, data)
+            case "host" if what.startswith("usb_"):  # the others are about hosts of a lab
                 self._usb(event, data)
             case "adb":
                 self._adb(what)

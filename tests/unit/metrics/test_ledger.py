@@ -199,3 +199,9 @@ def test_builds_count_by_where_and_each_attempt_begins_anew(told: Told) -> None:
     for local, remote in ((2, 0), (2, 3), (0, 1)):  # the last one: another attempt
         told.log.publish("job.progress", "tune-0b", tuning={"trials": 1, "builds": {"local": local, "remote": remote}})
     assert told.ledger.builds == {"local": 2, "remote": 4}
+
+
+def test_a_lost_host_of_a_lab_is_no_fault_of_usb(told: Told) -> None:
+    for kind in ("host.lost", "host.back", "host.removed"):
+        told.log.publish(kind, "lab2", reason="silent")
+    assert (told.ledger.events["host"], told.ledger.usb_faults) == (3, {})
