@@ -124,10 +124,13 @@ class Dispatcher:
         for array, began in await self._store.read(arrays_begun, self._store, live):
             self._queue.array_began(array, began)
         ended = await self._store.read(ended_before_start, self._store.jobs, live)
+        now = self._clock()
         for job in live:
             after = job.after if job.attempts == 0 else ()
             known = {name: ended[name] for name in after if name in ended}
-            self._perform(self._queue.job_added(job, known, self._clock()))
+            for instruction in self._queue.job_added(job, known, now):
+                self._perform_one(instruction)
+        self._set_timer()
         self._usable = {view.name: view.in_service for view in self._requests.views()}
         self._unsubscribe = self._requests.subscribe(self._device_changed)
 

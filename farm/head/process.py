@@ -208,9 +208,9 @@ class HeadTerm:
         head = self.head = await LocalHead.open(self.store, self.events, writes, policy, self._kinds, tasks)
         head.requests.connect(self._hosts.receive, self._hosts.letter)
         self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, read_clock)
-        stack.callback(head.close, STOPPING)
         stack.push_async_callback(tasks.end, END_LIMIT_S)
         stack.callback(head.stop_jobs)
+        stack.callback(head.close, STOPPING)  # first: a phone of a job that is withdrawn goes to none of the others
         for hear in (writes.store_problem, self._hosts.store_problem):
             self.store.on_problem(hear)
         await Takeover(self.store, self.events, self._kinds, head, self._hosts, read_clock).run()

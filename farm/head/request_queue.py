@@ -465,7 +465,10 @@ class RequestQueue:
         self.waiting_by_key[asked_for(pending.request)] += 1
         self.wanted[pending.request.selector, pending.request.device] += 1
         self.depth[pending.request.lease_class] += 1
-        self.decide(self.allocator.request_added, pending.id, pending.request)
+        if self._failing or self.drained:  # nothing is decided: a head that takes over adds 100,000
+            self.allocator.request_added(pending.id, pending.request, self._clock())
+        else:
+            self.decide(self.allocator.request_added, pending.id, pending.request)
 
     def _uncount(self, pending: PendingRequest) -> None:
         _take_one(self.waiting_by_key, asked_for(pending.request))

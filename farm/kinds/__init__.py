@@ -111,6 +111,10 @@ class KindRegistry(Mapping[str, "type[JobSpec]"]):
             self._specs[name] = self.kinds[name].spec
         return self._specs[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any mapping, without the exception and the calls in between."""
+        return self._specs.get(name) or (self[name] if name in self.kinds else default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.kinds)
 

@@ -280,7 +280,7 @@ class JobTable(TableAccess):
 
     def _jobs(self, wanted: Select[Any]) -> tuple[Job, ...]:
         with self._database.reading() as connection:
-            return tuple(Job(*row) for row in connection.execute(wanted))
+            return tuple(Job(*row) for row in connection.execute(wanted).all())  # faster than one by one
 
     def _attempts(self, wanted: Select[Any]) -> tuple[Attempt, ...]:
         return tuple(Attempt(**row) for row in self._database.rows(wanted))
