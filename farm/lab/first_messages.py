@@ -24,8 +24,8 @@ async def connected(address: str) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    except OSError as error:
-        raise OSError(f"{address}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        raise OSError(f"{address}: {getattr(error, 'strerror', '') or error}") from error
     return sock
 
 

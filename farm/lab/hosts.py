@@ -14,6 +14,7 @@ from farm.lab.identity import HostIdentity
 from farm.lab.tls import client_context, server_context
 from farm.store.mailbox import HostRecord
 
+MAX_CERTIFICATE_BYTES = 16 << 10  # PEM; those of hosts have some 500
 RECENT_S = 5.0  # rows read within that time are used to dial: reading them takes as long as a handshake
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,8 @@ def _table(identity: HostIdentity, rows: Sequence[HostRecord]) -> PinnedHosts:
 
 def _is_certificate(text: str) -> bool:
     """Whether OpenSSL reads it: a damaged row must not shut out other hosts."""
+    if not text.isascii() or len(text) > MAX_CERTIFICATE_BYTES:
+        return False
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
         ssl.PEM_cert_to_DER_cert(text)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import socket
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,8 @@ class LinkLimits:
     preface_s: float = 5.0  # from there to the preface
     dial_s: float = 10.0  # to connect, shake hands and be answered
     idle_s: float = 3600.0  # a connection without a byte; services have shorter limits of their own
-    unknown: int = 64  # connections at once whose host is not known yet; further ones wait in the kernel's queue
+    unknown: int = 64  # handshakes at once; half are for addresses of known hosts, and one address has at most half
+    dialled: int = 8  # handshakes at once with one host
     of_host: int = 512  # connections of one host
 
 
@@ -125,7 +127,9 @@ class HostLink:
         self._services: dict[str, Service] = {}
         self._tls = TlsThreads(limits.handshake_s, limits.idle_s)
         self._acceptor = Acceptor(self._accepted)
-        self._unknown: Limiter[str] = Limiter(limits.unknown)
+        self._seen: set[str] = set()  # addresses from which hosts of the lab have come
+        self._unknown: Limiter[str] = Limiter(limits.unknown, reserved=limits.unknown // 2, operators=self._seen)
+        self._dialled = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(limits.dialled))  # by host
         self._of_host: Limiter[str] = Limiter(per_key=limits.of_host)
         self._open: dict[Secured, str] = {}  # -> its host
         self._tasks = BackgroundTasks()
@@ -202,7 +206,8 @@ class HostLink:
             raise _unreachable(host, "it is no host of the lab", "farm host list")
         if not row.address:
             return await self._dialled_back(host, preface)
-        secured = await self._tls.secure(await connected(row.address), table.client)
+        async with self._dialled[host]:
+            secured = await self._tls.secure(await connected(row.address), table.client)
         try:
             if table.names.get(secured.certificate) != host:
                 raise TlsError(f"{row.address} is another host of the lab")
@@ -275,26 +280,24 @@ class HostLink:
     # --- from another host ----------------------------------------------------------------------------------------
 
     def _accepted(self, sock: socket.socket) -> None:
-        self._unknown.take("")
-        if not self._unknown.total_fits(""):
-            self._acceptor.hold()
-        self._tasks.spawn(self._serve(sock), "a host's connection")
-
-    async def _serve(self, sock: socket.socket) -> None:
-        address = ""
         try:
-            try:
-                set_options(sock)
-                address, _ = address_of(sock.getpeername())
-                known = await self._hosts.any()
-                reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
-                try:
-                    secured = await self._tls.secure(sock, known.server)
-                finally:
-                    table = await reading
-            finally:
-                self._unknown.give_back("")
-                self._acceptor.release()
+            set_options(sock)
+            address, _ = address_of(sock.getpeername())
+        except OSError:  # it left while it waited in the queue
+            sock.close()
+            return
+        if self._unknown.of(address) >= self._limits.unknown // 2 or not self._unknown.total_fits(address):
+            sock.close()
+            self._log_refused(address, "too many connections at once of no known host")
+            return
+        self._unknown.take(address)
+        self._tasks.spawn(self._serve(sock, address), "a host's connection")
+
+    async def _serve(self, sock: socket.socket, address: str) -> None:
+        try:
+            known = await self._hosts.any()
+            reading = asyncio.ensure_future(self._hosts.now())  # meanwhile: they decide whether it is let in
+            secured = await self._tls.secure(sock, known.server)
         except (TlsError, OSError) as error:
             sock.close()
             self._log_refused(address, f"refused as a host of the lab: {error}")
@@ -302,6 +305,9 @@ class HostLink:
         except BaseException:
             sock.close()
             raise
+        finally:
+            self._unknown.give_back(address)
+        table = await reading
         if (called := await self._called(address, table, secured)) is not None:
             await self._handle(*called)
 
@@ -315,6 +321,7 @@ class HostLink:
             reason = f"host {host} has {self._of_host.per_key} connections"
         else:
             self._keep(secured, host)
+            self._seen.add(address)
             try:
                 async with asyncio.timeout(self._limits.preface_s):
                     preface, early = await read_preface(secured.sock)

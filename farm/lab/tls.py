@@ -109,12 +109,13 @@ class TlsThreads:
             contextlib.suppress(RuntimeError),  # the loop is closed: no task waits for the result
             context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False) as tls,
         ):
+            until_s = time.monotonic() + self._handshake_s
             tls.settimeout(self._handshake_s)
             try:
                 tls.do_handshake()
             except OSError as error:
+                _leave(tls, until_s)  # the caller counts it until then
                 loop.call_soon_threadsafe(_fail, secured, TlsError(_reason(error)))
-                _leave(tls)
                 return
             ours, theirs = _plain_pair()
             with ours:
@@ -166,9 +167,8 @@ def _plain_pair() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _leave(tls: ssl.SSLSocket) -> None:
+def _leave(tls: ssl.SSLSocket, until_s: float) -> None:
     """End a connection so that its last bytes arrive: closing it with unread bytes would reset it."""
-    until_s = time.monotonic() + LAST_BYTES_S
     with contextlib.suppress(OSError):
         tls.shutdown(socket.SHUT_WR)
         while (left_s := until_s - time.monotonic()) > 0:
@@ -201,7 +201,7 @@ def copy(tls: ssl.SSLSocket, plain: socket.socket, idle_s: float) -> str:
                 if each.move() or (descriptor in gone and each.unsent):  # else it is read, and ends so
                     each.finish()
                     if each is up:
-                        _leave(tls)
+                        _leave(tls, time.monotonic() + LAST_BYTES_S)
                     return ""
         except OSError as error:
             return _reason(error)

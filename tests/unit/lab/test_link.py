@@ -1,6 +1,7 @@
 """Hosts over real TLS: who is let in, what is answered, and what a connection carries."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -163,10 +164,11 @@ async def test_while_the_rows_cannot_be_read_those_read_last_count(lab, monkeypa
     await (await lab.links["one"].dial("two", "echo")).close()
 
 
-async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab):
+@pytest.mark.parametrize("text", ["Zm9v", "größe", "A" * 100_000])
+async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab, text):
     lab.links["two"].serve("echo", echo)
     lab.add("three")
-    lab.change("three", certificate="-----BEGIN CERTIFICATE-----\nZm9v\n-----END CERTIFICATE-----\n")
+    lab.change("three", certificate=f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
     await (await lab.links["one"].dial("two", "echo")).close()
 
 
@@ -176,6 +178,7 @@ async def test_a_row_that_something_else_wrote_shuts_no_other_host_out(lab):
         ("four", {}, "it is no host of the lab"),
         ("two", {"address": "127.0.0.1:1"}, "127.0.0.1:1: Connect call failed|127.0.0.1:1: Connection refused"),
         ("two", {"address": "nonsense"}, "nonsense"),
+        ("two", {"address": f"{'a' * 64}:1"}, "aaa.*label too long"),
     ],
 )
 async def test_a_host_that_cannot_be_dialled_is_named(lab, host, change, why):
@@ -244,6 +247,23 @@ async def test_a_slow_handshake_and_a_host_that_says_nothing_are_ended(tmp_path,
         tls = await asyncio.to_thread(table.client.wrap_socket, plain)
         await logged(caplog, "host one has sent no preface within 0.2 s")
         tls.close()
+
+
+async def test_strangers_that_stay_shut_no_host_out(tmp_path, caplog):
+    async with linked_hosts(tmp_path, LinkLimits(unknown=4, handshake_s=60.0)) as lab:
+        lab.add("one")
+        two = lab.add("two")
+        two.serve("echo", echo)
+        await (await lab.links["one"].dial("two", "echo")).close()
+        with contextlib.ExitStack() as strangers:
+            for first in (b"garbage of no TLS", b"", b"") * 4:
+                stranger = strangers.enter_context(
+                    socket.create_connection(("127.0.0.1", two.port), 9, ("127.0.0.2", 0))
+                )
+                stranger.sendall(first)
+            await logged(caplog, "127.0.0.2: too many connections")
+            await (await lab.links["one"].dial("two", "echo")).close()
+            assert two._unknown.of("127.0.0.2") == 2
 
 
 async def test_connections_of_a_host_are_bounded(tmp_path, caplog):
