@@ -155,7 +155,7 @@ async def open_scheduling(
         record_sets=store.record_sets,
         artifacts=workers.artifacts,
         user_of=LoopbackUsers(phones.client.address, config.lab.users_at),
-        lab=_lab_parts(workers, store),
+        lab=_lab_parts(workers, store, leasing, phones.fleet.quiesce),
     )
     executors = {name: kind.executor(parts) for name, kind in KINDS.kinds.items()}
     attempts = _attempts(persistence, phones, leasing, executors, tasks)
@@ -175,10 +175,16 @@ def _reach_other_hosts(host: str, link: HostLink, leasing: Leasing, tvm_server: 
         leasing.head.dial_back = link.dial_back
 
 
-def _lab_parts(workers: Workers, store: Store) -> LabParts | None:
+def _lab_parts(workers: Workers, store: Store, leasing: Leasing, quiesce: QuiesceController) -> LabParts | None:
     if (sharing := workers.sharing) is None:
         return None
-    return LabParts(sharing.artifacts.second_copy, lambda job: store.read(store.jobs.attempts, job))
+    from farm.lab.quiesce import HostQuiesce
+
+    return LabParts(
+        second_copy=sharing.artifacts.second_copy,
+        attempts_of=lambda job: store.read(store.jobs.attempts, job),
+        quiesce=HostQuiesce(sharing.link, leasing, quiesce).begin,
+    )
 
 
 def _attempts(

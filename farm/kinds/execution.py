@@ -17,7 +17,7 @@ from farm.common.limits import MAX_ARTIFACTS
 from farm.control.artifacts import ArtifactFolder
 from farm.devices.fleet import Fleet
 from farm.devices.identity.targets import target_on
-from farm.devices.quiesce_policy import Level, describe, not_quiet
+from farm.devices.quiesce_policy import Level, QuiesceResult, describe, not_quiet
 from farm.jobs.attempt import AttemptHost, SessionOffer, Task, no_such_verb_error, text_field
 from farm.jobs.executor import AttemptContext
 from farm.jobs.poison import PoisonLedger
@@ -301,6 +301,7 @@ class DeviceQuiescer:
         asked = getattr(context.spec, "quiesce", None)
         self._phones = parts.fleet.quiesce
         self._leases = parts.leasing
+        self._lab = parts.lab
         self._context = context
         self._lease = lease
         self._device = device
@@ -316,11 +317,16 @@ class DeviceQuiescer:
         """Make the phone quiet, if it is not yet. A refused change is noted, and the phone measures without it."""
         if self._begun or self._level is Level.OFF:
             return
-        if not self._leases.changed_phone(self._lease, changed=True):
+        elsewhere = self._leases.borrowed.get(self._lease)
+        if elsewhere is None and not self._leases.changed_phone(self._lease, changed=True):
             return
         self._begun = self._cut = True
+        restore_after_s = self._config.restore_after_s
         try:
-            quiet = await self._phones.begin(self._device, self._level, self._lease, self._config.restore_after_s)
+            if elsewhere is not None and self._lab is not None:
+                quiet = await self._lab.quiesce(elsewhere.host, self._lease, self._level, restore_after_s)
+            else:
+                quiet = await self._phones.begin(self._device, self._level, self._lease, restore_after_s)
         except FarmError as error:
             self._context.log(f"{self._device} is measured as it is: {error.message}", "warning")
             self._quiet = not_quiet(error.message)
@@ -360,6 +366,8 @@ class LabParts:
 
     second_copy: Callable[[str], Awaitable[object]]  # gives an artifact a copy at another place; FarmError: none has it
     attempts_of: Callable[[str], Awaitable[Sequence[Attempt]]]  # of a job, first to last
+    # Has a phone of another host made quiet: host, lease, level, restore_after_s.
+    quiesce: Callable[[str, str, Level, float], Awaitable[QuiesceResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

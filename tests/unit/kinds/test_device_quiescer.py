@@ -39,6 +39,7 @@ class Phones(list):
 class Leases:
     def __init__(self):
         self.changed = {"lease-1": False}
+        self.borrowed = {}  # phones of other hosts
 
     def changed_phone(self, lease_id, *, changed):
         if lease_id not in self.changed:
@@ -68,7 +69,12 @@ def make(phones, leases, logged):
         spec = SimpleNamespace(lease_class=LeaseClass.BENCH, quiesce=asked)
         running = SimpleNamespace(spec=spec, log=lambda text, level="info": logged.append((level, text)))
         phones.config = QuiesceConfig(level=level, restore_after_s=90.0)
-        parts = SimpleNamespace(leasing=leases, fleet=SimpleNamespace(quiesce=phones))
+
+        async def elsewhere(host, lease, level, restore_after_s):
+            return await phones.begin(f"one at {host}", level, lease, restore_after_s)
+
+        lab = SimpleNamespace(quiesce=elsewhere)
+        parts = SimpleNamespace(leasing=leases, fleet=SimpleNamespace(quiesce=phones), lab=lab)
         return DeviceQuiescer(parts, running, "lease-1", "pixel")
 
     return make
@@ -86,6 +92,16 @@ async def test_it_is_begun_once_however_many_sessions_there_are(make, phones, le
     assert not leases.changed["lease-1"]
     assert quiet.to_wire()["took"] == {"screen": ["display=Awake"]}
     assert quiet.notes() == []
+
+
+async def test_a_phone_of_another_host_is_made_quiet_there_and_changed_back_by_its_host(make, phones, leases):
+    leases.changed.clear()
+    leases.borrowed["lease-1"] = SimpleNamespace(host="lab2")
+    quiet = make("full")
+    await quiet.begin()
+    await quiet.end()
+    assert phones == [("begin", "one at lab2", Level.FULL, "lease-1", 90.0)]
+    assert quiet.to_wire()["took"] == {"screen": ["display=Awake"]}
 
 
 @pytest.mark.parametrize(("asked", "level"), [("off", Level.FULL), (None, Level.OFF)])
