@@ -23,7 +23,7 @@ START_LINES=400         # a server that says this much without binding will not 
 
 # --- started in the background by `start`: one process per server, in its own session ---------------------------------
 
-# The pipeline's left side: holds the lock, is the server's parent, knows how it ended.
+# serve COMMAND...: the pipeline's left side: holds the lock, is the server's parent, knows how it ended.
 serve() {
     exec 3>&-    # not as `serve 3>&-`: mksh would keep a copy to restore
     {
@@ -31,7 +31,7 @@ serve() {
         # The launcher notes its own pid and start time before it becomes the server: no moment without a name to kill.
         # shellcheck disable=SC2016
         setsid sh -c 'read -r stat <"/proc/$$/stat"; echo "$2 $$ ${stat##*\) }" >"$1"; shift 2; exec "$@"' sh \
-            "$RUN/pid.$id" "$boot" "$ROOT/bundles/$bundle/tvm_rpc" server --host=127.0.0.1 "--port=$port" \
+            "$RUN/pid.$id" "$boot" "$@" server --host=127.0.0.1 "--port=$port" \
             "--port-end=$port_end" "--key=$secret" "--work-dir=$RUN/work.$id" 2>&1 </dev/null 9>&- &
         server=$!
         wait "$server"
@@ -115,12 +115,21 @@ supervise() {
     secret=$FARM_SECRET
     unset FARM_SECRET
     boot=$(boot_id)
-    LD_LIBRARY_PATH=$ROOT/bundles/$bundle
     TMPDIR=$RUN/work.$id
-    export LD_LIBRARY_PATH TMPDIR
+    export TMPDIR
     cd "$RUN/work.$id" || exit 1
+    home=$ROOT/bundles/$bundle
+    set -- "$home"/ld-linux*
+    if [ -x "$1" ]; then
+        # The bundle's own C library, which programs of the phone must not find.
+        set -- "$1" --library-path "$home" "$home/tvm_rpc"
+    else
+        LD_LIBRARY_PATH=$home
+        export LD_LIBRARY_PATH
+        set -- "$home/tvm_rpc"
+    fi
     # This shell must let go of descriptor 3 too, so the pipeline cannot be its foreground.
-    serve | keep_log &
+    serve "$@" | keep_log &
     exec 3>&-
     wait
 }

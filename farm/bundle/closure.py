@@ -76,7 +76,7 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
     description = description or FolderDescription()
     findings = _program_refusals(files, description)
     verdicts = _verdicts(files, findings)
-    abi, platform = _common(verdicts, description, findings)
+    abi, platform = _common(verdicts, description, findings, own_loader=any(file.is_loader for file in files))
     findings += _missing(files, abi, platform) if platform else ()
     marks = frozenset[bytes]().union(*(file.marks for file in files))
     if abi and platform:
@@ -155,9 +155,17 @@ def _verdicts(files: Sequence[FolderFile], findings: list[BundleFinding]) -> dic
 
 
 def _common(
-    verdicts: Mapping[str, tuple[Abi, Platform | None]], description: FolderDescription, findings: list[BundleFinding]
+    verdicts: Mapping[str, tuple[Abi, Platform | None]],
+    description: FolderDescription,
+    findings: list[BundleFinding],
+    *,
+    own_loader: bool,
 ) -> tuple[Abi | None, Platform | None]:
-    """The one ABI and platform of all files; those that differ become findings."""
+    """The one ABI and platform of all files; those that differ become findings.
+
+    With a loader of its own a bundle needs nothing of the phone's system: all files are for glibc, whatever the phone's
+    platform is.
+    """
     program_abi, program_platform = verdicts.get(SERVER_PROGRAM, (None, None))
     abi = description.abi or program_abi or _most([abi for abi, _ in verdicts.values()])
     platform = (
@@ -177,7 +185,7 @@ def _common(
                     "keep the files of one ABI in a folder; add one bundle per ABI",
                 )
             )
-        elif own_platform not in (None, platform):
+        elif own_platform not in (None, Platform.LINUX if own_loader else platform):
             findings.append(
                 refusal(
                     name,
@@ -202,8 +210,11 @@ def _most(values: Sequence[_T]) -> _T | None:
 
 def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -> list[BundleFinding]:
     """Needed libraries found nowhere. The dynamic linker looks for file names, so a fitting SONAME does not help."""
-    present = {file.name for file in files} | provided_libraries(platform)
-    if platform is Platform.ANDROID:
+    present = {file.name for file in files}
+    own_loader = any(file.is_loader for file in files)
+    if not own_loader:
+        present |= provided_libraries(platform)
+    if not own_loader and platform is Platform.ANDROID:
         present |= VENDOR_LIBRARIES  # a warning's business
     needed_by: dict[str, list[str]] = {}
     for file in files:
@@ -217,7 +228,7 @@ def _missing(files: Sequence[FolderFile], abi: Abi | None, platform: Platform) -
             f"{name} is missing: it is needed by {listed(sorted(users))}",
             f"rename {renamed[name]} to {name}: the phone looks for that file name"
             if name in renamed
-            else where_to_find(name, abi, platform),
+            else where_to_find(name, abi, Platform.LINUX if own_loader else platform),
         )
         for name, users in sorted(needed_by.items())
     ]
@@ -342,7 +353,8 @@ def _android_warnings(files: Sequence[FolderFile], abi: Abi, tvm_libraries: list
         for name in file.elf.needed
         if name in absent
     ]
-    if len(tvm_libraries) > 1 and not any("libc++_shared.so" in file.elf.needed for file in files if file.elf):
+    shared = ("libc++_shared.so", "libstdc++.so.6")
+    if len(tvm_libraries) > 1 and not any(name in file.elf.needed for name in shared for file in files if file.elf):
         found.append(
             warning(
                 "libc++_shared.so",

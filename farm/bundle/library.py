@@ -328,7 +328,7 @@ class BundleLibrary:
             raise NoSuchBundleError(
                 f"{name} may be any of {len(matching)} bundles", hint=f"give more digits of: {shown}"
             )
-        none = "there are none yet: `farm bundle add FOLDER --name NAME`"
+        none = "there are none yet: `farm bundle build NAME`"
         hint = did_you_mean(name, names, f"there are: {', '.join(names)}" if names else none)
         raise NoSuchBundleError(f"there is no bundle {name}", hint=hint)
 

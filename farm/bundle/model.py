@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from farm.model.identity import DeviceIdentity
 
 SERVER_PROGRAM = "tvm_rpc"  # the RPC server: the one file a bundle cannot be without
+# Beginning of the name of glibc's loader. In a bundle it starts tvm_rpc (rpc_supervise.sh), on the C library beside it.
+LOADER_PREFIX = "ld-linux"
 
 # Strings whose presence in a library's bytes proves a feature, whatever the library is called. Before TVM 0.25 (2026)
 # all of TVM's runtime was one libtvm_runtime.so; since then its parts are files of their own.
-OPENCL_MARK = b"device_api.opencl"  # the global function under which OpenCL registers itself
+OPENCL_MARK = b"clGetPlatformIDs"  # the first function that it calls of a driver
 RANDOM_FILL_MARK = b"tvm.contrib.random.random_fill_for_measure"  # what tuning fills its inputs with
 MARKS = (OPENCL_MARK, RANDOM_FILL_MARK)
 
@@ -129,7 +131,12 @@ class FolderFile:
         if self.elf is None:
             return FileKind.DATA
         static = self.elf.type == "EXEC" or (self.name == SERVER_PROGRAM and not self.elf.needed)
-        return FileKind.PROGRAM if self.elf.interpreter or static else FileKind.LIBRARY
+        return FileKind.PROGRAM if self.elf.interpreter or static or self.is_loader else FileKind.LIBRARY
+
+    @property
+    def is_loader(self) -> bool:
+        """Whether it is glibc's dynamic loader."""
+        return self.elf is not None and self.name.startswith(LOADER_PREFIX)
 
     @property
     def mode(self) -> int:

@@ -241,7 +241,12 @@ def judge_bundles(names: Iterable[str], damages: Sequence[str]) -> Diagnosis:
         return Diagnosis("bundles", FAIL, "; ".join(damages), "add it again: farm bundle add FOLDER")
     listed = sorted(filter(None, names))
     if not listed:
-        return Diagnosis("bundles", WARN, "none: no phone can serve", "farm bundle add FOLDER (docs/bundles.md)")
+        return Diagnosis(
+            "bundles",
+            WARN,
+            "none: no phone can serve",
+            "farm bundle build main, or farm bundle add FOLDER (docs/bundles.md)",
+        )
     return Diagnosis("bundles", OK, f"{', '.join(listed)}: complete, every file as it was added")
 
 

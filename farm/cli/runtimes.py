@@ -12,12 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
+from farm.bundle.folder import DESCRIPTION
+from farm.bundle.model import Abi, Platform
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, local_time, print_note, table, when
+from farm.cli.output.terminal import steps
 from farm.common.durations import many
-from farm.common.errors import ExitCode, UserError
-from farm.common.files import short_hash
+from farm.common.errors import Code, ExitCode, HostError, UserError
+from farm.common.files import hash_file, short_hash
+from farm.common.selector import did_you_mean
 
 bundle = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
 toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
@@ -42,11 +46,80 @@ def add_bundle(
 ) -> None:
     """Check a folder's ELF closure, compile its golden kernels and keep it."""
     path = folder.absolute()
-    fields = {"folder": str(path), "name": name or path.name, "toolchain": toolchain}
+    _add(path, name or path.name, toolchain, json=json)
+
+
+def _add(folder: Path, name: str, toolchain: str, *, json: bool) -> None:
+    fields = {"folder": str(folder), "name": name, "toolchain": toolchain}
     answer = call("bundle.add", on_progress=_print_step, **fields)
     emit(answer, f"added {_summary(answer)}: {_state(answer)}", json=json)
     for warning in () if json else answer["warnings"]:
         print_note(f"warning: {warning}")
+
+
+@bundle.command("build")
+def build_bundle(
+    name: Annotated[str, typer.Argument(help="The bundle's name.")],
+    from_wheel: Annotated[
+        bool, typer.Option("--from-wheel", help="Out of TVM's wheel and Debian's packages, for CPUs (the default).")
+    ] = True,
+    abi: Annotated[Abi, typer.Option(help="The phones' ABI.")] = Abi.ARM64,
+    platform: Annotated[
+        Platform, typer.Option(help="The phones' system: android; linux-glibc for virtual phones.")
+    ] = Platform.ANDROID,
+    toolchain: Annotated[
+        str, typer.Option(help="The toolchain whose TVM it is to have.", autocompletion=complete.toolchains)
+    ] = "default",
+    json: JsonFlag = False,
+) -> None:
+    """Build a runtime for phones without an NDK, and keep it (operators)."""
+    from farm.runtime.build import build_from_wheels
+    from farm.runtime.packages import architecture_of
+    from farm.runtime.parts import default_cache
+
+    del from_wheel  # nothing else yet
+    architecture_of(abi)
+    versions = _versions_of(toolchain)
+    with steps() as report:
+        folder = build_from_wheels(default_cache(), abi, platform, versions, report)
+    _check_free(name, folder)
+    _add(folder, name, toolchain, json=json)
+
+
+def _versions_of(toolchain: str) -> dict[str, str]:
+    """The versions of TVM's packages in a toolchain.
+
+    Raises:
+        FarmError: there is no such toolchain, it is not up, or its TVM is not from wheels.
+    """
+    from farm.runtime.packages import check_versions
+
+    known = {each["name"]: each for each in call("toolchain.list")["toolchains"]}
+    if toolchain not in known:
+        raise UserError(
+            f"there is no toolchain {toolchain!r}",
+            Code.NO_SUCH_TOOLCHAIN,
+            hint=did_you_mean(toolchain, known, f"there are: {', '.join(known)}"),
+        )
+    if not known[toolchain]["up"]:
+        raise HostError(f"toolchain {toolchain} is not up, so its TVM's version is not known", hint="farm doctor")
+    return check_versions(known[toolchain]["versions"], f"toolchain {toolchain}")
+
+
+def _check_free(name: str, folder: Path) -> None:
+    """Refuse a name that a bundle with other files has.
+
+    Raises:
+        UserError: it is taken.
+    """
+    made = {path.name: hash_file(path) for path in folder.iterdir() if path.name != DESCRIPTION}
+    for each in call("bundle.list")["bundles"]:
+        if each["name"] == name and {file["name"]: file["sha256"] for file in each["files"]} != made:
+            raise UserError(
+                f"there is another bundle {name}, {short_hash(each['hash'])} for {each['abi']}",
+                Code.BUNDLE_NAME_TAKEN,
+                hint=f"another name, or first: farm bundle remove {name}",
+            )
 
 
 @bundle.command("list")
@@ -59,7 +132,7 @@ def list_bundles(json: JsonFlag = False) -> None:
         for b in answer["bundles"]
     )  # fmt: skip
     titles = ("NAME", "HASH", "ABI", "TVM", "OPENCL", "FILES", "SIZE", "TOOLCHAIN", "STATE")
-    emit(answer, table(titles, rows, none="no bundles: farm bundle add FOLDER"), json=json)
+    emit(answer, table(titles, rows, none="no bundles: farm bundle build NAME"), json=json)
 
 
 @bundle.command("show")

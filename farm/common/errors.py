@@ -77,6 +77,7 @@ class Code(StrEnum):
     BUNDLE_DAMAGED = "bundle_damaged", Fault.HOST, "Files of a bundle are not what they were when it was added."
     BUNDLE_IN_USE = "bundle_in_use", Fault.USER, "The bundle is on a phone or in a job."
     BUNDLE_MISMATCH = "bundle_mismatch", Fault.USER, "The library that is compiled here does not run under a bundle."
+    BUNDLE_NAME_TAKEN = "bundle_name_taken", Fault.USER, "Another bundle has that name."
     BUNDLE_NOT_TAKEN = "bundle_not_taken", Fault.PHONE, "The phone does not run with the bundle that was wanted."
     CHECK_TIMEOUT = "check_timeout", Fault.PHONE, "The golden kernels did not end in time on the phone."
     COMMAND_FAILED = "command_failed", Fault.USER, "The command's exit code is not 0.", ExitCode.FAILED
@@ -110,6 +111,7 @@ class Code(StrEnum):
     NOT_RESTORED = "not_restored", Fault.PHONE, "Values that were changed to measure could not be changed back."
     NOT_TUNABLE = "not_tunable", Fault.USER, "Nothing can be tuned for that target."
     NO_CANDIDATE_RAN = "no_candidate_ran", Fault.USER, "No candidate ran.", ExitCode.FAILED
+    NO_COMPILER = "no_compiler", Fault.HOST, "The host has no C++ compiler for that ABI."
     NO_DATABASE = "no_database", Fault.USER, "There is no database yet."
     NO_IDENTITY = "no_identity", Fault.PHONE, "The phone answered without any property."
     NO_LAB = "no_lab", Fault.HOST, "The lab process does not answer."

@@ -124,7 +124,7 @@ def linkers(
     if not native and platform is Platform.LINUX:
         found.append(_driver(f"{target.linux_triple}-g++", which))
     found.append(_bare(f"{target.linux_triple}-ld", target, which))
-    found.append(_bare_zig("ziglang (PyPI)", _packaged_zig(), target))
+    found.append(_bare_zig("ziglang (PyPI)", packaged_zig(), target))
     page_bytes = SMALL_PAGE_BYTES if (abi, platform) in SMALL_PAGES else LARGE_PAGE_BYTES
     return tuple(replace(linker, page_bytes=page_bytes) for linker in found if linker is not None)
 
@@ -274,7 +274,7 @@ def _bare_zig(name: str, path: str | None, target: _Target) -> Linker | None:
     return Linker(name, (path, "ld.lld", "-m", target.emulation), is_driver=False) if path else None
 
 
-def _packaged_zig() -> str | None:
+def packaged_zig() -> str | None:
     """The program inside the package: `python -m ziglang` would start an interpreter to start it."""
     spec = importlib.util.find_spec("ziglang")
     for place in (spec.submodule_search_locations or ()) if spec else ():

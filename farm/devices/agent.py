@@ -357,7 +357,10 @@ class Agent:
             abi, platform = self.runs()
             message = f"there is no runtime bundle for {abi or 'an unknown ABI'} ({platform})"
             return m.WorkFailed(
-                number, message, "farm bundle add FOLDER --name NAME (docs/bundles.md)", DeviceFault.BUNDLE
+                number,
+                message,
+                "farm bundle build NAME, or farm bundle add FOLDER (docs/bundles.md)",
+                DeviceFault.BUNDLE,
             )
         self.installing = bundle.hash
         done = await provision(

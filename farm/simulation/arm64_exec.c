@@ -76,7 +76,7 @@ static int Emulate(const char* path, char* const argv[], char* const envp[]) {
     if (strncmp(envp[i], "LD_PRELOAD=", 11) != 0 && strncmp(envp[i], "QEMU_", 5) != 0) environment[filled++] = envp[i];
   }
   environment[filled] = NULL;
-  arguments[0] = name;
+  arguments[0] = words > 0 ? argv[0] : name;  // what `ps` shows: the program, as on a phone
   arguments[1] = (char*)path;
   for (size_t i = 1; i <= words; ++i) arguments[i + 1] = argv[i];  // the end too
   if (words == 0) arguments[2] = NULL;

@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-SERVER_PROGRAM = b"tvm_rpc"
+from farm.bundle.model import LOADER_PREFIX, SERVER_PROGRAM
+
+_LOADER_WORDS = 3  # ld-linux-... --library-path FOLDER
+_FIRST_WORDS = 2 + _LOADER_WORDS
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -23,9 +26,11 @@ class Process:
 
 
 def runs_server(command_line: bytes) -> bool:
-    """Whether a process runs tvm_rpc: itself, or as the script of an interpreter, or under qemu."""
-    words = command_line.split(b"\0")[:2]
-    return any(PurePosixPath(os.fsdecode(word)).name == os.fsdecode(SERVER_PROGRAM) for word in words if word)
+    """Whether it runs tvm_rpc: itself, as the script of an interpreter, under qemu, or by its bundle's loader."""
+    names = [PurePosixPath(os.fsdecode(word)).name for word in command_line.split(b"\0")[:_FIRST_WORDS]]
+    loader = max((at for at, name in enumerate(names[:2]) if name.startswith(LOADER_PREFIX)), default=None)
+    programs = names[:2] if loader is None else names[loader + _LOADER_WORDS :][:1]
+    return SERVER_PROGRAM in programs
 
 
 def read_tree(root: int) -> list[Process]:

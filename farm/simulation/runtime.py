@@ -13,31 +13,26 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from farm.bundle.closure import identify
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import DESCRIPTION
-from farm.common.errors import Code, HostError
+from farm.bundle.model import SERVER_PROGRAM
+from farm.common.errors import HostError
 from farm.common.install import pip_install
 from farm.compiler.tvm_errors import no_tvm_error
+from farm.runtime.packages import TvmWheel
+from farm.runtime.parts import output_of
+from farm.runtime.server import OPTIONS, SOURCE, Compiler, compile_error, compile_server
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-SERVER = "tvm_rpc"
-SOURCES = ("tvm_rpc.cc", "kernel_faults.h")
+_FAULTS = Path(__file__).with_name("kernel_faults.h")
+SOURCES = (SOURCE, _FAULTS)
 _LAUNCHER = "launcher.py"
-_COMPILE_LIMIT_S = 120.0  # two seconds on an idle 2-core host; a loaded CI machine may take many times that
 _LIST_LIMIT_S = 20.0
-_HINT = "is libstdc++-dev installed? Without g++ on PATH the Python server is used instead"
-COMPILER_FLAGS = ("-std=c++17", "-O2", "-g0", "-DFARM_VIRTUAL_PHONE", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
+COMPILER_OPTIONS = ("-DFARM_VIRTUAL_PHONE", f"-I{_FAULTS.parent}")  # kernels that misbehave on request
 # A shell starts Python: in an interpreter's name the kernel takes no blanks and 127 bytes at most (255 since 5.1).
 # What the shell runs is a string to Python, joined to the launcher's own docstring.
 _SHEBANG = """#!/bin/sh
@@ -47,22 +42,6 @@ exec {} "$0" "$@"
 """
 # What the phone's loader must not take from the phone: a virtual phone's /system has none of them.
 _HOST_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
-
-
-compile_error = partial(HostError, code=Code.COMPILE_FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class TvmWheel:
-    """Where the installed wheels keep headers and libraries for C++ programs."""
-
-    includes: tuple[Path, ...]
-    libraries: tuple[Path, ...]  # shared libraries the server is linked with
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """The folders of the libraries."""
-        return tuple(dict.fromkeys(library.parent for library in self.libraries))
 
 
 def find_wheel() -> TvmWheel:
@@ -93,14 +72,14 @@ def build_bundle_folder(out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     for library in (*wheel.libraries, *_host_libraries(wheel)):
         _install(library, out / library.name, mode=0o644)
-    compiler = shutil.which("g++")
-    if compiler is None:
-        _write_launcher(out / SERVER)
+    path = shutil.which("g++")
+    if path is None:
+        _write_launcher(out / SERVER_PROGRAM)
         # A script does not tell its ABI (docs/bundles.md): the libraries beside it do.
         abi, platform = identify(read_elf(out / "libtvm_runtime.so"), "libtvm_runtime.so")
         (out / DESCRIPTION).write_text(f'abi = "{abi}"\nplatform = "{platform}"\n', "utf-8")
     else:
-        _install(_compiled(wheel, compiler), out / SERVER, mode=0o755)
+        _install(_compiled(wheel, Compiler("g++", (path,))), out / SERVER_PROGRAM, mode=0o755)
     return out
 
 
@@ -123,35 +102,22 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _compiled(wheel: TvmWheel, compiler: str) -> Path:
+def _compiled(wheel: TvmWheel, compiler: Compiler) -> Path:
     """The server for these sources, libraries and this compiler, compiled at most once."""
     digest = hashlib.sha256()
-    sources = [Path(__file__).with_name(name) for name in SOURCES]
-    for file in (*sources, *wheel.libraries):
+    for file in (*SOURCES, *wheel.libraries):
         digest.update(file.read_bytes())
-    digest.update(" ".join(COMPILER_FLAGS).encode())
-    digest.update(output_of([compiler, "-dumpfullversion"], _LIST_LIMIT_S).encode())
-    kept = cache_folder() / digest.hexdigest()[:32] / SERVER
+    digest.update(" ".join((*OPTIONS, COMPILER_OPTIONS[0])).encode())  # not where the checkout is
+    digest.update(compiler.version().encode())
+    kept = cache_folder() / digest.hexdigest()[:32] / SERVER_PROGRAM
     if kept.is_file():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may compile at once (parallel tests): each writes its own file, the last rename wins.
-    handle, name = tempfile.mkstemp(dir=kept.parent, prefix=f".{SERVER}.")
+    handle, name = tempfile.mkstemp(dir=kept.parent, prefix=f".{SERVER_PROGRAM}.")
     os.close(handle)
     try:
-        output_of(
-            [
-                compiler,
-                *COMPILER_FLAGS,
-                *(f"-isystem{folder}" for folder in wheel.includes),
-                str(sources[0]),
-                *map(str, wheel.libraries),
-                "-ldl",
-                "-o",
-                name,
-            ],
-            _COMPILE_LIMIT_S,
-        )
+        compile_server(compiler, wheel, Path(name), COMPILER_OPTIONS)
         Path(name).chmod(0o755)
         Path(name).replace(kept)
     finally:
@@ -159,30 +125,10 @@ def _compiled(wheel: TvmWheel, compiler: str) -> Path:
     return kept
 
 
-def output_of(command: Sequence[str], limit_s: float, hint: str = _HINT) -> str:
-    """The output of a program on the host.
-
-    Raises:
-        HostError: it failed.
-    """
-    try:
-        # With the descriptors that may be inherited: the lock under which arm64's programs are built.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True, close_fds=False)
-    except subprocess.CalledProcessError as error:
-        raise compile_error(
-            f"{command[0]} failed with exit code {error.returncode}",
-            hint=hint,
-            evidence=str(error.stderr).strip(),
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise compile_error(f"{command[0]}: {error}") from error
-    return done.stdout
-
-
 def _host_libraries(wheel: TvmWheel) -> list[Path]:
     """The C++ runtime as the host's loader finds it for TVM's own libraries."""
     found = {}
-    for line in output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S).splitlines():
+    for line in output_of(["ldd", str(wheel.libraries[0])], _LIST_LIMIT_S, _ldd_error).splitlines():
         match = re.fullmatch(r"\s*(\S+) => (/\S+) \(0x[0-9a-f]+\)", line)
         if match:
             found[match[1]] = Path(match[2])
@@ -190,6 +136,10 @@ def _host_libraries(wheel: TvmWheel) -> list[Path]:
     if missing:
         raise HostError(f"the host's loader does not find {', '.join(missing)}", hint="install libstdc++6")
     return [found[name] for name in _HOST_LIBRARIES]
+
+
+def _ldd_error(said: str) -> HostError:
+    return compile_error("ldd cannot read TVM's runtime library", evidence=said)
 
 
 def _install(source: Path, target: Path, *, mode: int) -> None:

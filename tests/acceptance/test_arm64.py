@@ -9,7 +9,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from farm.bundle.elf import read_elf
-from farm.simulation.arm64 import Arm64ToolsError, DownloadError, arm64_folder
+from farm.runtime.packages import DownloadError
+from farm.simulation.arm64 import Arm64ToolsError, arm64_folder
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
 from tests.support.arm64 import board, compile_arm64_kernel, compile_dot_product
 from tests.support.stock_client import Clients

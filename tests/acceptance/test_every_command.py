@@ -87,6 +87,7 @@ builder remove absent
 builder start --folder absent
 builder token
 bundle add absent
+bundle build absent --abi armeabi-v7a
 bundle promote absent
 bundle remove absent
 bundle rollback absent

@@ -10,13 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
-from farm.cli.output import escaped
+from farm.cli.output import escaped, print_note
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -179,3 +179,18 @@ def elapsed(title: str) -> Iterator[None]:
     with Progress(*columns, console=console(sys.stderr), transient=True, disable=not is_lively(sys.stderr)) as progress:
         progress.add_task(escaped(title), total=None)
         yield
+
+
+@contextmanager
+def steps() -> Iterator[Callable[[str], None]]:
+    """Takes the steps of some work, a line at a time, and shows for how long each has run."""
+    with ExitStack() as stack:
+
+        def report(step: str) -> None:
+            stack.close()  # the step before
+            if is_lively(sys.stderr):
+                stack.enter_context(elapsed(step))
+            else:
+                print_note(step)
+
+        yield report

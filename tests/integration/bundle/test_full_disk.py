@@ -1,4 +1,4 @@
-"""A bundle is added to a disk that is really full."""
+"""A bundle is added to, and a runtime downloaded to, a disk that is really full."""
 
 from __future__ import annotations
 
@@ -48,3 +48,34 @@ def test_is_reported_and_leaves_nothing_and_works_again_with_space(tmp_path: Pat
     assert "free some room" in hint
     assert result["left"] == ["bundles/lock"]
     assert (result["again"], result["damages"]) == ("main", 0)
+
+
+# Makes a part with a program that fills the small disk, and then one that fits.
+MAKE = """
+import json, sys
+from pathlib import Path
+from farm.common.errors import HostError
+from farm.runtime.parts import output_of, part
+
+disk = Path(sys.argv[1])
+
+def fill(made, scratch):
+    output_of(["sh", "-c", "head -c 10000000 /dev/zero > download"], 60.0, HostError, scratch)
+
+try:
+    part(disk / "cache", "wheel", fill)
+    said = None
+except HostError as error:
+    said = [error.message, error.hint]
+left = sorted(path.name for path in (disk / "cache").iterdir())
+part(disk / "cache", "wheel", lambda made, scratch: {} if (made / "library").write_text("fits") else {})
+print(json.dumps({"said": said, "left": left}))
+"""
+
+
+def test_a_download_that_fills_it_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    result = on_small_disk("600k", tmp_path / "disk", MAKE)
+    message, hint = result["said"]
+    assert message == "making wheel failed: No space left on device"
+    assert "free some room" in hint
+    assert result["left"] == ["lock"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 LOAD, DYNAMIC, INTERP, NOTE = 1, 2, 3, 4
 AARCH64, ARM, X86_64, I386, RISCV, MIPS = 183, 40, 62, 3, 243, 8
 LINKER64, LD_LINUX = "/system/bin/linker64", "/lib64/ld-linux-x86-64.so.2"
-OPENCL, RANDOM = b"device_api.opencl", b"tvm.contrib.random.random_fill_for_measure"
+OPENCL, RANDOM = b"clGetPlatformIDs", b"tvm.contrib.random.random_fill_for_measure"
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,18 @@ LINUX_BUNDLE = {
     "libtvm_runtime_extra.so": Elf(X86_64, needed=("libtvm_runtime.so", "libc.so.6"), align=4096, payload=RANDOM),
     "libstdc++.so.6": Elf(X86_64, needed=("libm.so.6", "libc.so.6"), align=4096),
 }
+
+
+OWN_LOADER_BUNDLE = {  # glibc's loader and C library beside the server
+    "tvm_rpc": replace(
+        LINUX_BUNDLE["tvm_rpc"], machine=AARCH64, interpreter="/lib/ld-linux-aarch64.so.1", payload=RANDOM, align=65536,
+        needed=("libtvm_runtime.so", "libc.so.6"),
+    ),
+    "libtvm_runtime.so": Elf(needed=("libc.so.6",)),
+    "libc.so.6": Elf(needed=("ld-linux-aarch64.so.1",), soname="libc.so.6"),
+    "libc.so": Elf(needed=("libc.so.6",), soname="libc.so"),
+    "ld-linux-aarch64.so.1": Elf(soname="ld-linux-aarch64.so.1"),
+}  # fmt: skip
 
 
 def write_folder(folder: Path, files: dict[str, Elf]) -> Path:

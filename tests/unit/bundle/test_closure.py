@@ -19,6 +19,9 @@ from tests.unit.bundle.elves import (
     LINKER64,
     LINUX_BUNDLE,
     MIPS,
+    OPENCL,
+    OWN_LOADER_BUNDLE,
+    RANDOM,
     RISCV,
     X86_64,
     Elf,
@@ -234,7 +237,7 @@ class TestWarnings:
         )
 
     def test_an_old_single_runtime_has_it_all(self, tmp_path: Path) -> None:
-        one = Elf(needed=("libc.so",), payload=b"device_api.opencl\0tvm.contrib.random.random_fill_for_measure\0")
+        one = Elf(needed=("libc.so",), payload=OPENCL + RANDOM)
         inspection = inspected(
             tmp_path, {"tvm_rpc": Elf(interpreter=LINKER64, needed=("libtvm_runtime.so",)), "libtvm_runtime.so": one}
         )
@@ -312,3 +315,30 @@ class TestWhatNoBundleHolds:
         (tmp_path / "file").touch()
         with pytest.raises(UserError, match="is not a folder"):
             read_folder(tmp_path / "file")
+
+
+class TestOwnLoader:
+    """A bundle with the loader and C library of glibc in it serves the phones that bundle.toml names."""
+
+    def inspected(self, folder: Path, files: dict[str, Elf], platform: str = "android") -> Inspection:
+        write_folder(folder, files)
+        (folder / "bundle.toml").write_text(f'platform = "{platform}"\n')
+        return read_folder(folder)
+
+    @pytest.mark.parametrize("platform", [*Platform])
+    def test_serves_either_platform(self, tmp_path: Path, platform: Platform) -> None:
+        inspection = self.inspected(tmp_path, OWN_LOADER_BUNDLE, platform)
+        assert inspection.accepted("folder") == (Abi.ARM64, platform)
+        assert {file.name: file.mode for file in inspection.files}["ld-linux-aarch64.so.1"] == 0o755
+
+    def test_needs_nothing_of_the_phone(self, tmp_path: Path) -> None:
+        files = {name: elf for name, elf in OWN_LOADER_BUNDLE.items() if name != "libc.so.6"}
+        assert "libc.so.6 is missing" in refusal(self.inspected(tmp_path, files)).message
+
+    def test_takes_no_library_of_android(self, tmp_path: Path) -> None:
+        files = OWN_LOADER_BUNDLE | {"libtvm_runtime.so": Elf(needed=("libc.so",), android_api=28)}
+        assert "libtvm_runtime.so is built for android" in refusal(self.inspected(tmp_path, files)).message
+
+    def test_says_that_it_is_for_cpus_only(self, tmp_path: Path) -> None:
+        [warning] = self.inspected(tmp_path, OWN_LOADER_BUNDLE).warnings
+        assert "CPU work only" in warning.message

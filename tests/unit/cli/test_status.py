@@ -50,7 +50,7 @@ def test_in_a_lab_each_phone_has_its_host_and_hosts_stand_ahead():
     ("words", "verb", "answer", "said"),
     [
         ("device list", "status", {"devices": []}, "no phones: plug one in"),
-        ("bundle list", "bundle.list", {"bundles": []}, "no bundles: farm bundle add"),
+        ("bundle list", "bundle.list", {"bundles": []}, "no bundles: farm bundle build"),
         ("records list", "records.list", {"sets": []}, "no records: farm tune"),
         ("lease list", "lease.list", {"leases": [], "waiting": []}, "no leases: farm lease acquire"),
         ("reservation list", "reservation.list", {"reservations": []}, "no reservations: farm reservation add"),

@@ -399,6 +399,11 @@ def test_processes() -> None:
     assert (server[1].ppid, server[1].pgid, server[1].rss_bytes) == (64, 67, 9_696 << 10)
 
 
+def test_a_server_that_its_bundles_own_loader_started_is_the_server() -> None:
+    _, server = parse_processes(PS.replace("tvm_rpc", "ld-linux-aarch64.so.1"))
+    assert [each.name for each in server] == ["sh", "tvm_rpc", "tvm_rpc", "helper"]
+
+
 def test_old_ps_names_the_server_without_shares() -> None:
     path = "/data/local/tmp/farm/bundles/x/tvm_rpc"
     said = f"{text('ps/msm8226-android4-toolbox')}\nshell     1396  244   325048 30552 ffffffff 4022e7fc R {path}\n"

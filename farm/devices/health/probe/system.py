@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from farm.bundle.model import SERVER_PROGRAM
+from farm.bundle.model import LOADER_PREFIX, SERVER_PROGRAM
 from farm.common.phone_text import WORD, plain
 from farm.devices.health.probe.readings import celsius, clock_hz, files, first_of, integer, leading_integer
 from farm.model.health import ClusterReading, Dropped, GpuReading, ProcessReading, SensorGroup, Temperature
@@ -188,10 +189,15 @@ def parse_processes(text: str) -> tuple[tuple[ProcessReading, ...], tuple[Proces
         for pid, row in rows.items()
         if row.name == SERVER_PROGRAM or pid in (server, supervisor) or row.pgid == server > 1 or row.ppid == server > 1
     }
-    group = tuple(row for pid, row in sorted(rows.items()) if pid in ours)[:MOST_OF_SERVER]
+    group = tuple(_by_program(row) for pid, row in sorted(rows.items()) if pid in ours)[:MOST_OF_SERVER]
     others = [row for row in rows.values() if own not in (row.pid, row.ppid) and not row.name.startswith("[")]
     others.sort(key=lambda row: row.cpu_percent or 0.0, reverse=True)
     return tuple(row for row in others if row.cpu_percent)[:MOST_BUSIEST], group
+
+
+def _by_program(row: ProcessReading) -> ProcessReading:
+    """A server that its bundle's own loader started has the loader's name."""
+    return replace(row, name=SERVER_PROGRAM) if row.name.startswith(LOADER_PREFIX) else row
 
 
 def _rows(text: str) -> list[ProcessReading]:

@@ -20,9 +20,15 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <tvm/ffi/c_api.h>
+// Classes of TVM's headers stay inside this program (-fvisibility=hidden), which may be compiled with another C++ library
+// than TVM's own (Zig's): else TVM's libraries would take them from here.
+#undef TVM_FFI_DLL
+#define TVM_FFI_DLL
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
@@ -311,33 +317,59 @@ void RequireSharedLibrary(const std::string& path) {
   }
 }
 
+// ---- functions of TVM, and for it ------------------------------------------------------------------------------------
+// Both ways through the C interface: no C++ exception passes between this program and TVM's libraries, whose C++ library
+// may be another one.
+
+// A function of TVM by its name.
+template <typename... Args>
+ffi::Any Call(const char* name, Args&&... args) {
+  const ffi::Function function = ffi::Function::GetGlobalRequired(name);
+  ffi::AnyView given[sizeof...(args)];
+  ffi::PackedArgs::Fill(given, std::forward<Args>(args)...);
+  ffi::Any result;
+  TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(ffi::details::ObjectUnsafe::TVMFFIObjectPtrFromObjectRef(function),
+                                             reinterpret_cast<TVMFFIAny*>(given), sizeof...(args),
+                                             reinterpret_cast<TVMFFIAny*>(&result)));
+  return result;
+}
+
+int CallTyped(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  static_cast<const ffi::Function*>(self)->CallPacked(reinterpret_cast<const ffi::AnyView*>(args), count,
+                                                      reinterpret_cast<ffi::Any*>(result));
+  TVM_FFI_SAFE_CALL_END();
+}
+
+// Gives TVM a function under a name.
+template <typename F>
+void Register(const char* name, F function) {
+  auto* typed = new ffi::Function(ffi::Function::FromTyped(std::move(function)));
+  const auto release = [](void* self) { delete static_cast<ffi::Function*>(self); };
+  ffi::Function::SetGlobal(name, ffi::Function::FromExternC(typed, CallTyped, release), true);
+}
+
 void RegisterFunctions(const WorkDir& work_dir) {
-  ffi::Function::SetGlobal(
-      "tvm.rpc.server.workpath",
-      ffi::Function::FromTyped([work_dir](const std::string& name) { return work_dir.PathOf(name); }), true);
-  ffi::Function::SetGlobal("tvm.rpc.server.load_module",
-                           ffi::Function::FromTyped([work_dir](const std::string& name) -> ffi::Module {
-                             const std::string path = work_dir.PathOf(name);
-                             LOG_INFO("Load module from " + path + " ...");
-                             RequireSharedLibrary(path);
-                             ffi::Module module = ffi::Module::LoadFromFile(path);
+  Register("tvm.rpc.server.workpath", [work_dir](const std::string& name) { return work_dir.PathOf(name); });
+  Register("tvm.rpc.server.load_module", [work_dir](const std::string& name) -> ffi::Module {
+    const std::string path = work_dir.PathOf(name);
+    LOG_INFO("Load module from " + path + " ...");
+    RequireSharedLibrary(path);
+    ffi::Module module = Call("ffi.ModuleLoadFromFile", path).cast<ffi::Module>();
 #ifdef FARM_VIRTUAL_PHONE
-                             module = farm::WithFaults(module);
+    module = farm::WithFaults(module);
 #endif
-                             return module;
-                           }),
-                           true);
-  ffi::Function::SetGlobal("tvm.rpc.server.download_linked_module",
-                           ffi::Function::FromTyped([work_dir](const std::string& name) -> ffi::Bytes {
-                             const std::string path = work_dir.PathOf(name);
-                             RequireSharedLibrary(path);
-                             std::ifstream file(path, std::ios::binary);
-                             if (!file) throw std::runtime_error("cannot read " + path);
-                             std::ostringstream content;
-                             content << file.rdbuf();
-                             return ffi::Bytes(content.str());
-                           }),
-                           true);
+    return module;
+  });
+  Register("tvm.rpc.server.download_linked_module", [work_dir](const std::string& name) -> ffi::Bytes {
+    const std::string path = work_dir.PathOf(name);
+    RequireSharedLibrary(path);
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error("cannot read " + path);
+    std::ostringstream content;
+    content << file.rdbuf();
+    return ffi::Bytes(content.str());
+  });
 }
 
 // Back-ends that TVM builds as libraries of their own: there or not, depending on the bundle.
@@ -602,7 +634,7 @@ class Server {
     const Clock::time_point start = Clock::now();
     try {
       work_dir_.Create();
-      ffi::Function::GetGlobalRequired("rpc.ServerLoop")(session.socket.Release());
+      Call("rpc.ServerLoop", session.socket.Release());
     } catch (const std::exception& error) {
       LOG_ERROR("Session with " + session.peer + " failed: " + error.what());
       return 1;
@@ -667,6 +699,7 @@ int main(int argc, char** argv) {
     LOG_INFO(kUsage);
     return 0;
   }
+  prctl(PR_SET_NAME, "tvm_rpc");  // the loader's, where the bundle's own loader started it
   const Options options = ParseOptions(argc, argv);
   g_silent = options.silent;
   LogOptions(options);

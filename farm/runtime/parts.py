@@ -1,0 +1,122 @@
+"""The cache of what was fetched or made for phones: one folder a part, there whole or not at all.
+
+    <cache>/<part>/contents.json   the SHA-256 of every file, and of what they came from
+    <cache>/<part>/...             its files
+
+A part appears by one rename, is compared with its contents.json whenever it is used, and is made anew when it differs.
+What a killed process left is swept by the next one, which goes on with the parts that are there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from errno import ENOSPC
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.common.errors import HostError
+from farm.common.files import hash_file
+from farm.common.os_errors import free_in, hint_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+CONTENTS = "contents.json"
+_MAKING = ".making-"  # of a part under way; under the lock, one that is there was left by a killed process
+_NO_SPACE = os.strerror(ENOSPC)
+
+
+def default_cache() -> Path:
+    """Where parts are kept: root's is not in its home, which the daemon's user cannot read."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    home = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
+    return (Path(base) if base else home) / "farm" / "runtime"
+
+
+def part(cache: Path, name: str, make: Callable[[Path, Path], Mapping[str, str]]) -> Path:
+    """The folder of a part, made when it is not there whole.
+
+    `make` fills an empty folder, may use another for scratch, and returns what its files came from, with the SHA-256.
+
+    Raises:
+        HostError: the cache cannot be written.
+        FarmError: as `make`.
+    """
+    folder = cache / name
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _only_maker(cache / "lock"):
+            if not is_whole(folder):
+                for left in cache.glob(f"{_MAKING}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+                _make(folder, make)
+    except OSError as error:
+        hint = f"{cache} ({free_in(cache)}): {hint_for(error.errno)}"
+        raise HostError(f"making {name} failed: {error.strerror or error}", hint=hint, evidence=str(error)) from error
+    return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file is there as it was made."""
+    try:
+        files = json.loads((folder / CONTENTS).read_bytes())["files"]
+        return bool(files) and all(hash_file(folder / name) == digest for name, digest in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _make(folder: Path, make: Callable[[Path, Path], Mapping[str, str]]) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_MAKING) as place:
+        made, scratch = Path(place) / "made", Path(place) / "scratch"
+        made.mkdir()
+        scratch.mkdir()
+        sources = make(made, scratch)
+        files = sorted(path for path in made.rglob("*") if path.is_file())
+        contents = {"sources": sources, "files": {str(file.relative_to(made)): hash_file(file) for file in files}}
+        (made / CONTENTS).write_text(json.dumps(contents, indent=1), "utf-8")
+        for path in (made, *made.rglob("*")):
+            path.chmod(0o755)  # a phone's shell, and the daemon, are other users
+        shutil.rmtree(folder, ignore_errors=True)  # damaged
+        made.rename(folder)
+
+
+@contextmanager
+def _only_maker(lock: Path) -> Iterator[None]:
+    """One maker at a time; the kernel releases the lock when its process and its children have ended."""
+    with lock.open("a") as file:
+        os.set_inheritable(file.fileno(), True)  # one that outlives a killed maker writes into its folder still
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def output_of(
+    command: Sequence[str], limit_s: float, failed: Callable[[str], HostError], folder: Path | None = None
+) -> str:
+    """The output of a program on the host, which works in `folder` and puts temporary files there.
+
+    `failed` makes the error of a program that did not end well; it gets what the program said.
+
+    Raises:
+        HostError: it failed, or does not run, or takes too long.
+        OSError: the disk of `folder` is full.
+    """
+    environment = {**os.environ, "LC_ALL": "C"} | ({"TMPDIR": str(folder)} if folder else {})
+    try:
+        # With the descriptors that may be inherited: the lock under which a part is made.
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s, check=False,
+            close_fds=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise failed(f"{command[0]}: {error}") from error
+    if done.returncode and folder is not None and _NO_SPACE in done.stderr:
+        raise OSError(ENOSPC, _NO_SPACE, str(folder))
+    if done.returncode:
+        raise failed(done.stderr.strip())
+    return done.stdout

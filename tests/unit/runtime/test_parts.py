@@ -1,0 +1,106 @@
+"""Parts of the cache are there whole or not at all, whatever ends their maker."""
+
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from farm.common.errors import HostError
+from farm.common.files import hash_file
+from farm.runtime.parts import default_cache, is_whole, part
+
+
+def make(made, scratch):
+    (scratch / "tried").write_text("scratch")
+    (made / "libc").write_bytes(b"as it was")
+    return {"libc.deb": "0" * 64}
+
+
+def test_a_part_is_made_once_and_says_what_it_came_from(tmp_path):
+    folder = part(tmp_path / "cache", "libc", make)
+    assert json.loads((folder / "contents.json").read_text()) == {
+        "sources": {"libc.deb": "0" * 64}, "files": {"libc": hash_file(folder / "libc")}
+    }  # fmt: skip
+    assert part(tmp_path / "cache", "libc", lambda *_: pytest.fail("made again")) == folder
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["libc", "lock"]
+    assert (folder / "libc").stat().st_mode & 0o777 == 0o755  # the daemon is another user
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / "libc").write_bytes(b"as it is"),
+        lambda path: (path / "libc").unlink(),
+        lambda path: (path / "contents.json").unlink(),
+        lambda path: (path / "contents.json").write_text('{"files": {'),
+        lambda path: (path / "contents.json").write_text("[]"),
+        lambda path: (path / "contents.json").write_text('{"files": {}}'),
+    ],
+)
+def test_a_part_that_is_not_as_it_was_made_is_made_anew(tmp_path, damage):
+    damage(folder := part(tmp_path, "libc", make))
+    assert not is_whole(folder)
+    assert is_whole(part(tmp_path, "libc", make))
+
+
+def test_an_interrupt_leaves_nothing(tmp_path):
+    def interrupted(made, scratch):
+        make(made, scratch)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        part(tmp_path, "libc", interrupted)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    def full(made, scratch):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(HostError, match="making libc failed: No space left on device") as caught:
+        part(tmp_path, "libc", full)
+    assert "free some room there" in caught.value.hint
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(("user", "place"), [(0, "/var/cache/farm/runtime"), (1000, "/home/ana/.cache/farm/runtime")])
+def test_the_daemon_reads_what_root_makes(monkeypatch, user, place):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/ana")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert str(default_cache()) == place
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from farm.common.errors import HostError
+from farm.runtime.parts import output_of, part
+folder = Path(sys.argv[1])
+command = ["sh", "-c", f"echo > {folder}/begun; read line < {folder}/end"]
+part(folder / "cache", "part", lambda made, scratch: output_of(command, 60.0, HostError, scratch))
+"""
+
+
+def test_a_program_that_outlives_its_killed_maker_keeps_the_lock(tmp_path):
+    """The next maker swept the folder into which that program still wrote: some of it was left for ever."""
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    for fifo in (begun, end):
+        os.mkfifo(fifo)
+    with subprocess.Popen([sys.executable, "-c", MAKER, tmp_path]) as maker:
+        begun.read_text()
+        maker.kill()
+    with (tmp_path / "cache/lock").open("a") as lock:
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            end.write_text("\n")
+        fcntl.flock(lock, fcntl.LOCK_EX)  # when it has ended
+    assert list((tmp_path / "cache").glob(".making-*")) != []
+    part(tmp_path / "cache", "part", make)
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["lock", "part"]
