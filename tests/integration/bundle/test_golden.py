@@ -1,4 +1,7 @@
-"""Golden kernels with the real TVM: compiled for every ABI, run by a real RPC server, told right from wrong."""
+"""Golden kernels with the real TVM: compiled for every ABI, run by a real RPC server, told right from wrong.
+
+What needs no toolchain of its own is compiled in this process, which has TVM anyway.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from farm.bundle.library import BundleLibrary
 from farm.bundle.model import Abi, Bundle, FileKind, Platform
 from farm.common.errors import HostError
 from farm.compiler.link import linkers
+from farm.worker.golden import compile_golden as compile_here
 from farm.worker.golden import run_golden
 from tests.support.needs import need
 
@@ -37,7 +41,7 @@ KEY = "secret-of-this-start"
 def test_for_phones_of_every_abi(tmp_path: Path, abi: Abi) -> None:
     if not linkers(abi, Platform.ANDROID):
         pytest.skip(f"this host has no linker for {abi}")
-    compile_golden(PYTHON, abi, Platform.ANDROID, ("cpu", "opencl"), tmp_path)
+    compile_here(abi, Platform.ANDROID, ("cpu", "opencl"), tmp_path)
     made = read_golden(tmp_path)
     assert sorted(made.kernels) == ["cpu", "opencl"]
     assert made.tvm_version
@@ -100,7 +104,7 @@ def test_ziglang_links_where_nothing_else_does_and_no_folder_is_writable(tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("HOME", "/proc/nonexistent")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    compile_golden(PYTHON, abi, platform, ("cpu",), tmp_path)
+    compile_here(abi, platform, ("cpu",), tmp_path)
     made = read_golden(tmp_path)
     assert made.linker == "ziglang (PyPI)"
     info = read_elf(tmp_path / made.kernels["cpu"].library)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.support.needs import need
+
 SCRIPTS = Path(__file__).resolve().parents[3] / "device_scripts"
 LIMIT_S = 15.0
 
@@ -151,6 +153,17 @@ OF_THE_HOST = (
     "sleep", "sort", "tail", "uniq", "wc", "xargs",
 )  # fmt: skip
 PROGRAMS_OF = {"mksh": ("mksh", "toybox"), "dash": ("dash", *OF_THE_HOST)}  # what `make_phone` needs of the host
+
+
+def shell_here() -> str:
+    """mksh as on phones, or dash on a host without mksh: `.ci/run` runs the tests on both, and one is enough for each.
+
+    Skips the test on a host with neither.
+    """
+    if all(map(shutil.which, PROGRAMS_OF["mksh"])):
+        return "mksh"
+    need(*PROGRAMS_OF["dash"])
+    return "dash"
 
 
 def make_phone(folder: Path, shell: str, *, without: str = "") -> PhoneFolder:

@@ -1,4 +1,4 @@
-"""The device scripts, run by the shells that run them: mksh + toybox as on Android, dash + this host's programs."""
+"""The device scripts, run by the shells that run them: mksh + toybox as on Android, or dash + this host's programs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from tests.integration.devices.phone_folder import (
     make_phone,
     processes_below,
     sha,
+    shell_here,
     wait_for,
 )
 from tests.support.needs import need, needs
 
-WORLDS = ["mksh", "dash"]
 
-
-@pytest.fixture(params=WORLDS)
-def phone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PhoneFolder]:
-    need(*PROGRAMS_OF[request.param])
-    made = make_phone(tmp_path, request.param)
+@pytest.fixture
+def phone(tmp_path: Path) -> Iterator[PhoneFolder]:
+    made = make_phone(tmp_path, shell_here())
     yield made
     end(made)
 

@@ -13,16 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.devices.phone_folder import LIMIT_S, PROGRAMS_OF, PhoneFolder, end, make_phone, wait_for
-from tests.support.needs import need
+from tests.integration.devices.phone_folder import LIMIT_S, PhoneFolder, end, make_phone, shell_here, wait_for
 
 MARK = "FARM_BOOT_ID_FILE"  # what a virtual phone's processes have; without it the script kills nothing on this host
 
 
-@pytest.fixture(params=["mksh", "dash"])
-def phone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PhoneFolder]:
-    need(*PROGRAMS_OF[request.param])
-    made = make_phone(tmp_path / "tmp", request.param)
+@pytest.fixture
+def phone(tmp_path: Path) -> Iterator[PhoneFolder]:
+    made = make_phone(tmp_path / "tmp", shell_here())
     yield made
     end(made)
 

@@ -13,8 +13,7 @@ import pytest
 
 from farm.devices.quiesce import parse_begun, parse_restored
 from farm.devices.quiesce_policy import Level
-from tests.integration.devices.phone_folder import LIMIT_S, PROGRAMS_OF, PhoneFolder, alive, end, make_phone, wait_for
-from tests.support.needs import need
+from tests.integration.devices.phone_folder import LIMIT_S, PhoneFolder, alive, end, make_phone, shell_here, wait_for
 
 PROGRAMS = Path(__file__).resolve().parents[3] / "farm/simulation/programs"
 SCALES = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
@@ -71,11 +70,10 @@ class Quiet:
         (self.android / "uid").write_text("0\n")
 
 
-@pytest.fixture(params=["mksh", "dash"])
-def quiet(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Quiet]:
-    need(*PROGRAMS_OF[request.param])
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[Quiet]:
     (tmp_path / "tmp").mkdir()
-    phone = make_phone(tmp_path / "tmp", request.param)
+    phone = make_phone(tmp_path / "tmp", shell_here())
     android = tmp_path / "android"
     for folder in ("system/bin", "dev/farm/run", "dev/farm/dumpsys", "dev/__properties__/set", "data"):
         (android / folder).mkdir(parents=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_commands import run_farm
+
 HEAVY = {"tvm", "sqlalchemy", "adbutils", "pydantic", "numpy", "fastapi"}
 # What only other commands need.
 OTHERS = {
@@ -128,7 +130,7 @@ def test_the_package_itself_imports_nothing_and_its_names_are_there(tmp_path):
     ],
 )
 def test_a_mistake_is_one_clear_message_and_its_exit_code(tmp_path, arguments, code, said):
-    done = farm(*arguments, tmp_path=tmp_path)
+    done = run_farm(*arguments, environ={**os.environ, "FARM_SOCKET": str(tmp_path / "absent.sock")})
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr

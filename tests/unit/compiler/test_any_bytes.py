@@ -33,13 +33,13 @@ def read_or_refused(data, name):
     assert name in said
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(BEGINNINGS), st.binary(max_size=200), st.sampled_from(["net", "net.py", "net.tflite", "n.json"]))
 def test_any_bytes(begin, data, name):
     read_or_refused(begin + data, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(8, len(TFLITE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_a_tflite_file_with_changed_bytes(changes):
     data = bytearray(TFLITE)
@@ -48,7 +48,7 @@ def test_a_tflite_file_with_changed_bytes(changes):
     read_or_refused(bytes(data), "net.tflite")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -77,7 +77,7 @@ WORDS = (
 PIECES = st.sampled_from([*WORDS.split(), "\n", "\n    "])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=12), st.sampled_from(["R.nn.relu(x)", '"n"', "y = ", "return y", "x: R"]))
 def test_a_script_with_any_words_in_it(words, place):
     read_or_refused(FUNCTION.replace(place, f"{place} {' '.join(words)}", 1).encode(), "net.py")

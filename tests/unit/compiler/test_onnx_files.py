@@ -100,7 +100,7 @@ def read_or_refused(data):
     assert isinstance(found, OnnxModel)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_changed_bytes_are_a_model_or_an_error(changes):
     data = bytearray(FILE)
@@ -109,7 +109,7 @@ def test_changed_bytes_are_a_model_or_an_error(changes):
     read_or_refused(bytes(data))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.sampled_from([b"", b"\x08\x08", FILE, FILE[:60]]))
 def test_any_bytes_are_a_model_or_an_error(data, begin):
     read_or_refused(begin + data)

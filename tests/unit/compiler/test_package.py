@@ -171,7 +171,7 @@ def test_what_is_cut_or_no_package_is_refused_in_words(data):
     assert refused_or_whole(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
 def test_a_changed_byte_is_seen_or_changes_nothing(at, by):
     data = bytearray(GOOD)
@@ -239,7 +239,7 @@ def checksummed(header, change):
     return bytes(header[:512])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=300), st.tuples(st.integers(0, 507), st.binary(min_size=1, max_size=24)), st.booleans())
 def test_any_bytes_are_a_package_or_an_error(manifest, change, second):
     begin = tar((tarfile.TarInfo(MANIFEST), manifest))
@@ -251,7 +251,7 @@ def test_any_bytes_are_a_package_or_an_error(manifest, change, second):
         read_package(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

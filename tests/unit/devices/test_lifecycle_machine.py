@@ -251,5 +251,5 @@ class RandomLife(RuleBasedStateMachine):
             assert self.awaited is not None or state.hint
 
 
-RandomLife.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+RandomLife.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 TestRandomLife = RandomLife.TestCase

@@ -173,10 +173,10 @@ class Warm(Beside):
 
 
 TestEverything = Everything.TestCase
-TestEverything.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestEverything.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestWarm = Warm.TestCase
-TestWarm.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestWarm.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestHubs = Hubs.TestCase
-TestHubs.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHubs.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestTunersAndOthers = TunersAndOthers.TestCase
-TestTunersAndOthers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTunersAndOthers.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -213,5 +213,5 @@ class LabMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-LabMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+LabMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 test_lab = LabMachine.TestCase

@@ -288,5 +288,5 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.next_check_s() is None
 
 
-QueueMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 TestQueueMachine = QueueMachine.TestCase
