@@ -299,9 +299,9 @@ class DeviceQuiescer:
 
     def __init__(self, parts: ExecutorParts, context: AttemptContext, lease: str, device: str) -> None:
         asked = getattr(context.spec, "quiesce", None)
+        self._parts = parts
         self._phones = parts.fleet.quiesce
         self._leases = parts.leasing
-        self._lab = parts.lab
         self._context = context
         self._lease = lease
         self._device = device
@@ -323,8 +323,8 @@ class DeviceQuiescer:
         self._begun = self._cut = True
         restore_after_s = self._config.restore_after_s
         try:
-            if elsewhere is not None and self._lab is not None:
-                quiet = await self._lab.quiesce(elsewhere.host, self._lease, self._level, restore_after_s)
+            if elsewhere is not None and (lab := self._parts.lab) is not None:
+                quiet = await lab.quiesce(elsewhere.host, self._lease, self._level, restore_after_s)
             else:
                 quiet = await self._phones.begin(self._device, self._level, self._lease, restore_after_s)
         except FarmError as error:

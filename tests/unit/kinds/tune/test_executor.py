@@ -123,7 +123,7 @@ async def test_each_phone_of_the_pool_is_quiet_where_that_is_configured_and_left
         return True
 
     host.parts.fleet.quiesce = Quiescing()
-    host.parts.leasing.changed_phone = changed_phone
+    host.parts.leasing.changed_phone, host.parts.leasing.borrowed = changed_phone, {}
     await host.open_session("L1")
     await host.open_session("L1")
     assert Quiescing.begun == [("pixel", Level.GENTLE, "L1")]
