@@ -105,6 +105,7 @@ class Caller:
     role: Role
     origin: str  # "uid 1000 pid 42", "key NAME from 10.0.0.3", "web token NAME from 127.0.0.1"
     peer: LocalPeer | KeyPeer | None = None
+    host: str = ""  # of the lab, which sends the call here; "": the user called this host
 
     def may_act_for(self, owner: str) -> bool:
         """Whether it may cancel, hold or resume a job of `owner`, and read the phone's output of it."""

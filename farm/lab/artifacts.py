@@ -79,13 +79,13 @@ class HostArtifacts:
         try:
             reader, _ = await connection.streams()
             async with asyncio.timeout(COPY_LIMIT_S):
-                answer = json.loads(await reader.readline())
-        except (OSError, ValueError, TimeoutError) as error:
+                failure = json.loads(await reader.readline())["error"]
+        except (OSError, ValueError, LookupError, TypeError, TimeoutError) as error:
             raise HostError(f"the copy was broken off: {error}", Code.ARTIFACT_AWAY) from error
         finally:
             await connection.close()
-        if answer.get("error") is not None:
-            raise error_from_wire(answer["error"])
+        if failure is not None:
+            raise error_from_wire(failure if isinstance(failure, dict) else {})
 
     # --- for other hosts ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,9 @@ class _OtherHost:
         connection = await self.link.dial(self.host, "artifact", {"sha256": sha256, "offset": offset})
         try:
             reader, _ = await connection.streams()
-            total_bytes = int(connection.fields.get("total_bytes", 0))
+            total_bytes = connection.fields.get("total_bytes")
+            if not isinstance(total_bytes, int):
+                raise HostError("it does not name the size", Code.ARTIFACT_AWAY)
             yield ArtifactStream(total_bytes, _chunks(reader, total_bytes - offset))
         finally:
             await connection.close()

@@ -74,6 +74,8 @@ class HostLogs:
                 else:
                     answering.cancel()
                     await asyncio.gather(answering, return_exceptions=True)
+        except ValueError as error:
+            raise ProtocolError("a question about a log that is too long") from error
         finally:
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
@@ -110,7 +112,7 @@ class _RemoteLog(LogReader):
                 answer: dict[str, Any] = {}
                 while answer.get("id") != self._asked:
                     answer = json.loads(await self._reader.readline())
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError, TimeoutError) as error:  # the third: no object
             raise HostError(
                 f"host {self._host}, which has the log, does not answer",
                 Code.LOG_AWAY,
@@ -140,7 +142,7 @@ async def _answer(log: LogReader, line: bytes) -> dict[str, Any]:
                 page = await log.read_back(before, limit)
             case _:
                 raise ProtocolError("that is no question about a log")
-    except (FarmError, ValueError) as error:
+    except (FarmError, ValueError, RecursionError) as error:
         wrong = error if isinstance(error, FarmError) else ProtocolError("that is no question about a log")
         return {"id": question.get("id") if isinstance(question, dict) else None, "error": error_to_wire(wrong)}
     return {"id": number, "lines": [each.to_wire() for each in page.lines], "start": page.start, "next": page.next}

@@ -47,6 +47,8 @@ class HostForwarder:
             HostUnreachableError: that host is away.
             FarmError: the error of the verb there.
         """
+        if caller.host:  # sent on once: two hosts that take each other for the right one would send it for ever
+            return None
         if not (subject := subject_of(request.kind, request.fields)) or self._is_here(request.kind, subject):
             return None
         picture = await self._lab.look()
@@ -95,7 +97,10 @@ class HostForwarder:
         reader, writer = await call.streams()
         frames = _frames(reader)
         async with asyncio.timeout(REQUEST_LIMIT_S):
-            asked, payload = await anext(frames)
+            request = await anext(frames, None)
+        asked, payload = request or ({}, b"")
+        if not isinstance(fields := asked.get("fields"), dict):
+            raise ProtocolError("no request")
 
         async def progress(**fields: Any) -> None:
             writer.write(frame({"more": fields}))
@@ -103,7 +108,7 @@ class HostForwarder:
 
         raw = (payload,) if payload else ()
         answering = asyncio.ensure_future(
-            self._control.ask(caller, str(asked.get("kind")), asked.get("fields", {}), frames=raw, progress=progress)
+            self._control.ask(caller, str(asked.get("kind")), fields, frames=raw, progress=progress)
         )
         leaving = asyncio.ensure_future(reader.read(1))  # ends when the caller has gone: it sends nothing more
         try:
@@ -145,7 +150,7 @@ def _caller_of(call: LinkCall) -> Caller:
     fields = call.fields
     try:
         role = Role[str(fields["role"]).upper()]
-        return Caller(str(fields["user"]), role, f"{fields['origin']} at host {call.host}")
+        return Caller(str(fields["user"]), role, f"{fields['origin']} at host {call.host}", host=call.host)
     except KeyError as error:
         raise ProtocolError(f"host {call.host} does not name the caller: {error}") from error
 

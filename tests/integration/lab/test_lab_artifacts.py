@@ -122,6 +122,21 @@ async def test_damaged_bytes_are_not_taken(lab):
     assert (await lab.folders[lacking].ensure(SHA256)).read_bytes() == DATA
 
 
+@pytest.mark.parametrize("fields", [{}, {"total_bytes": "many"}, {"total_bytes": 1 << 60}, {"total_bytes": -1}])
+async def test_a_source_that_misbehaves_is_passed_over(lab, fields):
+    async def other(call):
+        await call.accept(**fields)
+
+    for name in ("one", "two", "three"):
+        lab.add(name)
+    await put(lab.folders["one"])
+    await until(lambda: len(lab.at()) == 2)
+    (good,) = lab.at() - {"one"}
+    lab.links.links["one"]._services["artifact"] = other
+    (lacking,) = {"two", "three"} - {good}
+    assert (await lab.folders[lacking].ensure(SHA256)).read_bytes() == DATA
+
+
 async def test_what_is_no_artifact_of_that_host_is_refused(lab):
     lab.add("one")
     lab.add("two")

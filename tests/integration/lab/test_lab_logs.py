@@ -93,10 +93,26 @@ async def test_what_is_no_attempt_is_refused(lab, fields):
         await lab.links["one"].dial("two", "log", fields)
 
 
-async def test_what_is_no_question_is_answered_so(lab):
+async def test_what_is_no_question_is_answered_so(lab, caplog):
     connection = await lab.links["one"].dial("two", "log", {"job": "j1", "number": 1})
     reader, writer = await connection.streams()
-    for wrong in (b"{}\n", b"[]\n", b"nothing\n", b'{"id": 1, "after": "x", "limit": 1}\n'):
+    for wrong in (b"{}\n", b"[]\n", b"nothing\n", b"[" * 60_000 + b"\n", b'{"id": 1, "after": "x", "limit": 1}\n'):
         writer.write(wrong)
         assert b"no question about a log" in await reader.readline()
+    writer.write(b"x" * 100_000 + b"\n")
+    assert await reader.readline() == b""
     await connection.close()
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_an_answer_that_is_none_is_an_error_of_that_host(lab):
+    async def other(call):
+        await call.accept()
+        reader, writer = await call.streams()
+        await reader.readline()
+        writer.write(b"[]\n")
+
+    lab.links["two"]._services["log"] = other
+    with raises_code(Code.LOG_AWAY, match="host two"):
+        async with lab.hosts["one"].open(ATTEMPT) as log:
+            await log.read(0)

@@ -115,6 +115,32 @@ async def test_a_connection_that_is_lost_before_the_answer_is_said(hosts):
         await waiting
 
 
+async def test_a_request_is_sent_on_once(hosts):
+    """Each host takes the other one for that of the phone: the second one answers."""
+
+    async def picture(host):
+        (other,) = hosts.phones.keys() - {host}
+        return LabPicture(phones=(RemotePhone(other, DeviceView("moved", "serial", Life.READY), ""),))
+
+    hosts._picture = picture
+    assert (await hosts.ask(device="moved")).fields == {"at": "lab2"}
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b'{"kind": ', b"garbage\n", b"{}\n", b'{"kind": "device.show", "fields": [1]}\n']
+)
+async def test_what_is_no_request_of_another_host_is_no_error_of_this_one(hosts, caplog, sent):
+    asking = {"user": "ann", "role": "user", "origin": "uid 1000"}
+    connection = await hosts.links.links["lab1"].dial("lab2", "verb", asking)
+    reader, writer = await connection.streams()
+    writer.write(sent)
+    writer.write_eof()
+    assert await reader.read() == b""
+    await connection.close()
+    await hosts.links.links["lab2"].stop()
+    assert (hosts.asked, [each for each in caplog.records if each.levelname == "ERROR"]) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "subject"),
     [
