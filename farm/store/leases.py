@@ -100,6 +100,7 @@ def select_leases() -> Select[Any]:
 # Built once: to build a statement and its cache key takes longer than SQLite takes to execute it.
 GRANT = insert(lease)
 END = update(lease).where(lease.c.id == bindparam("of"), lease.c.ended_at.is_(None))
+REQUEST_OVER = delete(request).where(request.c.id == bindparam("of"))
 UNARMED = END.where(lease.c.armed_at.is_(None))  # until its host arms it, or it ends
 
 
@@ -207,7 +208,7 @@ class LeaseTable(TableAccess):
 
         def arm(connection: Connection) -> None:
             must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
-            connection.execute(delete(request).where(request.c.id == request_id))
+            connection.execute(REQUEST_OVER, {"of": request_id})
             post(connection, to_head, (letter,))
             if to_holder is not None:
                 post(connection, to_host, (to_holder,))

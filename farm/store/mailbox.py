@@ -37,7 +37,7 @@ HEAD = "farm_head"  # channel of NOTIFY
 
 logger = logging.getLogger(__name__)
 _NOTIFY = sql("SELECT pg_notify(channel, '') FROM unnest(CAST(:channels AS text[])) AS channel")
-_POST = {box: insert(box) for box in (to_head, to_host)}  # built once, as each hop of each job executes it
+_POST = {box: insert(box).inline() for box in (to_head, to_host)}  # built once, as each hop of each job executes it
 _BEGIN = sql(
     "INSERT INTO host (name, beat_at, protocol, version) "
     "VALUES (:name, extract(epoch FROM clock_timestamp()), :protocol, :version) ON CONFLICT (name) DO UPDATE "
@@ -92,7 +92,7 @@ def _note_life(connection: Connection, statement: TextClause, **values: object) 
 def post(connection: Connection, box: Table, letters: Iterable[Letter]) -> None:
     """Put letters into a mailbox (`to_head`, `to_host`), in the transaction of the changes that they report."""
     if rows := [{"host": letter.host, "body": letter.body} for letter in letters]:
-        connection.execute(_POST[box], rows)
+        connection.execute(_POST[box], rows if len(rows) > 1 else rows[0])  # several open a pipeline
 
 
 @lru_cache(maxsize=4)
@@ -208,9 +208,9 @@ class Mailbox(TableAccess):
 
         await self._database.write(withdraw, last=True)
 
-    async def take(self, host: str) -> tuple[Letter, ...]:
-        """Take the letters to a host, in order."""
-        return await self._take(to_host, host)
+    async def take(self, host: str, *, announced: bool = False) -> tuple[Letter, ...]:
+        """Take the letters to a host, in order. `announced`: there is one, as a wake-up said."""
+        return await self._take(to_host, host, announced=announced)
 
     async def hosts(self) -> tuple[HostRecord, ...]:
         """Every host, by name."""
@@ -265,10 +265,10 @@ class Mailbox(TableAccess):
         """Take the letters of hosts to the head, in order; at most `MOST_AT_ONCE`."""
         return await self._take(to_head)
 
-    async def _take(self, box: Table, host: str | None = None) -> tuple[Letter, ...]:
-        """Take letters; writes only if there is one, since most looks find none."""
+    async def _take(self, box: Table, host: str | None = None, *, announced: bool = False) -> tuple[Letter, ...]:
+        """Take letters; unless one is announced it writes only if there is one, since most looks find none."""
         first, taking = _taking(box, of_all=host is None)
-        if not await self.in_thread(self._some, first, host):
+        if not announced and not await self.in_thread(self._some, first, host):
             return ()
 
         def take(connection: Connection) -> Sequence[Any]:
@@ -294,16 +294,19 @@ class WakeUps:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._some = asyncio.Event()
+        self._heard = False  # a wake-up, since the end of the latest `wait`
         self._wanted: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farm-listen", daemon=True)
         self._thread.start()
 
-    async def wait(self) -> None:
-        """Wait until it is time to look again."""
+    async def wait(self) -> bool:
+        """Wait until it is time to look again; whether a wake-up said so."""
         await self._some.wait()
         self._some.clear()
+        heard, self._heard = self._heard, False
+        return heard
 
     def wake(self, channel: str) -> None:
         """Wake the listener of a channel, after the commit of its letters."""
@@ -346,14 +349,16 @@ class WakeUps:
             try:
                 driver.execute(f'LISTEN "{self._channel}"')
                 while not self._stop.is_set():
-                    for _ in driver.notifies(timeout=POLL_S, stop_after=1):
-                        pass
-                    self._wake()
+                    self._wake(heard=bool(list(driver.notifies(timeout=POLL_S, stop_after=1))))
             except Error as error:
                 driver.close()
                 connection.invalidate()  # to reset it would fail, and be logged with its trace
                 raise OSError(str(error)) from error
 
-    def _wake(self) -> None:
+    def _wake(self, *, heard: bool = False) -> None:
         with contextlib.suppress(RuntimeError):  # that loop is closed
-            self._loop.call_soon_threadsafe(self._some.set)
+            self._loop.call_soon_threadsafe(self._note, heard)
+
+    def _note(self, heard: bool) -> None:
+        self._heard |= heard
+        self._some.set()

@@ -51,6 +51,13 @@ async def test_letters_are_taken_once_and_in_order(store):
     assert await box.take_all() == ()
 
 
+@pytest.mark.parametrize("announced", [False, True])
+async def test_letters_are_taken_once_whether_announced_or_not(store, announced):
+    await store.mailbox.send_to_hosts([Letter(ONE, {"kind": "first"}), Letter(TWO, {"kind": "second"})])
+    taken = [kinds(await store.mailbox.take(ONE, announced=announced)) for _ in range(2)]
+    assert taken == [["first"], []]
+
+
 async def test_a_full_mailbox_is_taken_in_parts(store, monkeypatch):
     monkeypatch.setattr(mailbox, "MOST_AT_ONCE", 3)
     await store.mailbox.send(*[letter(str(n)) for n in range(7)])
@@ -189,7 +196,7 @@ async def test_wake_ups_are_heard_at_once(store, monkeypatch):
             while not waiting.done():  # until it listens, they are lost
                 speaking.wake(HEAD)
                 await asyncio.wait((waiting,), timeout=0.05)
-            await waiting
+            assert await waiting
     finally:
         monkeypatch.setattr(mailbox, "POLL_S", 0.01)
         hearing._stop.set(), speaking._stop.set()
@@ -213,7 +220,7 @@ async def test_without_wake_ups_the_mailbox_is_looked_into_all_the_same(store, m
     hearing = WakeUps(store.database, HEAD)
     try:
         for _ in range(3):
-            await hearing.wait()
+            assert not await hearing.wait()
     finally:
         await hearing.close()
 
