@@ -54,6 +54,13 @@ DEEP = f'{{"kind": {"[" * 3000 + "]" * 3000}}}'
 HUGE = f'{{"kind": "LeaseRestored", "lease": {{"granted_at": {"9" * 400}}}}}'
 DAMAGED = ("", "{", "[]", DEEP, HUGE, HUGE.replace("9", "9" * 20), '{"kind": "DeviceChanged", "state": []}')
 NUMBERS = itertools.count()
+TO_VERSION_11 = (  # what farm.store.migrations.v12_lab has added
+    "DROP TABLE artifact_copy, shared_bundle, host_token",
+    "ALTER TABLE host DROP advertise, DROP address, DROP certificate, DROP version, DROP role, DROP removed_at",
+    "ALTER TABLE host ALTER beat_at SET NOT NULL",
+    "ALTER TABLE lease DROP holder_host, DROP match_sha256",
+    "UPDATE meta SET value = 11 WHERE name = 'schema_version'",
+)
 
 
 class Heads:
@@ -373,6 +380,28 @@ async def test_a_host_of_another_protocol_is_refused_and_the_others_go_on(heads)
         one.protocol = wire.PROTOCOL - 1  # of the release before
         await heads.decides(head, "host one and the head understand each other again")
         assert (await refused).device == "a"
+
+
+async def test_a_lab_of_the_schema_before_is_upgraded_under_a_host_that_goes_on(heads, monkeypatch):
+    head = heads.begin(QUICK_S)
+    async with a_host(heads, "a", beat_s=QUICK_S) as host:
+        kept = await (await host.ask("a"))
+        await submit(host, "soc=sm8550")  # waits for that phone
+        (queued,) = host.store.jobs.live()
+        head.kill()
+        host.reaches.clear()
+        with psycopg.connect(heads.url.replace("+psycopg", "")) as connection:
+            for change in TO_VERSION_11:
+                connection.execute(change)
+        upgraded = heads.begin(QUICK_S)  # heads first: this one brings the tables up to date
+        await heads.decides(upgraded, "took over: 1 phones, 0 requests, 1 leases, 1 jobs")
+        host.reaches.set()
+        await host.give_back(kept)
+        await until(host, lambda: not host.store.jobs.live())
+        assert host.store.jobs.get(queued.id).state is JobState.DONE
+        monkeypatch.setattr("farm.store.opening.SCHEMA_VERSION", 11)
+        with pytest.raises(HostError, match="of a newer farm; this farm knows 11"):
+            await asyncio.to_thread(Store.open, heads.url, "two", role=StoreRole.HOST)
 
 
 async def test_of_two_phones_of_one_name_the_first_is_handed_out(heads):

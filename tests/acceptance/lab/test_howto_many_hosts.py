@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
 from farm.simulation.farm_process import FarmProcess
@@ -145,6 +146,11 @@ def test_the_guide_from_one_farm_to_three_hosts(server, tmp_path, monkeypatch):
         assert re.search(r"^DEVICE +HOST ", said["farm status"], re.MULTILINE)
         assert said["farm shell --on android --devices all -- getprop ro.product.model"].count("SM-G9600") == len(HOSTS)
         until(lambda: reader.states() == {"lab1": "ok", "lab2": "ok"})
+        assert {row["host"] for row in farms["lab1"].status()["devices"]} == {"lab1", "lab2"}
+        until(lambda: [each for each in farms["lab3"].status()["problems"] if "removed from the lab" in each])
+        url = re.findall(r'^url = "(.*)"$', farms["lab3"].daemon.config.read_text(), re.MULTILINE)[0]
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(url)
         logs = [*(farm.daemon.log for farm in farms.values()), *(head.log for head in reader.heads)]
         assert len(reader.heads) == 2
         assert [log for log in logs if "Traceback" in log.read_text(errors="replace")] == []

@@ -182,6 +182,10 @@ def test_lost_hubs_hold_until_they_are_back(told: Told) -> None:
     told.log.publish("hub.back", "1-4", devices=("a",))
     told.log.publish("host.usb_back", "usb", devices=())
     assert told.ledger.usb_faults == {}
+    for kind in ("host.lost", "host.back", "host.removed"):  # of a lab's head: no fault of USB
+        told.log.publish(kind, "lab2", reason="it has not been heard of")
+    assert told.ledger.usb_faults == {}
+    assert told.ledger.events["host"] == 5
 
 
 def test_adb_hangs_until_it_is_lost_or_back(told: Told) -> None:

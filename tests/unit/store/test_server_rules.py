@@ -62,6 +62,10 @@ def test_no_synchronous_standby_is_advice_of_doctor_only():
     [
         ('FATAL:  database "nope" does not exist', "no such database"),
         ('FATAL:  role "ann" does not exist', "no such role"),
+        ('FATAL:  role "farm_41c8a0de_lab2" does not exist', "removed from the lab"),
+        ('FATAL:  password authentication failed for user "farm_41c8a0de_lab2"', "removed from the lab"),
+        ('FATAL:  password authentication failed for user "farm"', "the password is wrong"),
+        ('FATAL:  too many connections for role "farm_41c8a0de_lab2"', "no connection left"),
         ('FATAL:  too many connections for role "ann"', "no connection left"),
         ("FATAL:  sorry, too many clients already", "no connection left"),
         ('FATAL:  permission denied for database "nope"', ""),
