@@ -11,16 +11,16 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks import lab_chaos
 from benchmarks.harness import Context, Figure, under, until
-from benchmarks.lab_cut_off import CUT, WAIT, CutOffLab
+from benchmarks.lab_cut_off import CUT, OTHER, WAIT, CutOffLab
 from farm.common.errors import HostError
 from farm.control.client import ControlClient
 from tests.support import postgres
-from tests.support.host_network import Lost
+from tests.support.host_network import HostNetwork, Lost
 from tests.support.stock_client import compile_kernel
 
 DEFAULT_S = "30"
@@ -36,8 +36,8 @@ def run(context: Context) -> list[Figure]:
         raise HostError(f"there is no PostgreSQL: {why}")
     cut_s = float(os.environ.get("LAB_CUT_OFF_S", DEFAULT_S))
     context.say("two hosts begin")
-    with ExitStack() as stack:
-        lab = CutOffLab(stack, compile_kernel(context.folder))
+    with closing(HostNetwork(CUT, OTHER)) as network, ExitStack() as stack:
+        lab = CutOffLab(network, stack, compile_kernel(context.folder))
         with lab.session() as client:
             job = lab.submit(lab.left.name, WAIT)
             until(lambda: bool(lab.attempts(job)), LIMIT_S, "no job runs")

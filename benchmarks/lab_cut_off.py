@@ -42,14 +42,9 @@ tell([rounds, wrong])
 class CutOffLab:
     """The lab, all phones ready; `network` loses packets of its host `CUT`."""
 
-    def __init__(self, stack: ExitStack, kernel: Path) -> None:
-        """Begin it; `stack` ends it.
-
-        Raises:
-            HostError: this machine lets us make no networks.
-        """
-        self.network = network = HostNetwork(CUT, OTHER)
-        stack.callback(network.close)
+    def __init__(self, network: HostNetwork, stack: ExitStack, kernel: Path) -> None:
+        """Begin it on a network of `CUT` and `OTHER`; `stack` ends it."""
+        self.network = network
         with network.inside(SWITCH):
             trust = f"host all all {network.address(SWITCH)}/24 trust\n"
             server = stack.enter_context(new_server(port=PORT, address=network.address(SWITCH), hba=trust))

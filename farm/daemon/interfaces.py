@@ -256,7 +256,7 @@ def _check_lab(parts: Parts) -> Callable[[], Awaitable[Sequence[Diagnosis]]] | N
         return None
 
     async def check() -> Sequence[Diagnosis]:
-        most = None if server.facts is None else server.facts.max_connections
+        most = server.facts.max_connections
         return list(lab_findings(await lab.look(), lab.own, parts.phones.fleet.views(), most))
 
     return check

@@ -31,7 +31,9 @@ class HeadLetters:
         """Listen for wake-ups of this host."""
         store = persistence.store
         self._wake_ups = WakeUps(store.database, channel_of(host))
-        self.head = RemoteHead(host, store.epoch, store.mailbox, store.leases, writes, self._wake_ups.wake)
+        self.head = RemoteHead(
+            host, store.epoch, store.mailbox, store.leases, writes, self._wake_ups.wake, wall=store.now
+        )
         self.attempts: Attempts  # of this host, from before `run`
 
     async def run(self) -> None:
@@ -39,7 +41,6 @@ class HeadLetters:
 
         Raises:
             HostRemovedError: this host was removed from the lab.
-            NameTakenError: another daemon is this host now.
         """
         left = asyncio.create_task(self._end_left(), name="attempts of the daemon before")
         announced = False

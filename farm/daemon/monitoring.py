@@ -106,7 +106,7 @@ def metrics_page(
             worker_ends=supervisor.ends,
             lab=lambda: parts.persistence.lab.latest,
             store_problem=lambda: store.problem,
-            round_trip_s=lambda: store.server.facts.round_trip_s if store.server and store.server.facts else None,
+            round_trip_s=lambda: store.server.facts.round_trip_s if store.server else None,
             commits=store.database.writer.commits,
             calls=control.calls,
             auth_failures=lambda: 0 if accounts is None else accounts.tokens.wrong + accounts.keys.wrong,

@@ -55,6 +55,7 @@ class Persistence:
             tasks["term of the database"] = self.store.term.lost()
         if self.store.server is not None:
             tasks["database server"] = self.store.server.run()
+            tasks["changes of the database"] = self.store.database.writer.lost()
         if self.follower is not None:
             tasks["events of the database"] = self.follower.run()
         return tasks

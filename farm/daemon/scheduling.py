@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from farm.daemon.phones import Phones
 from farm.daemon.workers import Workers
 from farm.devices.quiesce import QuiesceController
 from farm.head.head import Head
-from farm.head.local import LocalHead
+from farm.head.local import LocalHead, read_clock
 from farm.head.messages import DialBack
 from farm.head.model import LeasePolicy
 from farm.head.write_queue import LeaseWriteQueue
@@ -213,6 +214,7 @@ def _attempts(
         contexts=contexts,
         head=leasing.head,
         tasks=tasks,
+        clock=partial(read_clock, store),
     )
 
 
@@ -253,7 +255,9 @@ def _open_leasing(
 ) -> Leasing:
     """The leases of this host; the parts of the fleet that ask about them are set."""
     store = persistence.store
-    leasing = Leasing(phones.fleet, persistence.events, store.epoch, store.leases, policy, head=head, writes=writes)
+    leasing = Leasing(
+        phones.fleet, persistence.events, store.epoch, store.leases, policy, head=head, writes=writes, wall=store.now
+    )
     stack.push_async_callback(leasing.close)
     phones.gates.holds = leasing.holds
     phones.fleet.probes.lease_of = leasing.lease_of

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 
 from farm.common.errors import FarmError
 from farm.common.events import EventLog
@@ -41,6 +42,11 @@ from farm.store.store import Store
 SCHEDULER_LIMIT_S = 30.0  # its timers fire when they are due, or never
 
 
+def read_clock(store: Store) -> ClockReading:
+    """Now, on both clocks."""
+    return ClockReading(time.monotonic(), store.now())
+
+
 class LocalHead(Head):
     """The request queue, the jobs and the reservations. `start` once, when the leases of before are restored."""
 
@@ -69,13 +75,14 @@ class LocalHead(Head):
             kinds: of jobs.
             tasks: ended by their owner, after `stop_jobs`.
         """
-        requests = RequestQueue(writes, store.leases, store.epoch, policy, time.monotonic, lambda: datetime.now(UTC))
+        requests = RequestQueue(writes, store.leases, store.epoch, policy, time.monotonic, store.now)
         dispatcher = Dispatcher(
-            store=store, events=events, requests=requests, tasks=tasks, kinds=kinds, quota_of=requests.quota_of
-        )
-        reservations = ReservationRegistry(store.reservations, events, requests.reserve)
+            store=store, events=events, requests=requests, tasks=tasks, kinds=kinds, quota_of=requests.quota_of,
+            clock=partial(read_clock, store),
+        )  # fmt: skip
+        reservations = ReservationRegistry(store.reservations, events, requests.reserve, wall=store.now)
         half_life_s = policy.allocator.usage_half_life_s
-        requests.load_usage(await store.in_thread(store.leases.decayed_use, datetime.now(UTC), half_life_s))
+        requests.load_usage(await store.in_thread(store.leases.decayed_use, store.now(), half_life_s))
         store.on_problem(requests.store_problem)
         return cls(requests, dispatcher, reservations)
 

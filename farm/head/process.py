@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from farm.common.errors import FarmError, HostError
@@ -23,7 +23,7 @@ from farm.common.tasks import BackgroundTasks
 from farm.head import wire
 from farm.head.host_watch import HostWatch
 from farm.head.hosts import Hosts, WithheldFor
-from farm.head.local import LocalHead
+from farm.head.local import LocalHead, read_clock
 from farm.head.messages import (
     AttemptEnded,
     DeviceChanged,
@@ -43,8 +43,6 @@ from farm.head.messages import (
 )
 from farm.head.model import LeasePolicy
 from farm.head.orders import perform
-from farm.head.queue.model import ClockReading
-from farm.head.reservations import ClockWatch
 from farm.head.takeover import Takeover
 from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Life
@@ -61,11 +59,6 @@ END_LIMIT_S = 5.0  # for writes of a head that stops
 WAITING = "waits for the term of the head before it"
 
 log = logging.getLogger(__name__)
-
-
-def read_clock() -> ClockReading:
-    """Now, on both clocks."""
-    return ClockReading(time.monotonic(), datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +158,8 @@ class HeadProcess:
             self.status = f"decides, in term {store.epoch}"
             self.checks += term.checks()
             assert store.term is not None
-            coroutines = (stop.wait(), store.term.lost(), self._retention.run(), *term.parts())
+            lost = store.term.lost(), store.database.writer.lost()
+            coroutines = (stop.wait(), *lost, self._retention.run(), *term.parts())
             parts = [asyncio.create_task(each) for each in coroutines]
             try:
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -207,13 +201,14 @@ class HeadTerm:
         stack.push_async_callback(writes.flush)
         head = self.head = await LocalHead.open(self.store, self.events, writes, policy, self._kinds, tasks)
         head.requests.connect(self._hosts.receive, self._hosts.letter)
-        self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, read_clock)
+        clock = partial(read_clock, self.store)
+        self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, clock)
         stack.push_async_callback(tasks.end, END_LIMIT_S)
         stack.callback(head.stop_jobs)
         stack.callback(head.close, STOPPING)  # first: a phone of a job that is withdrawn goes to none of the others
         for hear in (writes.store_problem, self._hosts.store_problem):
             self.store.on_problem(hear)
-        await Takeover(self.store, self.events, self._kinds, head, self._hosts, read_clock).run()
+        await Takeover(self.store, self.events, self._kinds, head, self._hosts, clock).run()
 
     def checks(self) -> tuple[ProgressCheck, ...]:
         """The components that must make progress."""
@@ -225,7 +220,6 @@ class HeadTerm:
             self._read_mailbox(),
             self._history.run(),
             self._watch.run(),
-            ClockWatch(self.events, self.head.clock_jumped).run(),
         )
 
     async def _read_mailbox(self) -> None:

@@ -100,6 +100,7 @@ class Leasing:
         self.elsewhere = LeasesElsewhere(table, f"session-{epoch}", clock)
         self.borrowed = BorrowedPhones()
         self._clock = clock
+        self.wall = wall
         self.tvm = TvmLeases(self, clock, wall)
         self._unsubscribe = devices.subscribe(self._device_changed)
         for view in self._views.values():

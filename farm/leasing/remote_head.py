@@ -69,7 +69,6 @@ from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
 from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
-from farm.store.writer import NameTakenError
 
 ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
@@ -157,7 +156,6 @@ class RemoteHead(Head):
 
         Raises:
             HostRemovedError: it was removed.
-            NameTakenError: another daemon is this host now.
         """
         if self._beating is not None and self._beating.done():
             self._beating.result()
@@ -470,7 +468,7 @@ class RemoteHead(Head):
             await asyncio.sleep(beats.BEAT_EVERY_S)
             try:
                 await self._mailbox.beat(self._host, wire.PROTOCOL)
-            except (HostRemovedError, NameTakenError):
+            except HostRemovedError:
                 raise
             except HostError as error:  # the writer reports it
                 log.debug("no beat: %s", error.message)

@@ -29,6 +29,7 @@ from farm.store.lab_state import adopt_rows
 from farm.store.leases import select_leases
 from farm.store.reserve import ReserveFile
 from farm.store.schema import FIRST_SCHEMA_VERSION, SCHEMA_VERSION, attempt, device, job, lease, meta, metadata
+from farm.store.server_rules import ServerFacts
 from farm.store.term import Term
 
 # A file of up to this size is checked whole at every start, at 2.4 ms/MB on the reference host. Of a larger one only
@@ -60,6 +61,7 @@ class OpenDatabase:
     close: Callable[[], None]  # after the last write
     term: Term | None = None  # of a server's database, unless a head apart has it: a file's is this daemon's alone
     notes: tuple[Diagnosis, ...] = ()  # about a server, which stay true until the next start
+    facts: ServerFacts | None = None  # of a server
 
 
 def open_file(path: Path, reserve: ReserveFile, host: str = "") -> OpenDatabase:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -76,18 +77,27 @@ def _clock(connection: Connection) -> tuple[float, float]:
 class ServerWatch:
     """Looks at the server of a database that is served from, again and again."""
 
-    def __init__(self, database: Database, notes: Sequence[Diagnosis]) -> None:
-        """`notes`: the start's findings, which stay true."""
+    def __init__(self, database: Database, notes: Sequence[Diagnosis], facts: ServerFacts) -> None:
+        """`notes`: the start's findings, which stay true. `facts`: as of the start."""
         self._database = database
         self._notes = list(notes)
         self._problems = problems_in(self._notes)
-        self.facts: ServerFacts | None = None  # as of the latest look
+        self._use(facts)
+
+    def now(self) -> datetime:
+        """The server's time, which goes on with this host's monotonic clock."""
+        return datetime.fromtimestamp(time.monotonic() + self._ahead_s, UTC)
+
+    def _use(self, facts: ServerFacts) -> None:
+        self.facts = facts  # as of the latest look
+        self._ahead_s = time.time() + facts.offset_s - time.monotonic()
 
     def findings(self) -> list[Diagnosis]:
         """Every finding as of now. Blocking, as long as an answer may take."""
         try:
             with self._database.reading() as connection:
-                self.facts = facts = read_facts(connection)
+                facts = read_facts(connection)
+                self._use(facts)
             return [*self._notes, *findings_of(facts)]
         except FarmError as error:
             return [*self._notes, Diagnosis(CHECK, FAIL, error.message, error.hint)]

@@ -23,7 +23,7 @@ from farm.store.lab_state import adopt_rows
 from farm.store.opening import OpenDatabase, create_tables, database_error, next_epoch, version_of
 from farm.store.schema import SCHEMA_VERSION, meta
 from farm.store.server_facts import read_facts
-from farm.store.server_rules import CHECK, GUIDE, STANDBY, findings_of
+from farm.store.server_rules import CHECK, GUIDE, STANDBY, ServerFacts, findings_of
 from farm.store.term import Term, rest_of_term, take_term
 from farm.store.writer import NUMBER
 
@@ -33,6 +33,7 @@ LOCK_LIMIT_S = 3.0  # longer than an open transaction of a daemon that was stopp
 LOOK_AGAIN_S = 0.25  # while the term of a daemon that has gone holds
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 NOT_ALLOWED = "42501"  # SQLSTATE
+MOST_UNKNOWN = 200  # terms of heads and starts of hosts since the backup of which a database was restored
 NAMESAKE_S = 8.0  # a beat that is younger proves a running daemon; longer than three beats (farm.head.beats)
 _SILENT = sql("SELECT extract(epoch FROM clock_timestamp()) - beat_at FROM host WHERE name = :name")
 EPOCH, STARTS = "epoch", "starts"  # in `meta`: the number of the term, and of the latest start of a host
@@ -75,7 +76,7 @@ def open_server(
         seen = 0 if state is None else read_starts(state)
         try:
             with engine.connect() as connection:
-                check_server(connection, name)
+                facts = check_server(connection, name)
                 stored = start_number(connection, STARTS if role is StoreRole.HOST else EPOCH)
             while epoch is None:
                 with engine.begin() as connection:
@@ -101,20 +102,22 @@ def open_server(
             term = Term(engine, epoch)
             opened.callback(term.close)
         # An engine of its own: the writer closes it, and the term ends after the last write.
-        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes)
+        return OpenDatabase(engine, server_engine(url), epoch, opened.pop_all().close, term, notes, facts)
 
 
-def check_server(connection: Connection, name: str) -> None:
+def check_server(connection: Connection, name: str) -> ServerFacts:
     """Look at the server, and log problems.
 
     Raises:
         HostError: farm cannot use it.
     """
-    for finding in findings_of(read_facts(connection)):
+    facts = read_facts(connection)
+    for finding in findings_of(facts):
         if finding.verdict is FAIL:
             raise database_error(f"cannot use the database {name}: {finding.detail}", hint=finding.fix)
         if finding.verdict is WARN and finding.check != STANDBY:
             logger.warning("%s: %s (%s)", finding.check, finding.detail, finding.fix)
+    return facts
 
 
 def look_at_server(url: str) -> list[Diagnosis]:
@@ -217,7 +220,10 @@ def _begin_on_server(
         return None, holds_until, rest_s
     _bring_up_to_date(connection, name, version)
     insert_new(connection, meta, {"name": NUMBER, "value": 0})
-    epoch = next_epoch(connection, max(seen, start_number(connection, STARTS) or 0))
+    known = start_number(connection, STARTS) or 0
+    if role is StoreRole.HEAD:  # it has no state folder: a number may have been used every second since the latest term
+        known = max(known, start_number(connection) or 0) + min(int(-rest_s), MOST_UNKNOWN)
+    epoch = next_epoch(connection, max(seen, known))
     begin_numbers(connection)
     take_term(connection)
     return epoch, 0, 0.0

@@ -7,6 +7,7 @@ writer thread and return after the commit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.store.accounts import AccountTable, AuditTable
@@ -61,7 +62,8 @@ class Store:
         self.rollouts = RolloutTable(database, host)
         self.accounts = AccountTable(database)
         self.audit = AuditTable(database)
-        self.server = None if path is not None else ServerWatch(database, opened.notes)
+        self.server = None if opened.facts is None else ServerWatch(database, opened.notes, opened.facts)
+        self._role = role
         self._close = opened.close
 
     @classmethod
@@ -89,6 +91,10 @@ class Store:
         reserve = ReserveFile(where.with_name(f"{where.name}.reserve"))
         opened = open_file(where, reserve, host)
         return cls(opened, Writer(opened.writing, file=where, reserve=reserve), where, host)
+
+    def now(self) -> datetime:
+        """The time to write down. Hosts and heads of a lab share the database's: the clock of one may be wrong."""
+        return datetime.now(UTC) if self.server is None or self._role is StoreRole.DAEMON else self.server.now()
 
     def close(self) -> None:
         """Finish queued writes and close the database."""

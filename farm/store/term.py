@@ -74,7 +74,7 @@ class Term:
         self._stop.set()
         self._thread.join()
         try:
-            self._renew(-TERM_S)
+            self._renew(0.0)
         except SQLAlchemyError as error:
             logger.info("the term of the database was not ended: %s", error)
 

@@ -5,7 +5,9 @@ pay for the ends of work under way, refuses everything else at once, and tries b
 
 A commit whose answer a server's connection lost may have happened. Each transaction writes its number as the last
 thing, so that the callers of such a commit can be answered once the server is back: the row of the number is locked
-until that transaction has ended, and shows whether it was committed.
+until that transaction has ended, and shows whether it was committed. A number below the latest confirmed one shows that
+the database has gone back in time, by a backup or by a standby that lagged; one above its own, that another process has
+taken this one's place. Then nothing is written any more (`lost`).
 """
 
 from __future__ import annotations
@@ -56,7 +58,15 @@ class StoreWriteError(HostError):
     code = "store_write_failed"
 
 
-class NameTakenError(StoreWriteError):
+class DatabaseLostError(StoreWriteError):
+    """This process may not write to the database any more."""
+
+
+class WentBackError(DatabaseLostError):
+    """The database has gone back in time: it lacks changes that it had confirmed."""
+
+
+class NameTakenError(DatabaseLostError):
     """Another daemon has begun under this one's name, while this one was cut off."""
 
     code = "name_taken"
@@ -128,9 +138,12 @@ class Writer:
         self._listening = threading.Lock()
         self._next_probe_s = 0.0
         self._number = epoch << 32
+        self._confirmed = 0  # the number of the latest transaction that is known to be committed
+        self._lost: Future[None] = Future()
         self._begin = first or (lambda _: None)
         number: BindParameter[int] = bindparam("number")
-        self._mark_row = update(meta).where(meta.c.name == mark, meta.c.value < number).values(value=number)
+        expected = meta.c.name == mark, meta.c.value < number, meta.c.value >= bindparam("confirmed")
+        self._mark_row = update(meta).where(*expected).values(value=number)
         self._marked = select(meta.c.value).where(meta.c.name == mark).with_for_update()
         self._uncertain: UncertainCommit | None = None
         self._began_s: float | None = None  # the commit under way
@@ -193,6 +206,14 @@ class Writer:
             self._listeners.append((asyncio.get_running_loop(), callback))
             if self._outage:
                 callback(True)
+
+    async def lost(self) -> None:
+        """Wait until this process may not write any more.
+
+        Raises:
+            DatabaseLostError: it may not.
+        """
+        await asyncio.wrap_future(self._lost)
 
     def close(self) -> None:
         """Finish queued writes and end the thread."""
@@ -276,6 +297,8 @@ class Writer:
             with self._engine.connect() as connection:
                 outcomes = self._run_together(connection, wanted, committing)
             self.commits.observe(time.monotonic() - begun_s)
+        except DatabaseLostError as error:
+            outcomes = [(None, copy(error)) for _ in wanted]
         except Exception as error:
             outage = outage_of(error)
             if outage is None:
@@ -301,34 +324,49 @@ class Writer:
                 began = True
                 outcomes: Outcomes = [(work.statement(connection), None) for work in works]
                 self._mark(connection, committing, outcomes)
+            self._confirmed = self._number
             return outcomes
         except Exception as error:
-            if committing:
+            if committing or isinstance(error, DatabaseLostError):
                 raise
             refused = _error_of(error)
-            if not began or len(works) == 1 or isinstance(error, NameTakenError):
+            if not began or len(works) == 1:
                 return [(None, copy(refused)) for _ in works]  # an exception carries the trace of its raiser
         with connection.begin():
             self._begin(connection)
             outcomes = [work.run(connection) for work in works]
             self._mark(connection, committing, outcomes)
+        self._confirmed = self._number
         return outcomes
 
     def _mark(self, connection: Connection, committing: Outcomes, outcomes: Outcomes) -> None:
         """On a server: number the transaction, of which only the commit is left.
 
         Raises:
+            WentBackError: the latest confirmed one is missing.
             NameTakenError: a later start has written already.
         """
-        if self._number:
-            self._number += 1
-            if connection.execute(self._mark_row, {"number": self._number}).rowcount == 0:
-                raise NameTakenError(hint='stop one of the two, or give it a name of its own: [lab] host = "..."')
-            committing += outcomes
+        if not self._number:
+            return
+        self._number += 1
+        known = {"number": self._number, "confirmed": self._confirmed}
+        if connection.execute(self._mark_row, known).rowcount == 0:
+            error = self._why_lost(connection.execute(self._marked).scalar_one_or_none())
+            if not self._lost.done() and self._lost.set_running_or_notify_cancel():
+                self._lost.set_exception(copy(error))
+            raise error
+        committing += outcomes
+
+    def _why_lost(self, number: int | None) -> DatabaseLostError:
+        if number is None or number < self._confirmed:
+            return WentBackError(hint="it was restored, or a standby promoted that lagged; start farm again")
+        return NameTakenError(hint='stop one of the two, or give it a name of its own: [lab] host = "..."')
 
     def _answer_uncertain(self, *, committed: bool) -> None:
         """Answer the callers of an unconfirmed commit."""
         assert self._uncertain is not None
+        if committed:
+            self._confirmed = self._uncertain.number
         for work, outcome in zip(self._uncertain.works, self._uncertain.outcomes, strict=True):
             work.answer(*outcome if committed else (None, self._refusal()))
         self._uncertain = None

@@ -64,7 +64,8 @@ class _ForkedPopen(subprocess.Popen[Any]):
         }  # fmt: skip
         streams = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
         self._forker = _forker(_kind(request["words"]))
-        self.pid = self._forker.fork(request, streams)
+        with open("/proc/thread-self/ns/net") as network:  # noqa: PTH123 - it can only be opened
+            self.pid = self._forker.fork(request, [*streams, network.fileno()])
         self._ended = os.pidfd_open(self.pid)
         self._child_created = True
         _words[self.pid] = args
@@ -154,7 +155,7 @@ def _serve(kind: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends with the tests
     with socket.socket(fileno=0) as link:
         while True:
-            data, files, _, _ = socket.recv_fds(link, _MESSAGE_LIMIT_BYTES, 3)
+            data, files, _, _ = socket.recv_fds(link, _MESSAGE_LIMIT_BYTES, 4)
             if not data:
                 return
             request = json.loads(data)
@@ -186,6 +187,10 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["new_session"]:
         os.setsid()
+    if not os.path.samestat(os.fstat(files[3]), Path("/proc/self/ns/net").stat()):  # of the thread that asked
+        from tests.support.host_network import join_network
+
+        join_network(files[3])
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["folder"])

@@ -62,11 +62,11 @@ class HostNetwork:
     @contextmanager
     def inside(self, place: str) -> Iterator[None]:
         """The processes and sockets that this thread makes meanwhile are there."""
-        _enter(self._spaces[place])
+        join_network(self._spaces[place])
         try:
             yield
         finally:
-            _enter(self._own)
+            join_network(self._own)
 
     def lose(self, host: str, *lost: Lost) -> None:
         """Lose these packets from now on."""
@@ -105,7 +105,7 @@ class HostNetwork:
         try:
             return self._opened()
         finally:
-            _enter(self._own)
+            join_network(self._own)
 
     def _opened(self) -> int:
         """A descriptor of this thread's network, which keeps it."""
@@ -114,8 +114,8 @@ class HostNetwork:
         return descriptor
 
 
-def _enter(space: int) -> None:
-    """Bring this thread into a network."""
+def join_network(space: int) -> None:
+    """Bring this thread into the network of a descriptor."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(space, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()

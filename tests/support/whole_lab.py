@@ -33,11 +33,12 @@ JUDGED = {
 class HeadCommand(FarmProcess):
     """One `farm head`."""
 
-    def __init__(self, folder: Path, url: str, number: int, config: str = "") -> None:
-        """`config`: further TOML."""
+    def __init__(self, folder: Path, url: str, number: int, config: str = "", wrapper: tuple[str, ...] = ()) -> None:
+        """`config`: further TOML. `wrapper`: a command ahead of it, such as env."""
         file = folder / f"head-{number}.toml"
         file.write_text(f'[store]\nurl = "{url}"\n[web]\nhead_port = 0\n{config}', encoding="utf-8")
         super().__init__(folder / f"head-{number}.log", "head", "--config", str(file))
+        self.wrapper = wrapper
         self._running = self.launch()
 
     @property
@@ -76,9 +77,9 @@ class WholeLab:
         self._folder = folder
         self._stack = stack
 
-    def head(self) -> HeadCommand:
-        """One more `farm head`; it waits if there is one that decides."""
-        self.heads.append(HeadCommand(self._folder, self.url, len(self.heads)))
+    def head(self, *wrapper: str) -> HeadCommand:
+        """One more `farm head`, behind a command such as env; it waits if there is one that decides."""
+        self.heads.append(HeadCommand(self._folder, self.url, len(self.heads), wrapper=wrapper))
         return self.heads[-1]
 
     def host(self, name: str, *profiles: str, config: str = "", url: str = "") -> VirtualFarm:

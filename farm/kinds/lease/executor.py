@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -90,14 +90,13 @@ class LeaseExecutor(Executor):
         parts: ExecutorParts,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """All on one event loop. `clock`: monotonic seconds, decides; `wall`: is shown and kept."""
+        """All on one event loop. `clock`: monotonic seconds, decides; leasing's is shown and kept."""
         self._parts = parts
         self._leases = parts.leasing
         self._phones = parts.fleet
         self._clock = clock
-        self._wall = wall
+        self._wall = parts.leasing.wall
         self._current: dict[str, _Current] = {}  # by lease id
         self.adb_used: Callable[[Lease, str, bool], None] = lambda *_: None  # for the audit log
 

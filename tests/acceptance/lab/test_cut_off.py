@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
 from benchmarks import lab_chaos
-from benchmarks.lab_cut_off import CUT, WAIT, CutOffLab
+from benchmarks.lab_cut_off import CUT, OTHER, WAIT, CutOffLab
 from farm.common.errors import ExitCode, HostError
 from tests.support import postgres
-from tests.support.host_network import Lost
+from tests.support.host_network import HostNetwork, Lost
 from tests.support.needs import need
 from tests.support.whole_farm import refused, until
 
@@ -24,11 +24,12 @@ def lab(kernel, tmp_path_factory):
     need("g++", "mksh", "toybox")
     if why := postgres.missing():
         pytest.skip(why)
-    with ExitStack() as stack:
-        try:
-            lab = CutOffLab(stack, kernel)
-        except HostError as error:
-            pytest.skip(error.message)
+    try:
+        network = HostNetwork(CUT, OTHER)
+    except HostError as error:
+        pytest.skip(error.message)
+    with closing(network), ExitStack() as stack:
+        lab = CutOffLab(network, stack, kernel)
         yield lab
         assert lab.events("host.lost") == lab.events("host.back")
         judged = tmp_path_factory.mktemp("judged")

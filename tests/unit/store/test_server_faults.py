@@ -13,9 +13,10 @@ from farm.common.errors import Code
 from farm.simulation.postgres import new_server
 from farm.store import server_facts
 from farm.store.engine import server_engine, server_url
-from farm.store.server_opening import look_at_server
+from farm.store.server_opening import StoreRole, look_at_server
 from farm.store.store import Store
-from farm.store.writer import StoreWriteError
+from farm.store.term import TERM_S
+from farm.store.writer import NameTakenError, StoreWriteError, WentBackError
 from tests.support import postgres
 from tests.support.errors import raises_code
 from tests.support.needs import need
@@ -229,6 +230,50 @@ async def test_a_database_that_goes_back_under_its_daemon_is_said(new_database, 
     run(url, "UPDATE meta SET value = 1 WHERE name = 'epoch'")
     with raises_code(Code.DATABASE_UNUSABLE, match="gone back in time: its latest start is number 1, this one 2"):
         await store.term.lost()
+    store.close()
+
+
+@pytest.mark.parametrize("role", StoreRole)
+async def test_a_database_that_lacks_confirmed_changes_is_written_no_more(new_database, role):
+    url = new_database()
+    store = Store.open(url, "one" * (role is StoreRole.HOST), role=role)
+    await store.jobs.add((job(),))
+    run(url, "UPDATE meta SET value = value - 1 WHERE name LIKE 'written%'", "DELETE FROM job")  # as a moment before
+    for writes in (1, 2):
+        adding = [store.jobs.add((job(f"j{number}"),)) for number in range(writes)]
+        errors = await asyncio.gather(*adding, return_exceptions=True)
+        assert [type(each) for each in errors] == [WentBackError] * writes
+    with pytest.raises(WentBackError, match="gone back in time"):
+        await store.database.writer.lost()
+    assert store.jobs.page() == ()
+    store.close()
+
+
+async def test_a_daemon_that_was_replaced_takes_nothing_from_the_next_one(new_database):
+    url = new_database()
+    first, second = (Store.open(url, "one", role=StoreRole.HOST) for _ in range(2))
+    for number, store in enumerate((first, second, first, second)):
+        adding = store.jobs.add((job(f"j{number}"),))
+        if number == 2:
+            with pytest.raises(NameTakenError):
+                await adding
+        else:
+            await adding
+    first.close()
+    second.close()
+
+
+def test_a_head_after_a_backup_takes_a_term_above_those_since(new_database):
+    url = new_database()
+    terms = []
+    for _ in range(2):
+        store = Store.open(url, role=StoreRole.HEAD)
+        terms.append(store.epoch)
+        store.close()
+    run(url, f"UPDATE meta SET value = {terms[0]} WHERE name = 'epoch'")
+    run(url, f"UPDATE meta SET value = value - {10_000 * TERM_S} WHERE name = 'until'")
+    store = Store.open(url, role=StoreRole.HEAD)
+    assert store.epoch > terms[1]
     store.close()
 
 

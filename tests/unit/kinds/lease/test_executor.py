@@ -30,6 +30,7 @@ class Leases:
     """Leasing as far as the executor knows it."""
 
     def __init__(self, seconds):
+        self.wall = lambda: datetime.now(UTC)
         self.end = datetime.now(UTC) + timedelta(seconds=seconds)
         self.adopted, self.made = [], 0
 
