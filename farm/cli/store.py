@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import contextmanager
 from pathlib import Path
@@ -175,7 +176,7 @@ def init(
             "where to? neither --url nor [store] url names a database", hint="--url postgresql://USER@HOST/DATABASE"
         )
     name = loaded.lab.host or socket.gethostname().partition(".")[0].lower()
-    file = config or "/etc/farm/farm.toml"
+    file = config or os.environ.get("FARM_CONFIG") or "/etc/farm/farm.toml"
     if not (loaded.state_dir / "farm.db").exists():
         answer = {"url": url, "backup": "", "rows": {}, "before": False, "lab": found_lab(url)}
         emit(answer, ("the lab's tables are there; this host has nothing to move", *_next(file, url, name)), json=json)

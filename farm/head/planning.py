@@ -188,7 +188,7 @@ def _withheld(selector: Selector, matching: Sequence[DeviceState], wanted: int) 
     out = [view for view in matching if not view.in_service]
     if len(matching) - len(out) >= wanted:
         return ()
-    why = [f"{view.name} is {unleasable_reason(view)}" for view in out[:SHOWN_PHONES]]
+    why = [f"{view.name}: {unleasable_reason(view)}" for view in out[:SHOWN_PHONES]]
     more = [f"{len(out) - SHOWN_PHONES} more"] * (len(out) > SHOWN_PHONES)
     which = "no phone" if len(out) == len(matching) else f"only {len(matching) - len(out)}"
     return (f"{which} of those that match {selector} can be had now: {'; '.join([*why, *more])}; the job waits",)

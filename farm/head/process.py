@@ -261,7 +261,7 @@ class HeadTerm:
             case HostBegan():
                 self._host_began(host)
             case HostLeft():
-                self._nothing_is_there(host, f"{host} was stopped before it had it")
+                self._nothing_is_there(host, "was stopped")
             case HostDrained(reason):
                 self._watch.withhold(host, WithheldFor.DRAIN, reason)
             case Order():
@@ -289,17 +289,17 @@ class HeadTerm:
 
     def _host_began(self, host: str) -> None:
         self._watch.began(host)
-        self._nothing_is_there(host, f"{host} began anew before it had it")
+        self._nothing_is_there(host, "began anew")
 
-    def _nothing_is_there(self, host: str, why: str) -> None:
-        """End the host's requests, unarmed leases and phones; its armed leases go on."""
+    def _nothing_is_there(self, host: str, did: str) -> None:
+        """End the host's requests, unarmed leases and phones; its armed leases go on. `did`: "was stopped"."""
         for request_id in self._hosts.requests_of(host):
             self.head.requests.withdraw(request_id)
         for lease in self.head.requests.unarmed(self._hosts.devices_of(host)):
-            self.head.requests.receive(LeaseRefused(lease.device, lease.id, why))
+            self.head.requests.receive(LeaseRefused(lease.device, lease.id, f"{host} {did} before it had it"))
         self._hosts.end_lent_to(host, f"nothing runs at {host} any more")
         for lease_id in self._hosts.slots_of(host):
             self._host_said(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
             if (state := self.head.requests.allocator.devices.get(device)) is not None:
-                self._host_said(host, DeviceChanged(replace(state, life=Life.GONE)))
+                self._host_said(host, DeviceChanged(replace(state, life=Life.GONE, reason=f"its host {host} {did}")))

@@ -32,6 +32,7 @@ from farm.tvm_server.connection import set_options
 from farm.tvm_server.listener import Acceptor, bind, refusal_log
 
 BACK = "back"  # the service that hosts dial because this one has asked them to
+LISTEN_HINT = "[lab] listen must be an address of this host (`ip -br address`)"
 CHECK_EVERY_S = 5.0  # whether the hosts of open connections are still in the table
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ class HostLink:
         Raises:
             HostError: the port is taken, or this host has no such address.
         """
-        self._acceptor.take(bind(address, port))
+        self._acceptor.take(bind(address, port, LISTEN_HINT))
 
     async def stop(self) -> None:
         """Stop listening, and cut every connection."""

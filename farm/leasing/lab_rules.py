@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from farm.common.doctor_findings import OK, WARN, Diagnosis
+from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 from farm.common.durations import format_duration, many
 from farm.devices.identity.serial_migration import is_distinct
 from farm.head.host_rules import HostState
@@ -14,7 +14,9 @@ from farm.model.device import DeviceState, Life
 from farm.store.server_rules import CONNECTIONS, HEAD_CONNECTIONS
 
 HEADS = 2  # processes `farm head` in a lab that survives the end of one
-HOSTS, RELEASES, CLAIMS, ROOM = "lab hosts", "lab releases", "lab phones", "lab connections"
+HEAD, HOSTS, RELEASES, CLAIMS, ROOM = "lab head", "lab hosts", "lab releases", "lab phones", "lab connections"
+NO_HEAD = "no head decides for the lab: no request is granted, and no job is taken"
+START_HEAD = "systemctl start farm-head, or `farm head`"
 _AWAY = (HostState.LOST, HostState.SILENT)
 
 
@@ -29,6 +31,10 @@ def lab_findings(
         phones: of this host.
         max_connections: limit of the database server; None: unknown.
     """
+    if lab.has_head:
+        yield Diagnosis(HEAD, OK, f"one decides, in term {lab.term}")
+    else:
+        yield Diagnosis(HEAD, FAIL, NO_HEAD, START_HEAD)
     away = [each for each in lab.hosts if each.state in _AWAY]
     for each in away:
         fix = f"start its daemon, or repair its network; if it does not come back: farm host remove {each.name}"
@@ -46,6 +52,11 @@ def lab_findings(
     if max_connections is not None and max_connections < needed:
         detail = f"{many(len(lab.hosts), 'host')} and {HEADS} heads take {needed} connections of {max_connections}"
         yield Diagnosis(ROOM, WARN, detail, "raise max_connections of the database server")
+
+
+def lab_problems(lab: LabPicture) -> list[str]:
+    """What `farm status` says of the lab."""
+    return [] if lab.has_head else [f"{NO_HEAD}: {START_HEAD}"]
 
 
 def _releases(hosts: Iterable[HostView], own: str) -> Iterator[Diagnosis]:

@@ -54,6 +54,7 @@ class LabPicture:
     letters: int = 0  # in the head's mailbox
     waiting: int = 0  # requests without a phone
     term: int = 0  # number of the head's term
+    has_head: bool = True
     summary: FleetSummary = field(default_factory=FleetSummary)  # the tracker's rows of other hosts
 
     def host_of(self, word: str) -> str:
@@ -111,6 +112,7 @@ class LabView:
             rows.letters,
             len(rows.requests),
             rows.term,
+            rows.term_holds,
             summarise((each.view for each in phones_of_others), holders, pending),
         )
 

@@ -13,6 +13,7 @@ from farm.store.database import TableAccess
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
 from farm.store.schema import device_state, host, host_token, lease, meta, request, to_head
+from farm.store.term import rest_of_term
 
 _NOW = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
 
@@ -38,6 +39,7 @@ class LabRows:
     leases: tuple[LeaseRecord, ...]  # that hosts have armed
     letters: int  # in the head's mailbox
     term: int  # number of the head's term
+    term_holds: bool  # a head decides
     requests: tuple[Letter, ...]  # requests without an armed lease
 
 
@@ -62,5 +64,6 @@ class LabTable(TableAccess):
                 tuple(LeaseRecord(**row) for row in connection.execute(select_leases().where(held)).mappings()),
                 letters=int(connection.execute(select(func.count()).select_from(to_head)).scalar_one()),
                 term=int(connection.execute(select(meta.c.value).where(meta.c.name == "epoch")).scalar_one()),
+                term_holds=rest_of_term(connection)[1] > 0,
                 requests=tuple(Letter(*row) for row in connection.execute(select(request.c.host, request.c.body))),
             )

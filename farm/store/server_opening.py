@@ -198,7 +198,10 @@ def _served(name: str, role: StoreRole) -> HostError:
         return TermHeldError(f"another head decides over the database {name}", hint="wait for its end")
     return database_error(
         f"another daemon serves from the database {name}",
-        hint="stop it, or give this one a database of its own: [store] url",
+        hint=(
+            "stop it, or give this one a database of its own: [store] url; in a lab of several hosts each has [lab] "
+            'head = "apart"'
+        ),
     )
 
 

@@ -89,8 +89,8 @@ def peer_of(sock: socket.socket) -> tuple[Peer, int | None]:
     return Peer(address, port, address), owner.uid if owner else None
 
 
-def bind(address: str, port: int) -> socket.socket:
-    """A socket that listens on a TCP port; 0 lets the kernel choose.
+def bind(address: str, port: int, hint: str = ADDRESS_HINT) -> socket.socket:
+    """A socket that listens on a TCP port; 0 lets the kernel choose. `hint`: for an address that cannot be bound.
 
     Raises:
         HostError: another program listens there, or the address cannot be bound.
@@ -101,7 +101,7 @@ def bind(address: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=ADDRESS_HINT) from error
+        raise HostError(f"cannot listen on {address}: {error.strerror or error}", hint=hint) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -116,7 +116,7 @@ def bind(address: str, port: int) -> socket.socket:
                 Code.PORT_TAKEN,
                 hint=f"`ss -ltnp 'sport = :{port}'` names the program; a stock rpc_tracker or a second farm?",
             ) from error
-        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=ADDRESS_HINT) from error
+        raise HostError(f"cannot listen on {address} port {port}: {error.strerror}", hint=hint) from error
     return listener
 
 

@@ -18,6 +18,7 @@ from farm.control.verbs.host import host_row
 from farm.devices.fleet import Fleet
 from farm.devices.identity.naming_rules import alike
 from farm.devices.registry import Aliases
+from farm.leasing.lab_rules import lab_problems
 from farm.leasing.lab_view import LabView
 from farm.leasing.leases import Leasing
 from farm.model.device import DeviceView, Heat, Life, Service
@@ -93,6 +94,7 @@ class FleetVerbs(VerbGroup):
             "host": self._lab.own,
             "hosts": [host_row(each) for each in picture.hosts],
             "devices": own + others,
+            "problems": [*here["problems"], *lab_problems(picture)],
         }
 
     @verb("device.show", Role.VIEWER)

@@ -242,7 +242,7 @@ class LeaseVerbs(VerbGroup):
         by = call.caller.user
         if on and not self._head.drained:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-            await self._head.drain(f"{by} drains this host since {since}: no phone is handed out")
+            await self._head.drain(f"{by} drains {self._lab.own or 'this host'} since {since}: no phone is handed out")
             self._events.publish("host.draining", "host", by=by)
         elif not on and self._head.drained:
             await self._head.drain("")

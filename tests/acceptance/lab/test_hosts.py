@@ -74,6 +74,22 @@ def test_doctor_and_metrics_look_at_the_whole_lab(here):
     assert any(each.startswith('farm_lab_host_silence_seconds{host="lab2"}') for each in samples)
 
 
+def test_status_and_doctor_say_that_no_head_decides(lab, here):
+    def problems():
+        return [each for each in here.status()["problems"] if each.startswith("no head decides")]
+
+    assert problems() == []
+    for head in lab.heads:
+        head.stop()
+    until(problems)
+    doctor = here.farm("doctor", "--json")
+    assert doctor.returncode == ExitCode.FAILED
+    assert ("lab head", "fail") in {(each["check"], each["verdict"]) for each in json.loads(doctor.stdout)["findings"]}
+    for head in lab.heads:
+        head.launch()
+    until(lambda: not problems())
+
+
 def test_a_verb_about_a_phone_of_another_host_is_answered_there_and_written_down_twice(lab, here, there):
     phone = phone_of(here, "lab2")
     details = answer(here.farm("device", "show", phone, "--json"))

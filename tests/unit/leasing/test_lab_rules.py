@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from farm.common.doctor_findings import OK, WARN
+from farm.common.doctor_findings import FAIL, OK, WARN
 from farm.head.host_rules import HostState, state_of
-from farm.leasing.lab_rules import lab_findings
+from farm.leasing.lab_rules import lab_findings, lab_problems
 from farm.leasing.lab_view import HostView, LabPicture, RemotePhone
 from farm.model.device import DeviceView, Life
 from farm.model.identity import DeviceIdentity
@@ -18,11 +18,23 @@ def phone(name, serial, life=Life.READY):
 
 
 def found(lab, phones=(), most=100):
-    return [(each.check, each.verdict, each.detail) for each in lab_findings(lab, "lab1", phones, most)]
+    head, *others = [(each.check, each.verdict, each.detail) for each in lab_findings(lab, "lab1", phones, most)]
+    assert head == ("lab head", OK, f"one decides, in term {lab.term}")
+    return others
 
 
 def test_a_whole_lab_is_fine():
     assert found(LabPicture(hosts=(ONE, TWO))) == [("lab hosts", OK, "2 hosts, none is away")]
+
+
+def test_a_lab_without_a_head_says_so():
+    alone = LabPicture(hosts=(ONE, TWO), has_head=False)
+    head, _ = lab_findings(alone, "lab1", (), 100)
+    assert (head.check, head.verdict) == ("lab head", FAIL)
+    assert head.detail.startswith("no head decides")
+    assert "systemctl start farm-head" in head.fix
+    assert lab_problems(alone) == [f"{head.detail}: {head.fix}"]
+    assert lab_problems(LabPicture(hosts=(ONE, TWO))) == []
 
 
 def test_a_missed_host_and_another_release_are_named():

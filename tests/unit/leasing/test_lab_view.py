@@ -46,6 +46,7 @@ class Table:
             (lease(device="c", host="two"), lease(device="a", host="one")),
             letters=0,
             term=1,
+            term_holds=True,
             requests=(asked("one", "android"), asked("two", "android"), asked("two", "rpi")),
         )
 

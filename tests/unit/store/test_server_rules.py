@@ -68,6 +68,7 @@ def test_no_synchronous_standby_is_advice_of_doctor_only():
         ('FATAL:  too many connections for role "farm_41c8a0de_lab2"', "no connection left"),
         ('FATAL:  too many connections for role "ann"', "no connection left"),
         ("FATAL:  sorry, too many clients already", "no connection left"),
+        ("failed to resolve host 'no.such.host': [Errno -2] Name or service not known", "name is not known"),
         ('FATAL:  permission denied for database "nope"', ""),
         ("a sentence in another language", ""),
     ],
