@@ -43,17 +43,17 @@ def read_folder(folder: Path) -> Inspection:
             device files, names that need quoting).
         HostError: it cannot be read.
     """
-    if not folder.exists():
-        raise UserError(f"there is no folder {folder}", hint="give the folder that holds tvm_rpc and its libraries")
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder", hint="give the folder that holds tvm_rpc and its libraries")
     try:
+        if not folder.is_dir():
+            what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+            raise UserError(what, hint="give a folder on the daemon's host that holds tvm_rpc and its libraries")
         _refuse_what_no_bundle_holds(folder)
         description = _read_description(folder / DESCRIPTION)
         files = read_files(folder)
     except OSError as error:
         raise HostError(
-            f"cannot read {error.filename or folder}: {error.strerror}", hint="check its owner and mode"
+            f"cannot read {error.filename or folder}: {error.strerror}",
+            hint="the user that the daemon runs as must be able to read it: check owner and mode",
         ) from error
     return inspect(files, description)
 

@@ -9,7 +9,7 @@ from farm.bundle.closure import identify
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import MAX_FINDINGS_IN_ERROR, Abi, ElfError, Inspection, Platform
-from farm.common.errors import Code, FarmError, UserError
+from farm.common.errors import Code, FarmError, HostError, UserError
 from tests.support.errors import raises_code
 from tests.unit.bundle.elves import (
     ANDROID_BUNDLE,
@@ -315,6 +315,13 @@ class TestWhatNoBundleHolds:
         (tmp_path / "file").touch()
         with pytest.raises(UserError, match="is not a folder"):
             read_folder(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_bug(tmp_path: Path) -> None:
+    """As one below a home that the daemon's user may not enter."""
+    with pytest.raises(HostError, match="File name too long") as caught:
+        read_folder(tmp_path / ("x" * 300))
+    assert "the user that the daemon runs as" in caught.value.hint
 
 
 class TestOwnLoader:

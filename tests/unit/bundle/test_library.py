@@ -203,7 +203,7 @@ class TestFind:
     def test_unknown_names_the_nearest(self, library: BundleLibrary, android: Path) -> None:
         with pytest.raises(NoSuchBundleError) as nothing:
             library.get("main")
-        assert "farm bundle add" in nothing.value.hint
+        assert "farm bundle build" in nothing.value.hint
         library.add(android, name="main", compile_golden=golden)
         with pytest.raises(NoSuchBundleError) as typo:
             library.get("mian")
