@@ -40,6 +40,7 @@ def mistakes(config: FarmConfig) -> Iterator[Mistake]:
     yield from _control(config.control)
     yield from _builders(config.builders)
     yield from _lab(config.lab, config.store.url)
+    yield from _same_port(config.lab.listen, config.builders.listen)
     heat, probe, battery = config.heat, config.probe, config.battery
     if heat.stale_s <= probe.every_s:
         problem = f"heat.stale_s: {heat.stale_s:g} s is not above probe.every_s ({probe.every_s:g} s): all would be old"
@@ -106,6 +107,16 @@ def _lab(lab: LabConfig, store_url: str) -> Iterator[Mistake]:
                 f"lab.{key.removesuffix('_at')}: this is the only host of its database",
                 '[lab] head = "apart", or no such key',
             )
+
+
+def _same_port(lab: str, builders: str) -> Iterator[Mistake]:
+    """Builders connect at a port and join at the next one; other hosts need a third one."""
+    hosts, theirs = address_of(lab), address_of(builders)
+    if hosts is None or theirs is None or not theirs[1]:
+        return
+    same_address = theirs[0] == hosts[0] or ipaddress.ip_address(theirs[0]).is_unspecified
+    if same_address and hosts[1] in (theirs[1], theirs[1] + 1):
+        yield f"lab.listen: builders have port {hosts[1]} ([builders] listen, and the next port to join)", "9196"
 
 
 def _leads_to_port(network: str, target: str) -> bool:

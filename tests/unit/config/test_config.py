@@ -91,6 +91,14 @@ def test_a_flag_that_was_not_given_changes_nothing():
         ("[lab]\nlisten = 'lab1:9194'", "lab.listen: 'lab1:9194' is no address", "tcp://"),
         ("[lab]\nlisten = 'tcp://0.0.0.0:9194'", "lab.listen: 'tcp://0.0.0.0:9194' is no one address", "dial it"),
         ("[lab]\nlisten = 'tcp://10.0.0.1:9194'", "lab.listen: this is the only host", "apart"),
+        (
+            (
+                "[builders]\nlisten = 'tcp://10.0.0.1:9193'\n[store]\nurl = 'postgresql://db/farm'\n"
+                "[lab]\nhost = 'lab1'\nhead = 'apart'\nlisten = 'tcp://10.0.0.1:9194'"
+            ),
+            "lab.listen: builders have port 9194",
+            "9196",
+        ),
         ("[lab]\nobject_store = 's3://b/p'", "lab.object_store: this is the only host", "apart"),
         ("[lab]\nhost = 'Lab One'", "lab.host: 'Lab One' is no host name", "small letters"),
         ("[lab]\nhead = 'apart'", "lab.host: missing", '[lab] host = "lab1"'),
