@@ -204,8 +204,8 @@ def json_object(value: Any) -> dict[str, Any]:
     return value
 
 
-class LetterJson(StrictJson):
-    """A message as a JSON object. One that cannot be read is empty, and logged: the others are read without it."""
+class ObjectJson(StrictJson):
+    """A JSON object of one host for others. One that cannot be read is empty, and logged: the other rows are read."""
 
     cache_ok = True
 
@@ -217,7 +217,7 @@ class LetterJson(StrictJson):
         try:
             return super().process_result_value(value, dialect)
         except StoredValueError as error:
-            log.warning("a stored message is left out: %s", error)
+            log.warning("a stored object is not used: %s", error)
             return {}
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, delete, exists, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
 from farm.common.errors import Code, HostError
+from farm.store.columns import StoredValueError
 from farm.store.database import Database
 from farm.store.leases import LeaseRecord, select_leases
 from farm.store.mailbox import HostRecord, Letter
@@ -59,6 +60,9 @@ def read_lab_state(database: Database) -> LabState:
                 tuple(Letter(*row) for row in requests),
                 tuple(LeaseRecord(**row) for row in leases.mappings()),
             )
+    except StoredValueError as error:
+        message = f"the state of the lab cannot be read from the database: {error}"
+        raise HostError(message, Code.STORE_READ_FAILED, hint="correct or delete that row") from error
     except DBAPIError as error:
         evidence = str(error.orig).strip()
         message = "the state of the lab cannot be read from the database"

@@ -32,8 +32,8 @@ from farm.store.columns import (
     CheckedType,
     EnumText,
     Flag,
-    LetterJson,
     LooseJson,
+    ObjectJson,
     RecordJson,
     StrictJson,
     UtcTime,
@@ -485,7 +485,7 @@ device_state = Table(
     metadata,
     _host(),
     Column("name", Word, primary_key=True),
-    Column("body", LetterJson(), nullable=False),  # of the latest message about it
+    Column("body", ObjectJson(), nullable=False),  # of the latest message about it
 )
 
 host = Table(
@@ -498,7 +498,7 @@ host = Table(
     Column("address", Word, nullable=False, server_default=""),  # HOST:PORT where other hosts dial it; "": nowhere
     Column("certificate", Word, nullable=False, server_default=""),  # PEM, of its connections with other hosts
     # object: client's CIDR -> HOST:PORT of its TVM port, for clients of other hosts' ports that may come to it directly
-    Column("advertise", StrictJson(json_object), nullable=False, server_default="{}"),
+    Column("advertise", ObjectJson(), nullable=False, server_default="{}"),
     Column("version", Word, nullable=False, server_default=""),  # of farm there
     Column("role", Word, nullable=False, server_default=""),  # with which it logs in; "": not one of its own
     Column("removed_at", UtcTime),  # NULL: it belongs to the lab; else the head ends its leases, then its row
@@ -520,7 +520,7 @@ request = Table(
     Column("seq", serial_number(), primary_key=True),  # order of arrival
     Column("id", Word, nullable=False, unique=True),
     Column("host", Word, nullable=False),
-    Column("body", LetterJson(), nullable=False),  # of the message that added it
+    Column("body", ObjectJson(), nullable=False),  # of the message that added it
 )
 
 # Letters that were not taken yet, in order per host.
@@ -529,7 +529,7 @@ to_head = Table(
     metadata,
     Column("id", serial_number(), primary_key=True),
     Column("host", Word, nullable=False),
-    Column("body", LetterJson(), nullable=False),
+    Column("body", ObjectJson(), nullable=False),
 )
 
 to_host = Table(
@@ -537,7 +537,7 @@ to_host = Table(
     metadata,
     Column("id", serial_number(), primary_key=True),
     Column("host", Word, nullable=False, index=True),
-    Column("body", LetterJson(), nullable=False),
+    Column("body", ObjectJson(), nullable=False),
 )
 
 for _table in metadata.tables.values():

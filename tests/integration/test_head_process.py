@@ -171,6 +171,7 @@ async def test_a_message_that_something_else_wrote_is_left_out_and_the_others_ar
         await (await host.ask("a"))
         heads.damage("INSERT INTO device_state (host, name, body) VALUES ('two', %s, %s)")
         heads.damage("INSERT INTO request (host, id, body) VALUES ('two', %s, %s)")
+        heads.damage("INSERT INTO host (name, protocol, advertise) VALUES (%s, 1, %s)")
         head.kill()
         await heads.decides(heads.begin(), "took over: 9 phones, 7 requests, 1 leases")
         await (await host.ask("b"))
@@ -511,3 +512,13 @@ def events_of(host):
 
 async def states(host, names):
     return [each.state for each in await host.store.read(host.store.jobs.several, names)]
+
+
+async def test_a_row_that_cannot_be_read_is_named_and_read_again(heads):
+    with psycopg.connect(heads.url.replace("+psycopg", ""), autocommit=True) as connection:
+        Store.open(heads.url, "one", role=StoreRole.HOST).close()  # it makes the tables
+        connection.execute("INSERT INTO host (name, protocol, beat_at) VALUES ('two', 1, 'infinity')")
+        head = heads.begin()
+        await heads.decides(head, "cannot be read from the database: host.beat_at: inf is no time")
+        connection.execute("DELETE FROM host WHERE name = 'two'")
+        await heads.decides(head)
