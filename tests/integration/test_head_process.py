@@ -25,6 +25,7 @@ from farm.store.server_opening import StoreRole
 from farm.store.store import Store
 from farm.store.writer import NameTakenError
 from tests.support import postgres
+from tests.support.forked_processes import popen
 from tests.support.lab_host import LabHost
 from tests.support.whole_lab import OVERLAPS
 from tests.unit.store.values import job
@@ -72,7 +73,7 @@ class Heads:
 
     def begin(self, beat_s=2.0):
         command = [sys.executable, "-c", HEAD, self.url, str(beat_s)]
-        self.all.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        self.all.append(popen(command, stdout=subprocess.PIPE, text=True))
         return self.all[-1]
 
     async def decides(self, head, said="this head decides, in term"):

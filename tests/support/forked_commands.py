@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import pty
@@ -31,6 +32,9 @@ from tests.support.terminal import LIMIT_S
 
 CLOSED, FULL, LEFT, KEPT = "closed", "full", "left", "kept"  # what a stream is
 KILLED = 137
+# Commands that import TVM, and what of it.
+WITH_TVM = frozenset({"model", "compile"})
+TVM = ("tvm", "tvm.relax", "onnx.reference", "tvm.relax.frontend.onnx", "farm.compiler.build")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +59,16 @@ class Ended:
 class ForkedCommands:
     """Runs commands one after the other."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        """`folder` is where commands run; `environ` is added to their environment."""
+    def __init__(self, folder: Path, environ: Mapping[str, str], modules: Sequence[str] = ()) -> None:
+        """`folder` is where commands run; `environ` is added to their environment; `modules` are imported already."""
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LANG": "C.UTF-8", **environ}
         for name in ("COLUMNS", "NO_COLOR", "ANDROID_SERIAL"):
             env.pop(name, None)
         self._environ = env
         self._folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", __name__, *modules], env=env, cwd=folder,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -105,7 +109,8 @@ class ForkedCommands:
 class _Pool:
     """Processes that fork commands: as many as there were commands at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = modules
         self._made: list[ForkedCommands] = []
         self._idle: list[ForkedCommands] = []
 
@@ -114,7 +119,7 @@ class _Pool:
         try:
             commands = self._idle.pop()
         except IndexError:
-            commands = ForkedCommands(Path("/"), {})
+            commands = ForkedCommands(Path("/"), {}, self._modules)
             self._made.append(commands)
         try:
             yield commands
@@ -130,22 +135,22 @@ class _Pool:
 
 
 @cache
-def _pool() -> _Pool:
-    pool = _Pool()
+def _pool(*modules: str) -> _Pool:
+    pool = _Pool(modules)
     atexit.register(pool.close)
     return pool
 
 
 def pool_pids() -> set[int]:
     """The processes that outlive the tests that called `run_farm`."""
-    return _pool().pids()
+    return _pool().pids() | _pool(*TVM).pids()
 
 
 def run_farm(
     *words: str | os.PathLike[str], environ: Mapping[str, str], folder: Path | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """`farm` with `words` in this environment, as `subprocess.run` of a new interpreter would return it."""
-    with _pool().taken() as commands:
+    with _pool(*TVM if words[0] in WITH_TVM else ()).taken() as commands:
         ended = commands.run_as(words, Streams(), environ, folder or Path.cwd(), timeout_s)
     return subprocess.CompletedProcess(words, ended.code, ended.out, ended.err)
 
@@ -162,6 +167,8 @@ def _serve() -> None:
     tree = typer.main.get_command(farm.cli.main.app)
     for name in tree.commands:
         tree.get_command(None, name)  # imports it
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     gc.freeze()
     for line in sys.stdin:
         answer = _forked(json.loads(line))

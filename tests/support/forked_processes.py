@@ -29,7 +29,7 @@ COMMAND, DAEMON, LAB, TVM = "command", "daemon", "lab", "tvm"  # what a process 
 _EXECUTORS = [f"farm.kinds.{kind}.executor" for kind in ("bench", "compare", "run", "shell", "tune")]
 IMPORTED = {
     COMMAND: ("pydantic", "farm.cli.main", "farm.client", "farm.control.client", "farm.model.specs"),
-    DAEMON: ("farm.cli.main", "farm.cli.daemon", "farm.config", "farm.daemon.daemon", *_EXECUTORS),
+    DAEMON: ("farm.cli.main", "farm.cli.daemon", "farm.config", "farm.daemon.daemon", "farm.head.process", *_EXECUTORS),
     LAB: ("farm.simulation.lab",),
     TVM: ("tvm", "tvm.rpc", "tvm.runtime"),
 }
@@ -101,11 +101,16 @@ def forkers() -> Iterator[psutil.Process]:
 
 
 def _kind(words: Sequence[str]) -> str:
-    if words[:2] == ["-m", "farm.simulation.lab"]:
-        return LAB
-    if words[0] == "-c" and ("import tvm" in words[1] or "from tvm" in words[1]):
-        return TVM
-    return DAEMON if words[:2] == ["-m", "farm"] and words[2] in {"serve", "head"} else COMMAND
+    match words:
+        case ["-m", "farm.simulation.lab", *_]:
+            return LAB
+        case ["-m", "farm", "serve" | "head", *_]:
+            return DAEMON
+        case ["-c", code, *_] if "farm.head" in code:
+            return DAEMON
+        case ["-c", code, *_] if "import tvm" in code or "from tvm" in code:
+            return TVM
+    return COMMAND
 
 
 _forkers: list[_Forker] = []
@@ -151,6 +156,9 @@ def _serve(kind: str) -> None:
         importlib.import_module(name)
     if kind == COMMAND:
         _import_commands()
+    if kind == DAEMON:
+        with contextlib.suppress(ModuleNotFoundError):  # without the extra `postgresql`
+            import psycopg  # noqa: F401
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends with the tests
     with socket.socket(fileno=0) as link:
