@@ -147,3 +147,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
     path.write_bytes(build().SerializeToString(deterministic=True))
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a model that compiles in a tenth of the time, where any model will do."""
+    from tests.support.tiny_model import tiny_onnx
+
+    path = tmp_path_factory.mktemp("model") / "tiny.onnx"
+    path.write_bytes(tiny_onnx())
+    return path

@@ -24,6 +24,7 @@ from farm.worker.outputs import check_labels, largest, read_labels, save_arrays
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
 from farm.zoo import small_cnn as build
 from tests.support.errors import raises_code
+from tests.support.tiny_model import tiny_onnx
 
 HOST = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
 SMALL = build().SerializeToString(deterministic=True)
@@ -308,10 +309,15 @@ def test_a_reference_that_a_power_cut_left_is_computed_again(small, referenced, 
 
 
 @pytest.fixture(scope="module")
-def compiled(small, tmp_path_factory):
+def tiny():
+    return load(tiny_onnx(), name="net")
+
+
+@pytest.fixture(scope="module")
+def compiled(tiny, tmp_path_factory):
     """A folder with a library, and the library's path in it."""
     folder = tmp_path_factory.mktemp("library")
-    return folder, compile_library(small, Recipe(HOST), folder).library.relative_to(folder)
+    return folder, compile_library(tiny, Recipe(HOST), folder).library.relative_to(folder)
 
 
 @pytest.mark.parametrize(
@@ -326,30 +332,30 @@ def compiled(small, tmp_path_factory):
         lambda _, made: made.write_text('{"sha256": "0"}'),
     ],
 )
-def test_a_library_that_a_power_cut_left_is_made_again(small, compiled, tmp_path, damage):
+def test_a_library_that_a_power_cut_left_is_made_again(tiny, compiled, tmp_path, damage):
     """It would be held against the phones that cannot load it, or against a model that seems to kill them."""
     folder, library = compiled
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     damage(tmp_path / library, (tmp_path / library).with_name("made.json"))
-    again = compile_library(small, Recipe(HOST), tmp_path)
+    again = compile_library(tiny, Recipe(HOST), tmp_path)
     assert (again.cached, again.sha256) == (False, hashlib.sha256(again.library.read_bytes()).hexdigest())
     assert again.library == tmp_path / library
-    assert compile_library(small, Recipe(HOST), tmp_path).cached
+    assert compile_library(tiny, Recipe(HOST), tmp_path).cached
 
 
 @pytest.mark.parametrize(
     ("triple", "machine"), [("x86_64-linux-gnu", 62), ("aarch64-linux-android", 183), ("aarch64-linux-gnu", 183)]
 )
-def test_libraries_are_linked_for_the_phone_without_an_ndk_and_kept(small, tmp_path, monkeypatch, triple, machine):
+def test_libraries_are_linked_for_the_phone_without_an_ndk_and_kept(tiny, tmp_path, monkeypatch, triple, machine):
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     target = {"kind": "llvm", "mtriple": triple}
-    first = compile_library(small, Recipe(target), tmp_path)
+    first = compile_library(tiny, Recipe(target), tmp_path)
     elf = first.library.read_bytes()
     assert elf[:4] == b"\x7fELF"
     assert int.from_bytes(elf[18:20], "little") == machine
-    second = compile_library(small, Recipe(target), tmp_path)
+    second = compile_library(tiny, Recipe(target), tmp_path)
     assert (first.cached, second.cached, second.sha256) == (False, True, first.sha256)
-    other = compile_library(small, Recipe(target | {"num-cores": 4}), tmp_path)
+    other = compile_library(tiny, Recipe(target | {"num-cores": 4}), tmp_path)
     assert other.key != first.key
 
 
