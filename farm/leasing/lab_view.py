@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from farm.store.lab_table import HostTokenRecord, LabRows, LabTable
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import HostRecord, Letter
 
+LOOK_LIMIT_S = 1.0  # for people's questions: a database that does not answer is given up after ten seconds and more
 KEPT_S = 1.0  # looks are shared for so long: one at 1,000 phones takes some milliseconds
 _STATES = DeviceState.__dataclass_fields__
 _ROW = HostRecord.__dataclass_fields__
@@ -82,10 +84,11 @@ class LabView:
         self._states: dict[tuple[str, str], tuple[Mapping[str, Any], DeviceState]] = {}
 
     async def look(self) -> LabPicture:
-        """The lab now; while the database is away, the latest picture."""
+        """The lab now; while the database is away or does not answer, the latest picture."""
         if self.own:
-            with contextlib.suppress(HostError):  # the writer reports it
-                self.latest = await self._shared(None)
+            with contextlib.suppress(HostError, TimeoutError):  # the writer reports it
+                async with asyncio.timeout(LOOK_LIMIT_S):
+                    self.latest = await self._shared(None)
         return self.latest
 
     async def _look(self, _: None) -> LabPicture:

@@ -93,6 +93,25 @@ def test_summaries_are_added(others):
     assert found.keys == ((KeyRow("android", 2, 2), KeyRow("x", 0, 1)) if others else own.keys)
 
 
+async def test_a_database_that_does_not_answer_holds_up_no_question(monkeypatch):
+    monkeypatch.setattr("farm.leasing.lab_view.KEPT_S", 0.0)
+    monkeypatch.setattr("farm.leasing.lab_view.LOOK_LIMIT_S", 0.01)
+    table, answers = Table(one=0.0, two=1.0), asyncio.Event()
+    view = LabView("one", table)
+    before = await view.look()
+
+    async def silent(read, *arguments):
+        await answers.wait()
+        return read(*arguments)
+
+    table.in_thread = silent
+    assert await view.look() is before
+    answers.set()
+    while await view.look() is before:
+        pass
+    assert table.looks == 2
+
+
 async def test_a_message_that_something_else_wrote_hides_no_phone():
     table = Table(one=0, two=1)
     table.rows = replace(
