@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import threading
 import types
 import typing
@@ -26,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tvm.ir import Expr
 from tvm.relax.script.parser import entry
 from tvm.script import from_source
 from tvm.script.parser import ir, relax, tirx
@@ -65,7 +67,7 @@ def parse(text: str, name: str) -> Any:
             for line in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
                 lines[line] = ""
     try:
-        with _PARSING, _shapes_are_arithmetic(name):
+        with _PARSING, _shapes_are_arithmetic(name), _no_endless_values():
             return from_source("\n".join(lines) + "\n", extra_vars=known)
     except ModelError:
         raise
@@ -96,6 +98,27 @@ def _shapes_are_arithmetic(name: str) -> Iterator[None]:
         yield
     finally:
         entry._eval_shape = before  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _no_endless_values() -> Iterator[None]:
+    """Python goes through whatever has `[index]` until that raises, and an expression of TVM's never does."""
+
+    def items(value: Any) -> Iterator[Any]:
+        if type(value).__getitem__ is Expr.__getitem__:
+            raise TypeError("a value of the model has no known number of parts")
+        for index in itertools.count():
+            try:
+                part = value[index]
+            except IndexError:
+                return
+            yield part
+
+    Expr.__iter__ = items
+    try:
+        yield
+    finally:
+        del Expr.__iter__
 
 
 _ROOTS: Final[Mapping[str, Any]] = {"I": ir, "R": relax, "T": tirx}

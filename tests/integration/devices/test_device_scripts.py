@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.devices.phone_folder import (
@@ -26,6 +27,7 @@ from tests.integration.devices.phone_folder import (
     wait_for,
 )
 from tests.support.needs import need, needs
+from tests.support.whole_farm import until
 
 
 @pytest.fixture
@@ -118,6 +120,8 @@ def test_a_killed_supervisor_takes_the_server_along(phone: PhoneFolder) -> None:
 def test_a_lost_link_kills_nothing(phone: PhoneFolder) -> None:
     phone.start()
     follower = phone.follow()
+    # mksh notes a signal that comes before it starts `flock`, and waits for that all the same.
+    until(lambda: any({"flock", "sleep"} & set(each.cmdline()) for each in psutil.Process(follower.pid).children()))
     os.killpg(follower.pid, signal.SIGHUP)  # what adbd does to a shell whose stream has gone
     follower.wait(LIMIT_S)
     assert follower.stdout is not None

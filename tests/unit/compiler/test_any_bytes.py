@@ -83,6 +83,13 @@ def test_a_script_with_any_words_in_it(words, place):
     read_or_refused(FUNCTION.replace(place, f"{place} {' '.join(words)}", 1).encode(), "net.py")
 
 
+@pytest.mark.parametrize("text", ["x in {}", "None in {}", "list({})", "sum({})", "[*{}]", "max(*{})", "R.shape({})"])
+def test_a_value_of_the_model_is_not_gone_through(text):
+    script = FUNCTION.replace("R.nn.relu(x)", text.format("R.nn.relu(x)"))
+    with pytest.raises(ModelError, match="cannot parse it as TVMScript"):
+        read(script.encode(), "net.py")
+
+
 @pytest.mark.parametrize("text", ["x" * 100_000, "(" * 300 + "x" + ")" * 300, "9" * 5000, "x" + ".a" * 2000, "[" * 90])
 def test_a_script_that_is_deep_or_long(text):
     read_or_refused(FUNCTION.replace("R.nn.relu(x)", text).encode(), "net.py")

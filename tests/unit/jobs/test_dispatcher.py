@@ -54,7 +54,7 @@ async def test_all_means_one_job_for_each_matching_phone_in_service(farm):
     assert {farm.job(each).array for each in submitted.ids} == {submitted.array}
     (warning,) = submitted.warnings
     assert warning.startswith("only 2 of those that match android can be had now: ")
-    assert "p4 is gone" in warning
+    assert "p4: gone" in warning
 
 
 async def test_some_means_jobs_that_share_no_phone(farm):
