@@ -62,7 +62,10 @@ def join(
     state_dir: StateOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Use a token: this machine is a host of the lab from its next start on."""
+    """Use a token: this machine is a host of the lab from its next start on.
+
+    A token is good for one join. Without --write the lines for the configuration are printed, this once.
+    """
     from farm.config import load
     from farm.head.wire import PROTOCOL
     from farm.store.host_token_policy import HostToken
