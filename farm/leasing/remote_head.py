@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from farm import __version__
-from farm.common.errors import Code, FarmError, HostError, error_from_wire
+from farm.common.errors import FarmError, HostError
 from farm.common.tasks import BackgroundTasks
-from farm.head import beats, orders, wire
+from farm.head import beats, wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
 from farm.head.messages import (
@@ -62,6 +61,7 @@ from farm.head.queue.model import StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.head.reports import asked_for, summarise
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
+from farm.leasing.head_orders import HeadOrders
 from farm.model.device import DeviceState
 from farm.model.job import AttemptState, Job
 from farm.model.requests import LeaseRequest
@@ -70,21 +70,11 @@ from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
 from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
 
-ANSWER_LIMIT_S = 5.0  # of an order: a takeover may take longer, and a person does not wait for it
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
 STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
 ASK_AGAIN_S = 5.0  # for a job's next state: a head that takes over has not read the question
 
 log = logging.getLogger(__name__)
-
-
-def head_away_error() -> HostError:
-    """The error of an order that no head answers."""
-    return HostError(
-        f"the lab's head has not answered for {ANSWER_LIMIT_S:g} s",
-        Code.HEAD_AWAY,
-        hint="see whether `farm head` runs; the order may still be carried out when it is back",
-    )
 
 
 class RemoteHead(Head):
@@ -115,7 +105,6 @@ class RemoteHead(Head):
             wall: the time to be stored.
         """
         self._host = host
-        self._epoch = epoch
         self._mailbox = mailbox
         self._table = table
         self._writes = writes
@@ -131,8 +120,7 @@ class RemoteHead(Head):
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
         self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> the next state of its job
-        self._asked: dict[str, asyncio.Future[OrderAnswer]] = {}  # order -> its answer
-        self._counter = 0
+        self._orders = HeadOrders(f"order-{host}-{epoch}", self._send_order)
         self._drained = ""
         self.dial_back: Callable[[str, str], None] = lambda _host, _token: None  # another host wants to be dialled
         self._beating: asyncio.Task[None] | None = None
@@ -306,29 +294,31 @@ class RemoteHead(Head):
 
     async def submit(self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False) -> Submission:
         """See `Dispatcher.submit`."""
-        answer: Submission = await self._order("submit", spec=spec, user=user, key=key, must_match=must_match)
+        answer: Submission = await self._orders.give("submit", spec=spec, user=user, key=key, must_match=must_match)
         return answer
 
     async def check(
         self, spec: JobSpec, user: str, *, key: str = "", must_match: bool = False, besides: int = 0
     ) -> int:
         """See `Dispatcher.check`."""
-        answer: int = await self._order("check", spec=spec, user=user, key=key, must_match=must_match, besides=besides)
+        answer: int = await self._orders.give(
+            "check", spec=spec, user=user, key=key, must_match=must_match, besides=besides
+        )
         return answer
 
     async def cancel(self, job_ids: Sequence[str], error: FarmError) -> Sequence[str]:
         """See `Head.cancel`."""
-        answer: Sequence[str] = await self._order("cancel", job_ids=tuple(job_ids), error=error)
+        answer: Sequence[str] = await self._orders.give("cancel", job_ids=tuple(job_ids), error=error)
         return answer
 
     async def hold(self, job_ids: Sequence[str]) -> Sequence[str]:
         """See `Head.hold`."""
-        answer: Sequence[str] = await self._order("hold", job_ids=tuple(job_ids))
+        answer: Sequence[str] = await self._orders.give("hold", job_ids=tuple(job_ids))
         return answer
 
     async def resume(self, job_ids: Sequence[str]) -> Sequence[str]:
         """See `Head.resume`."""
-        answer: Sequence[str] = await self._order("resume", job_ids=tuple(job_ids))
+        answer: Sequence[str] = await self._orders.give("resume", job_ids=tuple(job_ids))
         return answer
 
     async def settle(self, job_ids: Sequence[str], limit_s: float) -> bool:
@@ -336,7 +326,7 @@ class RemoteHead(Head):
         until_s = self._clock() + limit_s
         while (left_s := until_s - self._clock()) > 0:
             part_s = min(left_s, SETTLE_PART_S)
-            if await self._order("settle", job_ids=tuple(job_ids), limit_s=part_s):
+            if await self._orders.give("settle", job_ids=tuple(job_ids), limit_s=part_s):
                 return True
         return False
 
@@ -344,14 +334,14 @@ class RemoteHead(Head):
         self, selector: str, user: str, starts_at: datetime, ends_at: datetime, note: str = ""
     ) -> ReservationRecord:
         """See `ReservationRegistry.add`."""
-        answer: ReservationRecord = await self._order(
+        answer: ReservationRecord = await self._orders.give(
             "reserve", selector=selector, user=user, starts_at=starts_at, ends_at=ends_at, note=note
         )
         return answer
 
     async def remove_reservation(self, reservation_id: str) -> ReservationRecord:
         """See `ReservationRegistry.remove`."""
-        answer: ReservationRecord = await self._order("remove_reservation", reservation_id=reservation_id)
+        answer: ReservationRecord = await self._orders.give("remove_reservation", reservation_id=reservation_id)
         return answer
 
     async def drain(self, reason: str) -> None:
@@ -364,7 +354,7 @@ class RemoteHead(Head):
 
     async def is_live(self, job_id: str) -> bool:
         """See `Head.is_live`."""
-        answer: bool = await self._order("is_live", job_id=job_id)
+        answer: bool = await self._orders.give("is_live", job_id=job_id)
         return answer
 
     async def waits(self, job_ids: Sequence[str]) -> Mapping[str, str]:
@@ -372,30 +362,30 @@ class RemoteHead(Head):
         here = await self._runner.waits(job_ids)
         if not (elsewhere := tuple(job_id for job_id in job_ids if job_id not in here)):
             return here
-        return {**await self._reasons("waits", job_ids=elsewhere), **here}
+        return {**await self._orders.reasons("waits", job_ids=elsewhere), **here}
 
     async def why(self, request_ids: Sequence[str]) -> Mapping[str, str]:
         """The reasons; while no head answers, that is the reason."""
-        return await self._reasons("why", request_ids=tuple(request_ids))
+        return await self._orders.reasons("why", request_ids=tuple(request_ids))
 
     async def explain(self, subject: str) -> Explanation:
         """See `RequestQueue.explain`."""
-        answer: Explanation = await self._order("explain", subject=subject)
+        answer: Explanation = await self._orders.give("explain", subject=subject)
         return answer
 
     async def explain_job(self, job_id: str) -> JobExplanation:
         """See `Head.explain_job`."""
-        answer: JobExplanation = await self._order("explain_job", job_id=job_id)
+        answer: JobExplanation = await self._orders.give("explain_job", job_id=job_id)
         return answer
 
     async def waiting(self, limit: int) -> WaitingPage:
         """See `Head.waiting`."""
-        answer: WaitingPage = await self._order("waiting", limit=limit)
+        answer: WaitingPage = await self._orders.give("waiting", limit=limit)
         return answer
 
     async def reservations(self) -> Sequence[ReservationRecord]:
         """See `Head.reservations`."""
-        answer: Sequence[ReservationRecord] = await self._order("reservations")
+        answer: Sequence[ReservationRecord] = await self._orders.give("reservations")
         return answer
 
     @property
@@ -439,9 +429,8 @@ class RemoteHead(Head):
                     deciding.set_result(job)
             case Salvage(job):
                 self._tasks.spawn(self._salvage(job), f"salvage {job.id}")
-            case OrderAnswer(order):
-                if (asking := self._asked.get(order)) is not None and not asking.done():
-                    asking.set_result(message)
+            case OrderAnswer():
+                self._orders.receive(message)
             case DialBack(host, token):
                 self.dial_back(host, token)
             case LeaseHeld(request_id):
@@ -477,36 +466,9 @@ class RemoteHead(Head):
         await self._runner.salvage(job)
         self._send(f"attempt of {job.id}", Salvaged(job.id))
 
-    async def _reasons(self, method: str, **ids: tuple[str, ...]) -> Mapping[str, str]:
-        try:
-            answer: Mapping[str, str] = await self._order(method, **ids)
-        except HostError as error:
-            (asked,) = ids.values()
-            return dict.fromkeys(asked, error.message)
-        return answer
-
-    async def _order(self, method: str, **fields: Any) -> Any:
-        """Have the head carry out an order.
-
-        Raises:
-            HostError: no head answers.
-            FarmError: what the method raises.
-        """
-        self._counter += 1
-        order = Order(f"order-{self._host}-{self._epoch}-{self._counter}", method, orders.to_wire(method, fields))
-        self._asked[order.id] = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(ANSWER_LIMIT_S):
-                await self._mailbox.send(self._letter(order))
-                self._wake()
-                answer = await self._asked[order.id]
-        except TimeoutError as error:
-            raise head_away_error() from error
-        finally:
-            del self._asked[order.id]
-        if answer.error is not None:
-            raise error_from_wire(answer.error)
-        return orders.answer_from_wire(method, answer.value)
+    async def _send_order(self, order: Order) -> None:
+        await self._mailbox.send(self._letter(order))
+        self._wake()
 
     def _keep_slot(self, device: str, lease_id: str, message: HostMessage, *, kept: bool) -> None:
         self._post(device, lambda: self._table.keep_slot(lease_id, kept=kept, letter=self._letter(message)))

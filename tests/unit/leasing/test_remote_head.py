@@ -34,7 +34,7 @@ from farm.head.queue.model import JobRunsError, Outcome
 from farm.head.write_queue import LeaseWriteQueue, record_of
 from farm.kinds import KINDS
 from farm.kinds.shell.spec import ShellSpec
-from farm.leasing import remote_head
+from farm.leasing import head_orders, remote_head
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
 from farm.model.device import Life
@@ -239,7 +239,7 @@ async def test_a_host_that_begins_says_so():
 
 
 async def test_without_a_head_orders_have_one_error_and_questions_an_answer(monkeypatch):
-    monkeypatch.setattr(remote_head, "ANSWER_LIMIT_S", 0.01)
+    monkeypatch.setattr(head_orders, "ANSWER_LIMIT_S", 0.01)
     lab = await begun_lab()
     with raises_code(Code.HEAD_AWAY):
         await lab.head.cancel(["j"], UserError("enough"))
