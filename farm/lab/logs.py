@@ -14,11 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from farm.common.errors import Code, FarmError, HostError, ProtocolError, error_from_wire, error_to_wire
 from farm.jobs.logs import PAGE_LINES, AttemptLogs, LocalLog, LogLine, LogPage, LogReader, is_job_id
 from farm.lab.link import HostLink, HostUnreachableError, LinkCall
 from farm.model.job import Attempt
 
+_PAGE = TypeAdapter(LogPage)
 MOST_LINE_BYTES = 4 << 20  # a page: PAGE_BYTES of the file, escaped
 ANSWER_LIMIT_S = 10.0  # of a page
 
@@ -91,10 +94,10 @@ class _RemoteLog(LogReader):
         self._asked = 0
 
     async def read(self, after: int, limit: int = PAGE_LINES) -> LogPage:
-        return _page(await self._ask({"after": after, "limit": limit}))
+        return self._page(await self._ask({"after": after, "limit": limit}))
 
     async def read_back(self, before: int | None, limit: int) -> LogPage:
-        return _page(await self._ask({"before": before, "limit": limit}))
+        return self._page(await self._ask({"before": before, "limit": limit}))
 
     async def grown(self, after: int) -> None:
         await self._ask({"grown": after}, None)
@@ -113,19 +116,24 @@ class _RemoteLog(LogReader):
                 while answer.get("id") != self._asked:
                     answer = json.loads(await self._reader.readline())
         except (OSError, ValueError, AttributeError, RecursionError, TimeoutError) as error:  # the third: no object
-            raise HostError(
-                f"host {self._host}, which has the log, does not answer",
-                Code.LOG_AWAY,
-                hint=f"see whether the daemon of {self._host} runs; how the attempt ended: farm job show",
-                evidence=str(error),
-            ) from error
+            raise self._away(error) from error
         if answer.get("error") is not None:
             raise error_from_wire(answer["error"])
         return answer
 
+    def _page(self, answer: Mapping[str, Any]) -> LogPage:
+        try:
+            return _PAGE.validate_python({name: answer.get(name) for name in LogPage.__dataclass_fields__})
+        except ValidationError as error:
+            raise self._away(error) from error
 
-def _page(answer: Mapping[str, Any]) -> LogPage:
-    return LogPage(tuple(LogLine(**each) for each in answer["lines"]), answer["start"], answer["next"])
+    def _away(self, error: Exception) -> HostError:
+        return HostError(
+            f"host {self._host}, which has the log, does not answer",
+            Code.LOG_AWAY,
+            hint=f"see whether the daemon of {self._host} runs; how the attempt ended: farm job show",
+            evidence=str(error),
+        )
 
 
 async def _answer(log: LogReader, line: bytes) -> dict[str, Any]:

@@ -105,12 +105,13 @@ async def test_what_is_no_question_is_answered_so(lab, caplog):
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
-async def test_an_answer_that_is_none_is_an_error_of_that_host(lab):
+@pytest.mark.parametrize("answer", [b"[]", b'{"id": 1}', b'{"id": 1, "lines": [{"at": 1}], "start": 0, "next": 9}'])
+async def test_an_answer_that_is_none_is_an_error_of_that_host(lab, answer):
     async def other(call):
         await call.accept()
         reader, writer = await call.streams()
         await reader.readline()
-        writer.write(b"[]\n")
+        writer.write(answer + b"\n")
 
     lab.links["two"]._services["log"] = other
     with raises_code(Code.LOG_AWAY, match="host two"):
