@@ -100,7 +100,12 @@ class HostArtifacts:
         _, writer = await call.streams()
         while offset < size_bytes and (data := await asyncio.to_thread(_read, path, offset)):
             writer.write(data)
-            await writer.drain()
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    await writer.drain()
+            except TimeoutError:
+                writer.transport.abort()  # else closing it would wait for a host that does not read
+                raise
             offset += len(data)
 
     async def _keep(self, call: LinkCall) -> None:

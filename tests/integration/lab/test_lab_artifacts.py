@@ -11,6 +11,7 @@ from farm.control.artifact_rules import ArtifactRules
 from farm.control.artifacts import ArtifactFolder
 from farm.control.object_store import ObjectStore
 from farm.control.second_copies import SecondCopies
+from farm.lab import artifacts, tls
 from farm.lab.artifacts import HostArtifacts, in_order
 from farm.store.store import Store
 from tests.support.errors import raises_code
@@ -120,6 +121,17 @@ async def test_damaged_bytes_are_not_taken(lab):
     lab.folders[other].path(SHA256).write_bytes(DATA[::-1])
     (lacking,) = {"two", "three"} - {other}
     assert (await lab.folders[lacking].ensure(SHA256)).read_bytes() == DATA
+
+
+async def test_a_host_that_does_not_read_an_artifact_is_cut_off(lab, monkeypatch):
+    monkeypatch.setattr(artifacts, "IDLE_S", 0.05)
+    monkeypatch.setattr(tls, "LAST_BYTES_S", 0.05)
+    one = lab.add("one")
+    lab.add("two")
+    sha256 = await put(one, os.urandom(30_000_000))
+    connection = await lab.links.links["two"].dial("one", "artifact", {"sha256": sha256, "offset": 0})
+    await until(lambda: not lab.links.links["one"]._open)
+    await connection.close()
 
 
 @pytest.mark.parametrize("fields", [{}, {"total_bytes": "many"}, {"total_bytes": 1 << 60}, {"total_bytes": -1}])
