@@ -33,13 +33,20 @@ IMPORTED = {
     LAB: ("farm.simulation.lab",),
     TVM: ("tvm", "tvm.rpc", "tvm.runtime"),
 }
+_PATHS = {"", str(Path(__file__).parents[2]), *sys.path}
 _MESSAGE_LIMIT_BYTES = 1 << 17
 _words: dict[int, Sequence[str]] = {}  # of forks that have not ended, by process id
 
 
 def popen(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
     """As `subprocess.Popen`; `options` are its streams, `cwd`, `env`, `start_new_session` and `text`."""
-    return (_ForkedPopen if command[0] == sys.executable else subprocess.Popen)(command, **options)
+    forks = command[0] == sys.executable and _has_nothing_of_its_own(options.get("env") or os.environ)
+    return (_ForkedPopen if forks else subprocess.Popen)(command, **options)
+
+
+def _has_nothing_of_its_own(environ: Mapping[str, str]) -> bool:
+    """Whether the interpreter would find the modules that a fork has: a test may put others before them."""
+    return set(environ.get("PYTHONPATH", "").split(os.pathsep)) <= _PATHS
 
 
 def run(command: Sequence[Any], *, timeout_s: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
