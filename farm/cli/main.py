@@ -85,7 +85,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "lease acquire": ("farm lease acquire --on gpu=adreno-740 --for 30m",),
     "lease run": ("farm lease run --on android -- python my_tvm_script.py",),
     "reservation add": ("farm reservation add --on soc=sm8550 --user ann --from 14:00 --for 2h",),
-    "bundle build": ("farm bundle build main",),
+    "bundle build": (
+        "farm bundle build main",
+        "farm bundle build gpu --ndk ~/android-ndk-r28 --tvm-source ~/tvm --opencl",
+    ),
     "bundle add": ("farm bundle add ./runtime-arm64 --name nightly",),
     "lab init": ("farm lab init --url postgresql://farm@db.example/farm",),
     "host token": ("farm host token lab2",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from farm.common.durations import many
 from farm.common.errors import Code, ExitCode, HostError, UserError
 from farm.common.files import hash_file, short_hash
 from farm.common.selector import did_you_mean
+
+if TYPE_CHECKING:
+    from farm.runtime.ndk_build import NdkRecipe
 
 bundle = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
 toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the bundles built from the same.")
@@ -61,8 +64,16 @@ def _add(folder: Path, name: str, toolchain: str, *, json: bool) -> None:
 def build_bundle(
     name: Annotated[str, typer.Argument(help="The bundle's name.")],
     from_wheel: Annotated[
-        bool, typer.Option("--from-wheel", help="Out of TVM's wheel and Debian's packages, for CPUs (the default).")
-    ] = True,
+        bool, typer.Option("--from-wheel", help="Out of TVM's wheel and Debian's packages (the default, for CPUs).")
+    ] = False,
+    ndk: Annotated[Path | None, typer.Option(help="Compile TVM with the Android NDK in this folder instead.")] = None,
+    tvm_source: Annotated[
+        Path | None, typer.Option(help="A checkout of TVM, of the toolchain's version, with its submodules.")
+    ] = None,
+    opencl: Annotated[bool, typer.Option("--opencl", help="With the runtime for GPUs.")] = False,
+    clml: Annotated[
+        Path | None, typer.Option(help="Qualcomm's OpenCL ML SDK: for Adreno, with the runtime for GPUs.")
+    ] = None,
     abi: Annotated[Abi, typer.Option(help="The phones' ABI.")] = Abi.ARM64,
     platform: Annotated[
         Platform, typer.Option(help="The phones' system: android; linux-glibc for virtual phones.")
@@ -72,28 +83,59 @@ def build_bundle(
     ] = "default",
     json: JsonFlag = False,
 ) -> None:
-    """Build a runtime for phones without an NDK, and keep it (operators)."""
-    from farm.runtime.build import build_from_wheels
-    from farm.runtime.packages import architecture_of
-    from farm.runtime.parts import default_cache
+    """Build a runtime for phones, and keep it (operators)."""
+    from farm.runtime.ndk_build import NdkRecipe
 
-    del from_wheel  # nothing else yet
-    architecture_of(abi)
-    versions = _versions_of(toolchain)
-    with steps() as report:
-        folder = build_from_wheels(default_cache(), abi, platform, versions, report)
+    if ndk:
+        _refuse_with("--ndk", **{"--from-wheel": from_wheel, "--platform": platform is not Platform.ANDROID})
+        if tvm_source is None:
+            clone = "git clone --recursive https://github.com/apache/tvm"
+            raise UserError("--ndk needs --tvm-source: TVM is compiled", hint=f"{clone}, of the toolchain's version")
+        sdk = clml.absolute() if clml else None
+        recipe = NdkRecipe(abi, ndk.absolute(), tvm_source.absolute(), opencl, sdk)
+        folder = _build_with_ndk(recipe, toolchain)
+    else:
+        needs_ndk = {"--tvm-source": tvm_source is not None, "--opencl": opencl, "--clml": clml is not None}
+        _refuse_with("--from-wheel", **needs_ndk)
+        folder = _build_from_wheels(abi, platform, toolchain)
     _check_free(name, folder)
     _add(folder, name, toolchain, json=json)
 
 
-def _versions_of(toolchain: str) -> dict[str, str]:
-    """The versions of TVM's packages in a toolchain.
+def _refuse_with(option: str, **others: bool) -> None:
+    for other, given in others.items():
+        if given:
+            raise UserError(f"{other} and {option} do not go together", hint="farm bundle build --help")
+
+
+def _build_with_ndk(recipe: NdkRecipe, toolchain: str) -> Path:
+    from farm.runtime.checkout import find_host_tvm
+    from farm.runtime.ndk_build import build_with_ndk
+    from farm.runtime.parts import default_cache
+
+    row = _toolchain_up(toolchain)
+    host = find_host_tvm(f"toolchain {toolchain}", row["python"], row["tvm"], row["versions"].get("apache-tvm-ffi", ""))
+    with steps() as report:
+        return build_with_ndk(default_cache(), recipe, host, report)
+
+
+def _build_from_wheels(abi: Abi, platform: Platform, toolchain: str) -> Path:
+    from farm.runtime.build import build_from_wheels
+    from farm.runtime.packages import architecture_of, check_versions
+    from farm.runtime.parts import default_cache
+
+    architecture_of(abi)
+    versions = check_versions(_toolchain_up(toolchain)["versions"], f"toolchain {toolchain}")
+    with steps() as report:
+        return build_from_wheels(default_cache(), abi, platform, versions, report)
+
+
+def _toolchain_up(toolchain: str) -> Mapping[str, Any]:
+    """The row of a toolchain whose TVM is known.
 
     Raises:
-        FarmError: there is no such toolchain, it is not up, or its TVM is not from wheels.
+        FarmError: there is no such toolchain, or it is not up.
     """
-    from farm.runtime.packages import check_versions
-
     known = {each["name"]: each for each in call("toolchain.list")["toolchains"]}
     if toolchain not in known:
         raise UserError(
@@ -103,7 +145,7 @@ def _versions_of(toolchain: str) -> dict[str, str]:
         )
     if not known[toolchain]["up"]:
         raise HostError(f"toolchain {toolchain} is not up, so its TVM's version is not known", hint="farm doctor")
-    return check_versions(known[toolchain]["versions"], f"toolchain {toolchain}")
+    return dict(known[toolchain])
 
 
 def _check_free(name: str, folder: Path) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONTENTS = "contents.json"
 _MAKING = ".making-"  # of a part under way; under the lock, one that is there was left by a killed process
-_NO_SPACE = os.strerror(ENOSPC)
+NO_SPACE = os.strerror(ENOSPC)
 
 
 def default_cache() -> Path:
@@ -115,8 +115,8 @@ def output_of(
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise failed(f"{command[0]}: {error}") from error
-    if done.returncode and folder is not None and _NO_SPACE in done.stderr:
-        raise OSError(ENOSPC, _NO_SPACE, str(folder))
+    if done.returncode and folder is not None and NO_SPACE in done.stderr:
+        raise OSError(ENOSPC, NO_SPACE, str(folder))
     if done.returncode:
         raise failed(done.stderr.strip())
     return done.stdout

@@ -1,0 +1,140 @@
+"""A bundle's folder for phones from TVM's sources, with an NDK: the GPU's runtime too, on bionic.
+
+    tvm_rpc                                             farm's own, linked to the libraries beside it
+    libtvm_runtime.so, libtvm_runtime_extra.so, libtvm_ffi.so, libtvm_runtime_opencl.so
+    libc++_shared.so                                    the NDK's, as they need it
+
+CMake builds them by ndk_project/CMakeLists.txt in a folder of the cache. That folder outlives an interrupt, an error
+and a full disk, so that the next build of the same inputs goes on; it is removed when the bundle's folder is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from farm.bundle.elf import read_elf
+from farm.bundle.model import LARGE_PAGE_BYTES, SERVER_PROGRAM
+from farm.common.errors import Code, HostError
+from farm.common.files import hash_file
+from farm.runtime.build import BUNDLE
+from farm.runtime.checkout import OPENCL_HEADERS, TVM_FFI, check_checkout, content_of
+from farm.runtime.clml import check_clml, clml_files
+from farm.runtime.cmake import build_target, configure, find_cmake, needed_version
+from farm.runtime.ndk import find_ndk
+from farm.runtime.parts import output_of, part
+from farm.runtime.server import SOURCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from farm.bundle.model import Abi
+    from farm.runtime.checkout import HostTvm
+    from farm.runtime.cmake import CMake
+    from farm.runtime.ndk import Ndk
+    from farm.runtime.packages import Report
+
+_PROJECT = Path(__file__).with_name("ndk_project")
+_PROJECT_FILE = "CMakeLists.txt"
+_MADE = "made.txt"  # written by the project: the paths of what it built
+_BUILD = "build-"  # of a folder in which CMake works, or has been interrupted
+_STRIP_LIMIT_S = 60.0
+_TVM_OPTIONS = {
+    "USE_RPC": "ON", "USE_RANDOM": "ON", "USE_SORT": "ON", "USE_CPP_RPC": "OFF", "USE_LLVM": "OFF", "USE_Z3": "OFF",
+    "USE_OPENMP": "none", "USE_GTEST": "OFF", "USE_CCACHE": "OFF", "USE_ALTERNATIVE_LINKER": "OFF",
+    "TVM_FFI_USE_LIBBACKTRACE": "OFF",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NdkRecipe:
+    """The inputs of a build with an NDK."""
+
+    abi: Abi
+    ndk: Path
+    checkout: Path
+    opencl: bool = False
+    clml: Path | None = None  # Qualcomm's OpenCL ML SDK
+
+
+def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report) -> Path:
+    """The folder for `farm bundle add`: minutes of compiling, from the cache at once.
+
+    Args:
+        cache: where the parts are kept (`default_cache`).
+        recipe: what to build from what.
+        host: the toolchain's TVM, whose source the checkout must be.
+        report: hears what is being done.
+
+    Raises:
+        UserError: NDK, checkout or SDK are not what they should be.
+        HostError: CMake is missing or too old, the build failed, or the cache cannot be written.
+    """
+    ndk = find_ndk(recipe.ndk, recipe.abi)
+    report("comparing the checkout with the toolchain's TVM")
+    check_checkout(recipe.checkout, host, [TVM_FFI, *([OPENCL_HEADERS] if recipe.opencl or recipe.clml else [])])
+    if recipe.clml:
+        check_clml(recipe.clml, recipe.abi)
+    lists = [recipe.checkout / _PROJECT_FILE, recipe.checkout / TVM_FFI / _PROJECT_FILE]
+    cmake = find_cmake(needed_version(file.read_text("utf-8", "replace") for file in lists))
+    digest = _digest(recipe, ndk, host)
+    name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
+    build = cache / f"{_BUILD}{digest[:16]}"
+    options = cmake_options(recipe, ndk, host, build)
+    return part(cache, name, partial(_make, cmake, ndk, build, options, digest, report)) / BUNDLE
+
+
+def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, build: Path) -> dict[str, str]:
+    """What CMake is told: names and values for -D."""
+    pages = f"-Wl,-z,max-page-size={LARGE_PAGE_BYTES}"  # NDKs before r28 align to 4 KiB
+    places = {recipe.checkout: "tvm", build: "build", SOURCE.parent: "farm"}  # messages name files: not where they lie
+    flags = " ".join(("-g0", *(quote(f"-ffile-prefix-map={place}={name}") for place, name in places.items())))
+    options = {
+        "CMAKE_TOOLCHAIN_FILE": str(ndk.toolchain_file), "ANDROID_ABI": str(recipe.abi),
+        "ANDROID_PLATFORM": f"android-{ndk.api}", "ANDROID_STL": "c++_shared", "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_C_FLAGS": flags, "CMAKE_CXX_FLAGS": flags, "CMAKE_SHARED_LINKER_FLAGS": pages,
+        "CMAKE_EXE_LINKER_FLAGS": pages, "TVM_CHECKOUT": str(recipe.checkout), "FARM_SERVER": str(SOURCE),
+        "TVM_VERSION": host.version, "USE_OPENCL": "ON" if recipe.opencl else "OFF",
+    }  # fmt: skip
+    if recipe.clml:  # whose own libOpenCL.so is linked then
+        options |= {"USE_CLML": str(recipe.clml), "USE_CLML_GRAPH_EXECUTOR": str(recipe.clml)}
+    return _TVM_OPTIONS | options
+
+
+def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm) -> str:
+    """The SHA-256 over all that the files depend on, wherever it lies."""
+    words = (recipe.abi, recipe.opencl, ndk.revision, ndk.api, host.version, content_of(recipe.checkout))
+    digest = hashlib.sha256(repr(words).encode())
+    for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *clml_files(recipe.clml)):
+        digest.update(hash_file(file).encode())
+    return digest.hexdigest()
+
+
+def _make(
+    cmake: CMake, ndk: Ndk, build: Path, options: Mapping[str, str], digest: str, report: Report,
+    made: Path, scratch: Path,
+) -> dict[str, str]:  # fmt: skip
+    for left in build.parent.glob(f"{_BUILD}*"):  # of other inputs, which may be gone
+        if left != build:
+            shutil.rmtree(left, ignore_errors=True)
+    build.mkdir(exist_ok=True)
+    report(f"preparing the build with CMake and {cmake.generator}, in {build}")
+    configure(cmake, _PROJECT, build, options.items())
+    build_target(cmake, build, SERVER_PROGRAM, report)
+    (made / BUNDLE).mkdir()
+    built = [Path(line) for line in (build / _MADE).read_text("utf-8").splitlines()]
+    needed = {name for file in built for name in read_elf(file).needed}
+    for file in (*built, *(ndk.libraries / name for name in sorted(needed) if (ndk.libraries / name).is_file())):
+        command = [str(ndk.strip), "-o", str(made / BUNDLE / file.name), str(file)]
+        output_of(command, _STRIP_LIMIT_S, partial(_strip_error, file.name), scratch)
+    shutil.rmtree(build)
+    return {"inputs": digest}
+
+
+def _strip_error(name: str, said: str) -> HostError:
+    return HostError(f"llvm-strip does not take {name}", Code.BUILD_FAILED, hint="is the NDK whole?", evidence=said)

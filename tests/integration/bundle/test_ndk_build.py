@@ -1,0 +1,162 @@
+"""Runtimes by CMake, with the host's clang in an NDK's folder and a small project in a checkout's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from farm.bundle.folder import read_folder
+from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
+from farm.common.errors import Code
+from farm.common.files import hash_file
+from farm.runtime import ndk_build
+from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
+from tests.support.errors import raises_code
+from tests.support.ndk import CMAKE_MAKERS, HOST_LIBRARIES, installed_tvm, small_checkout, stand_in_ndk
+from tests.support.needs import needs
+from tests.support.small_disk import on_small_disk
+
+pytestmark = needs(*CMAKE_MAKERS, "clang", "llvm-strip")
+CPU_FILES = {"tvm_rpc", "libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so", *HOST_LIBRARIES}
+OPENCL_LIBRARY = "libtvm_runtime_opencl.so"
+
+
+@pytest.fixture(scope="module")
+def host():
+    return installed_tvm()
+
+
+@pytest.fixture(scope="module")
+def ndk(tmp_path_factory):
+    return stand_in_ndk(tmp_path_factory.mktemp("ndk") / "r28")
+
+
+@pytest.fixture
+def small_server(monkeypatch, tmp_path):
+    """A server that is compiled at once."""
+    source = tmp_path / "source/tvm_rpc.cc"
+    source.parent.mkdir()
+    source.write_text("int main() { return 0; }\n")
+    monkeypatch.setattr(ndk_build, "SOURCE", source)
+
+
+@pytest.fixture
+def recipe(ndk, host, tmp_path):
+    return NdkRecipe(Abi.X86_64, ndk, small_checkout(tmp_path / "tvm", host), opencl=True)
+
+
+def hashes(folder):
+    return {path.name: hash_file(path) for path in folder.iterdir()}
+
+
+def test_a_runtime_is_a_bundle_that_starts(ndk, host, tmp_path):
+    steps = []
+    recipe = NdkRecipe(Abi.X86_64, ndk, small_checkout(tmp_path / "tvm", host))
+    folder = build_with_ndk(tmp_path / "cache", recipe, host, steps.append)
+    found = read_folder(folder)
+    assert {each.name for each in found.files} == CPU_FILES
+    assert (found.abi, found.platform) == (Abi.X86_64, Platform.LINUX)
+    elf = next(each.elf for each in found.files if each.name == "tvm_rpc")
+    assert elf.page_alignment_bytes == LARGE_PAGE_BYTES
+    assert {"libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so"} <= {*elf.needed}
+    symbols = subprocess.run(["llvm-nm", folder / "tvm_rpc"], capture_output=True, text=True, check=False)
+    assert "no symbols" in symbols.stderr
+    done = subprocess.run([folder / "tvm_rpc"], capture_output=True, text=True, timeout=60, check=False)
+    assert "server" in done.stdout + done.stderr
+    assert steps[0] == "comparing the checkout with the toolchain's TVM"
+    assert steps[1].startswith("preparing the build with CMake and Ninja")
+    assert steps[-1] == "compiling TVM: 2 of 2 files"
+    assert [*(tmp_path / "cache").glob("build-*")] == []
+    again = []
+    assert build_with_ndk(tmp_path / "cache", recipe, host, again.append) == folder
+    assert again == steps[:1]
+
+
+def test_the_same_inputs_give_the_same_files_in_another_place(recipe, host, small_server, tmp_path):
+    here = build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None)
+    moved = NdkRecipe(
+        Abi.X86_64, stand_in_ndk(tmp_path / "other ndk"), small_checkout(tmp_path / "other/tvm", host), opencl=True
+    )
+    there = build_with_ndk(tmp_path / "other/cache", moved, host, lambda _: None)
+    assert {*hashes(here)} == {*CPU_FILES, OPENCL_LIBRARY}
+    assert hashes(here) == hashes(there)
+    assert here.parent.name == there.parent.name
+    assert b"tvm/first.cc" in (here / OPENCL_LIBRARY).read_bytes()
+    assert os.fsencode(tmp_path) not in (here / OPENCL_LIBRARY).read_bytes()
+
+
+def test_an_interrupted_build_goes_on_where_it_was(recipe, host, small_server, tmp_path):
+    def interrupt(step):
+        if step.startswith("compiling TVM: 1 of"):
+            raise KeyboardInterrupt
+
+    cache = tmp_path / "cache"
+    with pytest.raises(KeyboardInterrupt):
+        build_with_ndk(cache, recipe, host, interrupt)
+    assert len([*cache.glob("build-*")]) == 1
+    assert [*cache.glob("bundle-*"), *cache.glob(".making-*")] == []
+    steps = []
+    folder = build_with_ndk(cache, recipe, host, steps.append)
+    assert OPENCL_LIBRARY in hashes(folder)
+    total = [int(step.split()[-2]) for step in steps if "files" in step][-1]
+    assert total < 5  # of three sources and two links
+    assert sorted(path.name for path in cache.iterdir()) == [folder.parent.name, "lock"]
+
+
+def test_what_does_not_compile_is_one_line(recipe, host, small_server, tmp_path):
+    (recipe.checkout / "second.cc").write_text("int second = missing;\n")
+    said = r"TVM does not compile: .*second\.cc:1:14: error: use of undeclared identifier 'missing'"
+    with raises_code(Code.BUILD_FAILED, match=said) as caught:
+        build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None)
+    assert "int second = missing;" in caught.value.evidence
+    assert [*(tmp_path / "cache").glob("bundle-*")] == []
+
+
+def test_a_compiler_that_does_not_run_is_one_line(recipe, host, small_server, tmp_path):
+    broken = stand_in_ndk(tmp_path / "broken")
+    for name in ("clang", "clang++"):
+        path = broken / "toolchains/llvm/prebuilt/linux-x86_64/bin" / name
+        path.unlink()
+        path.write_text("#!/bin/sh\necho 'cannot execute: required file not found' >&2\nexit 127\n")
+        path.chmod(0o755)
+    with raises_code(Code.BUILD_FAILED, match="CMake refused TVM: CMake Error at .*: The C compiler"):
+        build_with_ndk(tmp_path / "cache", NdkRecipe(Abi.X86_64, broken, recipe.checkout), host, lambda _: None)
+
+
+# Builds on a disk with little room, says what happened, then makes room and builds again.
+CHILD = """
+import json, sys
+from pathlib import Path
+from farm.bundle.model import Abi
+from farm.common.errors import HostError
+from farm.runtime import ndk_build
+from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
+from tests.support.ndk import installed_tvm
+
+disk, ndk, checkout, source = map(Path, sys.argv[1:])
+ndk_build.SOURCE = source
+recipe = NdkRecipe(Abi.X86_64, ndk, checkout, opencl=True)
+ballast = disk / "ballast"
+ballast.write_bytes(bytes(23_700_000))
+try:
+    build_with_ndk(disk / "cache", recipe, installed_tvm(), lambda _: None)
+    said = None
+except HostError as error:
+    said = [error.message, error.hint]
+left = sorted(path.name.split("-")[0] for path in (disk / "cache").iterdir())
+ballast.unlink()
+folder = build_with_ndk(disk / "cache", recipe, installed_tvm(), lambda _: None)
+print(json.dumps({"said": said, "left": left, "files": sorted(path.name for path in folder.iterdir())}))
+"""
+
+
+def test_a_disk_that_fills_is_one_line_and_the_build_goes_on_with_room(recipe, host, small_server, tmp_path):
+    result = on_small_disk("24m", tmp_path / "disk", CHILD, recipe.ndk, recipe.checkout, ndk_build.SOURCE)
+    message, hint = result["said"]
+    assert message.startswith("making bundle-ndk-x86_64-")
+    assert message.endswith(" failed: No space left on device")
+    assert "free some room" in hint
+    assert result["left"] == ["build", "lock"]
+    assert OPENCL_LIBRARY in result["files"]
