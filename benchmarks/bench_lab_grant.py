@@ -1,7 +1,9 @@
 """A real head over PostgreSQL that waits for the disk, with 50 hosts in 4 processes and 100,000 queued jobs.
 
 The hosts are real to the head and the database: they arm each lease, end each attempt and each lease by a commit. Only
-their jobs do nothing. LAB_GRANT_S: how long it is measured, 60 s; the promise is about 300.
+their jobs do nothing. They offer little more jobs than the goal: with a load beyond what the machine can do, the gap
+between two leases would only measure the queue. Processor time per job, of all processes together, holds on a machine
+with other load too. LAB_GRANT_S: how long it is measured, 60 s; the promise is about 300.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,7 +32,7 @@ HOSTS = 50
 PHONES = 20  # of each host
 PROCESSES = 4
 QUEUED = 100_000
-JOB_S = 8.0  # with 1,000 phones, hosts that lose no time end 125 jobs a second
+JOB_S = 9.5  # with 1,000 phones, hosts that lose no time end 105 jobs a second
 SETTLE_S = 15.0  # before it is measured: all phones are leased at once at the start
 GOAL_PER_S = 100.0
 GOAL_MS = 15.0
@@ -59,9 +62,10 @@ def run(context: Context) -> list[Figure]:
         _wait_for(context.folder / "head.log", "this head decides", head)
         time.sleep(SETTLE_S)
         context.say(f"measuring for {measured_s:g} s")
-        begun_s, used_s = time.monotonic(), _used_s(head)
+        pids = {"the head": [head.pid], "hosts": [each.pid for each in hosts], "PostgreSQL": [server.pid]}
+        begun_s, used_s = time.monotonic(), _used_s(pids)
         time.sleep(measured_s)
-        until_s, used_s = time.monotonic(), _used_s(head) - used_s
+        until_s, after_s = time.monotonic(), _used_s(pids)
         if head.poll() is not None:
             raise HostError(f"the head ended with {head.returncode}")
         gaps = [gap for each in hosts for gap in _gaps(each)]
@@ -71,7 +75,10 @@ def run(context: Context) -> list[Figure]:
         Figure("jobs", per_s, "1/s", None, f"at least {GOAL_PER_S:g}", per_s >= GOAL_PER_S),
         under("end of a lease to the next one armed: median", statistics.median(ms), "ms", GOAL_MS),
         under("end of a lease to the next one armed: 99th percentile", percentile(ms, 99), "ms", GOAL_99_MS),
-        Figure("processor of the head", 100 * used_s / took_s, "% of a core"),
+        *(
+            Figure(f"processor of {name} per job", 1e3 * (after_s[name] - used_s[name]) / len(ms), "ms")
+            for name in pids
+        ),
         Figure("measured", took_s, "s"),
     ]
 
@@ -119,6 +126,11 @@ def _gaps(hosts: subprocess.Popen[str]) -> list[tuple[float, float]]:
     return [(at_s, gap) for at_s, gap in json.loads(_read_line(hosts))["ended"]]
 
 
-def _used_s(process: subprocess.Popen[bytes]) -> float:
-    used = psutil.Process(process.pid).cpu_times()
-    return float(used.user + used.system)
+def _used_s(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Processor seconds of these processes and their children so far, by name."""
+    return {name: sum(_tree_used_s(psutil.Process(pid)) for pid in some) for name, some in pids.items()}
+
+
+def _tree_used_s(process: psutil.Process) -> float:
+    used = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in used))

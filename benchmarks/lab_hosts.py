@@ -20,6 +20,7 @@ from benchmarks import lab_load
 from farm.head import messages as m
 from farm.head import wire
 from farm.leasing.remote_head import ASK_AGAIN_S
+from farm.model.job import Attempt, Job
 from farm.model.requests import Lease
 from farm.store.server_opening import StoreRole
 from farm.store.store import Store
@@ -56,16 +57,11 @@ class TimedHost(LabHost):
         await super().give_back(lease)
         self._ended_s[lease.device] = time.monotonic()
 
-    async def _arm(self, request_id: str, lease: Lease) -> None:
-        await super()._arm(request_id, lease)
-        if self.held.get(lease.device) is lease and (ended_s := self._ended_s.pop(lease.device, None)) is not None:
+    def run(self, job: Job, attempt: Attempt, lease: Lease) -> None:
+        super().run(job, attempt, lease)
+        if (ended_s := self._ended_s.pop(lease.device, None)) is not None:
             self.gaps.append((ended_s, time.monotonic() - ended_s))
-
-    async def _receive(self, message: m.ToHost | None) -> None:
-        await super()._receive(message)
-        if isinstance(message, m.RunAttempt):
-            over = self._over[message.job.id]
-            asyncio.get_running_loop().call_later(self._job_s * self._chance.uniform(0.75, 1.25), over.set)
+        asyncio.get_running_loop().call_later(self._job_s * self._chance.uniform(0.75, 1.25), self._over[job.id].set)
 
 
 async def serve(url: str, first: int, hosts: int, phones: int, job_s: float) -> None:

@@ -9,7 +9,9 @@ A request becomes a lease: `RequestQueue.receive` gets `RequestAdded` (a job's r
 answers with a `Grant`, `write_queue` stores it, `LeaseGranted` goes to the host, and `LeaseArmed` comes back.
 
 A job becomes an attempt: `Dispatcher.submit` plans and stores the job, `JobQueue` has a request made for it, and once
-its lease is armed, the attempt is stored and sent with `RunAttempt`. `AttemptEnded` ends the job or leads to a retry.
+its lease is armed, the attempt is stored and run. A host apart gets the attempt with the grant (`AttemptClaim`) and
+stores it with the arming; one of an earlier release gets it then (`RunAttempt`). `AttemptEnded` ends the job or leads
+to a retry.
 
 Nothing here reaches a phone. What holds phones, leases (farm/leasing) and attempts (farm/jobs) sends and gets the
 records of `messages`, in order.

@@ -23,7 +23,7 @@ from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
 from farm.head.job_store import JobWriter, arrays_begun
-from farm.head.messages import AttemptEnded, JobMessage, RunAttempt
+from farm.head.messages import AttemptClaim, AttemptEnded, JobMessage, RunAttempt
 from farm.head.planning import (
     Submission,
     another_phone,
@@ -43,7 +43,7 @@ from farm.head.planning import (
 from farm.head.queue import model as m
 from farm.head.queue.model import NoSuchJobError, Phase
 from farm.head.queue.queue import JobQueue
-from farm.head.request_queue import RequestQueue
+from farm.head.request_queue import JobRequester, RequestQueue
 from farm.model.device import DeviceState, Life
 from farm.model.job import FINAL, Attempt, AttemptState, Job, JobState
 from farm.model.requests import Lease
@@ -293,8 +293,10 @@ class Dispatcher:
     def _perform_one(self, instruction: m.Instruction) -> None:
         match instruction:
             case m.AskForPhone(job, avoid):
-                if not self._stopping:
+                if not (self._stopping or self._queue.phase(job.id) is Phase.STARTING):
                     self._ask(job, avoid)
+            case m.Withdraw(job_id) if self._queue.phase(job_id) is Phase.STARTING:
+                pass  # to ask again: an instruction before this one has led to the offer of a phone
             case m.Withdraw(job_id):
                 if (request := self._asked.pop(job_id, None)) is not None:
                     self._requests.withdraw(request)
@@ -314,14 +316,38 @@ class Dispatcher:
             log.exception("job %s cannot ask for a phone", job.id)
             self._perform(self._queue.job_impossible(job.id, error_to_wire(error), self._clock()))
             return
-        self._asked[job.id] = self._requests.ask(request, partial(self._grant, job.id))
+        of = partial(self._grant, job.id), partial(self._claim, job.id), partial(self._offer_undone, job.id)
+        self._asked[job.id] = self._requests.ask(request, JobRequester(*of))
 
-    def _grant(self, job_id: str, lease: Lease) -> None:
+    def _grant(self, job_id: str, lease: Lease, claimed: bool) -> None:
         if self._asked.pop(job_id, None) is None:
-            self._requests.release(lease.id, "its job does not wait any more")
+            if not claimed:
+                self._requests.release(lease.id, "its job does not wait any more")
             return
-        self._granted[job_id] = lease
-        self._perform(self._queue.phone_granted(job_id, lease.device))
+        if not claimed:
+            self._granted[job_id] = lease
+        self._perform(self._queue.phone_granted(job_id, lease.device, claimed=claimed))
+        if claimed:
+            self._perform(self._queue.attempt_started(job_id, self._clock()))
+            self._wake(job_id)
+
+    def _claim(self, job_id: str, lease: Lease) -> AttemptClaim | None:
+        """What the host of a granted phone commits when it arms the lease."""
+        start = self._queue.phone_offered(job_id)
+        return None if start is None else AttemptClaim(start.job, self._new_attempt(start.job, start.number, lease))
+
+    def _offer_undone(self, job_id: str) -> bool:
+        if self._queue.phase(job_id) is not Phase.STARTING or self._queue.offer_undone(job_id):
+            self._wake(job_id)
+            return True
+        del self._asked[job_id]
+        asyncio.get_running_loop().call_soon(self._look_again, job_id)
+        return False
+
+    def _look_again(self, job_id: str) -> None:
+        if self._queue.phase(job_id) is Phase.RESTING:  # else an order has led on already
+            self._perform(self._queue.look_again(job_id, self._clock()))
+        self._wake(job_id)
 
     async def _save(self, job: Job, before: JobState) -> None:
         await self._runner.salvage(job)
@@ -334,10 +360,7 @@ class Dispatcher:
         self._wake(became.id)
 
     async def _attempt(self, job: Job, number: int, lease: Lease) -> None:
-        attempt = Attempt(
-            f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at,
-            pooled=pooled(self._kinds, job),
-        )  # fmt: skip
+        attempt = self._new_attempt(job, number, lease)
         message = RunAttempt(job, attempt, lease)
         try:
             started = await self._writer.claim(attempt, job.attempts, self._runner.letter(message))
@@ -352,6 +375,12 @@ class Dispatcher:
         self._perform(self._queue.attempt_started(job.id, self._clock()))
         self._wake(job.id)
         self._runner.receive(message)
+
+    def _new_attempt(self, job: Job, number: int, lease: Lease) -> Attempt:
+        return Attempt(
+            f"{job.id}.{number}", job.id, number, lease.device, lease.id, lease.fence, started_at=self._clock().at,
+            pooled=pooled(self._kinds, job),
+        )  # fmt: skip
 
     def attempt_ended(self, message: AttemptEnded) -> Job:
         """The job's next state, to be committed with the end of its attempt. Answer: `job_saved`."""

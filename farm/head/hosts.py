@@ -88,7 +88,7 @@ class Hosts(AttemptRunner):
         self._of_job: dict[str, tuple[str, str]] = {}  # job -> its running attempt, and the host where that runs
         self._lent: dict[str, tuple[str, str]] = {}  # lease for a job of another host -> its device, and that host
         self._requests: defaultdict[str, set[str]] = defaultdict(set)  # by host, until their lease is armed
-        self._of_request: dict[str, str] = {}  # lease that is not armed -> its request
+        self._unarmed: dict[str, LeaseGranted] = {}  # by lease
         self._salvaging: dict[str, asyncio.Event] = {}
         self._unsent: defaultdict[str, list[Letter]] = defaultdict(list)  # by host, in order
         self._writes = BackgroundWrites()
@@ -110,10 +110,12 @@ class Hosts(AttemptRunner):
                 self._requests[host].add(request_id)
             case RequestWithdrawn(request_id):
                 self._requests[host].discard(request_id)
-            case LeaseArmed(_, lease_id):
-                self._requests[host].discard(self._of_request.pop(lease_id, ""))
+            case LeaseArmed(_, lease_id, attempt) if (granted := self._unarmed.pop(lease_id, None)) is not None:
+                self._requests[host].discard(granted.request_id)
+                if attempt and granted.claim is not None:
+                    self.attempt_runs(granted.claim.job.id, attempt, host)
             case LeaseRefused(_, lease_id):
-                self._of_request.pop(lease_id, None)
+                self._unarmed.pop(lease_id, None)
             case LeaseRestored(lease):
                 self._of_lease[lease.id] = host
                 self._lend(lease, host)
@@ -224,7 +226,7 @@ class Hosts(AttemptRunner):
         self._of_lease[lease.id] = host
         self._lend(lease, host)
         if isinstance(message, LeaseGranted):
-            self._of_request[lease.id] = message.request_id
+            self._unarmed[lease.id] = message
         else:
             self._of_job[message.job.id] = message.attempt.id, host
         return Letter(host, wire.encode(message, self._clock()))

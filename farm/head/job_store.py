@@ -67,7 +67,7 @@ class JobWriter:
         """
 
         async def claim() -> bool:
-            with self._events.drafted(("attempt.started", attempt.id, _attempt_facts(attempt))) as drafts:
+            with self._events.drafted(started_event(attempt)) as drafts:
                 return await self._store.jobs.start(
                     attempt, attempts_before=attempts_before, events=drafts, letter=letter
                 )
@@ -137,6 +137,11 @@ class JobWriter:
         elif not written:  # normal: an attempt of a host that was lost, or a job that ended as it was cancelled
             log.info("job %s is not kept as %s: another process has changed it since", becomes.id, becomes.state)
         return becomes
+
+
+def started_event(attempt: Attempt) -> EventDraft:
+    """The event of an attempt's begin."""
+    return "attempt.started", attempt.id, _attempt_facts(attempt)
 
 
 def ended_events(ended: Attempt, becomes: Job) -> tuple[EventDraft, EventDraft]:

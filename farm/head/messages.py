@@ -2,8 +2,9 @@
 
 The host holds phones, leases and sessions; the head decides which request gets which phone. A grant goes so: the host
 asks with `RequestAdded`, or a job does at the head; the head stores the lease and sends `LeaseGranted`; the host *arms*
-the lease, from which moment it is held, or refuses it. A job's attempt is then committed and sent with `RunAttempt`;
-the host commits its end together with the job's next state. Where both are one process, sending is a call.
+the lease, from which moment it is held, or refuses it. A host apart from the head commits the job's attempt with the
+arming (`AttemptClaim`); else the head commits it then, and sends it with `RunAttempt`. The host commits its end
+together with the job's next state. Where both are one process, sending is a call.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class LeaseArmed:
 
     device: str
     lease: str  # id
+    attempt: str = ""  # id; that it runs was committed with this, as the grant's `claim` said; "": none was
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,21 @@ HostMessage = (
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptClaim:
+    """The attempt for which a job asked for the lease: its host commits, with the arming, that it runs."""
+
+    job: Job  # as it is now: still queued
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseGranted:
     """The lease is stored. Answer: `LeaseArmed` or `LeaseRefused`."""
 
     request_id: str
     lease: Lease
     granted_at: datetime
+    claim: AttemptClaim | None = None  # only to a host apart; one of an earlier release ignores it
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +200,7 @@ HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHel
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """To the host that has armed the lease: the attempt is committed. Answer: `AttemptEnded`, in its time."""
+    """To the host that has armed the lease without it: it is committed. Answer: `AttemptEnded`, in its time."""
 
     job: Job  # as it was: still queued
     attempt: Attempt

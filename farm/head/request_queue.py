@@ -25,6 +25,7 @@ from farm.head.allocator.model import Grant
 from farm.head.allocator.reservations import Reservation
 from farm.head.config import UserConfig
 from farm.head.messages import (
+    AttemptClaim,
     DeviceChanged,
     DeviceForgotten,
     HeadMessage,
@@ -63,6 +64,15 @@ Facts = TypeVarTuple("Facts")
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class JobRequester:
+    """The functions of a job that asks for a device; none may block."""
+
+    granted: Callable[[Lease, bool], None]  # the lease is armed; whether its host has committed `claim` with it
+    claim: Callable[[Lease], AttemptClaim | None]  # for a host apart, when the lease is granted
+    undone: Callable[[], bool]  # the lease was not armed; whether the request waits again
+
+
 @dataclass(slots=True, eq=False)
 class PendingRequest:
     """A request without a lease."""
@@ -70,7 +80,7 @@ class PendingRequest:
     id: str
     request: LeaseRequest
     since: float  # monotonic
-    granted: Callable[[Lease], None] | None = None  # who asked at the head; None: someone at the host
+    job: JobRequester | None = None  # who asked at the head; None: someone at the host
     grant: PendingGrant | None = None
 
 
@@ -116,7 +126,7 @@ class RequestQueue:
         self._clock = clock
         self._wall = wall
         self._send: Callable[[HeadMessage], None]  # from `connect` on
-        self._letter: Callable[[LeaseGranted], Letter | None]
+        self._letter: Callable[[LeaseGranted], Letter] | None
         self.allocator = Allocator(policy.allocator)
         self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
         self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
@@ -134,11 +144,11 @@ class RequestQueue:
         self.use_quotas(policy)
 
     def connect(
-        self, send: Callable[[HeadMessage], None], letter: Callable[[LeaseGranted], Letter | None] = lambda _: None
+        self, send: Callable[[HeadMessage], None], letter: Callable[[LeaseGranted], Letter] | None = None
     ) -> None:
-        """Send the host its messages there; `letter`: what is stored with a grant for a host apart, before it is sent.
+        """Send the host its messages there.
 
-        None: `send` is all the host needs.
+        `letter`: makes what is stored with a grant for a host apart, before it is sent; None: no host is apart.
         """
         self._send = send
         self._letter = letter
@@ -152,9 +162,9 @@ class RequestQueue:
                 self._add(PendingRequest(request_id, request, self._clock()))
             case RequestWithdrawn(request_id):
                 self.withdraw(request_id)
-            case LeaseArmed(device, lease):
+            case LeaseArmed(device, lease, attempt):
                 if (pending_grant := self._grant_of(device, lease)) is not None:
-                    self._armed(pending_grant)
+                    self._armed(pending_grant, claimed=bool(attempt))
             case LeaseRefused(device, lease, reason):
                 if (pending_grant := self._grant_of(device, lease)) is not None:
                     pending_grant.cancelled = reason
@@ -177,14 +187,14 @@ class RequestQueue:
 
     # --- for jobs -------------------------------------------------------------------------------------------------
 
-    def ask(self, request: LeaseRequest, granted: Callable[[Lease], None]) -> str:
+    def ask(self, request: LeaseRequest, job: JobRequester) -> str:
         """Request a device; returns the request's id.
 
-        `granted` is called once, later, when the lease is armed; never after `withdraw`. It must not block.
+        `job.granted` is called once, later, when the lease is armed; never after `withdraw`.
         """
         self._counter += 1
         request_id = f"job-request-{self._epoch}-{self._counter}"
-        self._add(PendingRequest(request_id, request, self._clock(), granted))
+        self._add(PendingRequest(request_id, request, self._clock(), job))
         return request_id
 
     def withdraw(self, request_id: str) -> None:
@@ -382,7 +392,10 @@ class RequestQueue:
         pending = self._requests[grant.request_id]
         self._uncount(pending)
         lease, granted_at = self._new_lease(grant.device, pending.request), self._wall()
-        letter = self._letter(LeaseGranted(pending.id, lease, granted_at))
+        letter = None
+        if self._letter is not None:
+            claim = None if pending.job is None else pending.job.claim(lease)
+            letter = self._letter(LeaseGranted(pending.id, lease, granted_at, claim))
         pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at, letter)
         keep = partial(self._table.grant, record_of(lease, granted_at), letter=letter)
         event = lease_event(
@@ -405,15 +418,15 @@ class RequestQueue:
             pending_grant.entry = None
             self._send(LeaseGranted(pending_grant.pending.id, pending_grant.lease, pending_grant.granted_at))
 
-    def _armed(self, pending_grant: PendingGrant) -> None:
-        if pending_grant.cancelled:  # since it was sent
+    def _armed(self, pending_grant: PendingGrant, *, claimed: bool) -> None:
+        if pending_grant.cancelled and not claimed:  # since it was sent; an attempt that runs already goes on
             self._send(LeaseUnwanted(pending_grant.lease.id, pending_grant.cancelled))
             return
         del self._grants[pending_grant.lease.device], self._requests[pending_grant.pending.id]
         if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
             self._send(YieldWanted(pending_grant.lease.device))
-        if pending_grant.pending.granted is not None:
-            pending_grant.pending.granted(pending_grant.lease)
+        if pending_grant.pending.job is not None:
+            pending_grant.pending.job.granted(pending_grant.lease, claimed)
 
     def _end_stored(self, pending_grant: PendingGrant) -> None:
         lease, granted_at, reason = pending_grant.lease, pending_grant.granted_at, pending_grant.cancelled
@@ -455,7 +468,10 @@ class RequestQueue:
         del self._grants[pending_grant.lease.device]
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
-            self._enter(pending)
+            if pending.job is None or pending.job.undone():
+                self._enter(pending)
+            else:
+                del self._requests[pending.id]
 
     def _add(self, pending: PendingRequest) -> None:
         self._requests[pending.id] = pending

@@ -421,10 +421,14 @@ class Leasing:
                     granted(lease)
 
     def _arm(self, message: LeaseGranted) -> None:
-        """Hold the device under a new lease, unless it is held."""
+        """Hold the device under a new lease, unless it is held or away."""
         lease = message.lease
+        view, reason = self._views.get(lease.device), ""
         if (other := self.active.by_device.get(lease.device)) is not None:
             reason = f"{lease.device} is held under {other.lease.id}"
+        elif view is not None and view.life is not Life.READY:  # the head hears of it before this refusal
+            reason = f"{lease.device} is {view.life}"
+        if reason:
             self.head.report(LeaseRefused(lease.device, lease.id, reason))
         else:
             self.head.arm(message, partial(self._deliver, message))

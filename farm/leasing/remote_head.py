@@ -18,10 +18,12 @@ from datetime import UTC, datetime
 
 from farm import __version__
 from farm.common.errors import FarmError, HostError
+from farm.common.events import Event
 from farm.common.tasks import BackgroundTasks
 from farm.head import beats, wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.head import Head
+from farm.head.job_store import started_event
 from farm.head.messages import (
     AttemptEnded,
     DeviceChanged,
@@ -38,6 +40,7 @@ from farm.head.messages import (
     LeaseExtended,
     LeaseGranted,
     LeaseHeld,
+    LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
     Order,
@@ -60,11 +63,12 @@ from farm.head.planning import Submission
 from farm.head.queue.model import StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.head.reports import asked_for, summarise
+from farm.head.request_queue import REFUSED_PAUSE_S
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue
 from farm.leasing.head_orders import HeadOrders
 from farm.model.device import DeviceState
 from farm.model.job import AttemptState, Job
-from farm.model.requests import LeaseRequest
+from farm.model.requests import LeaseRequest, LeaseSource
 from farm.model.sessions import FleetSummary
 from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
@@ -212,7 +216,9 @@ class RemoteHead(Head):
             case LeaseRestored(lease):
                 self._held[lease.device] = lease.id
                 self._send(lease.device, message)
-            case LeaseArmed() | LeaseExtended():  # committed
+            case LeaseArmed():
+                pass  # committed, and nobody waits until the head has read it but a job without a claim: see `arm`
+            case LeaseExtended():  # committed
                 self._wake()
             case LeaseEnded(device):
                 self._held.pop(device, None)
@@ -228,7 +234,9 @@ class RemoteHead(Head):
 
     def arm(self, message: LeaseGranted, armed: Callable[[], None]) -> None:
         """Write that the host holds the device under the lease, then hold it."""
-        lease, letter = message.lease, self._letter(LeaseArmed(message.lease.device, message.lease.id))
+        lease, claim = message.lease, message.claim
+        begun = None if claim is None else (claim.attempt, claim.job.attempts)
+        letter = self._letter(LeaseArmed(lease.device, lease.id, "" if claim is None else claim.attempt.id))
         holder, to_holder = lease.request.holder_host, None
         if holder not in ("", self._host):
             held = LeaseHeld(message.request_id, lease, self._host)
@@ -237,20 +245,30 @@ class RemoteHead(Head):
 
         def done(held: bool) -> None:
             _, behind = self._arming.pop(lease.id)
-            if not held:  # the head has ended it
+            if not held:  # the head has ended it, or its job is another than the head knows
+                if claim is not None:
+                    refused = LeaseRefused(lease.device, lease.id, f"{claim.job.id} does not wait for it any more")
+                    asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, self._send, lease.device, refused)
                 return
             self._requests.pop(message.request_id, None)
             self._held[lease.device] = lease.id
             if to_holder is not None:
                 self._wake_channel(channel_of(holder))
             armed()
+            if claim is not None:
+                self._runner.receive(RunAttempt(claim.job, claim.attempt, lease))
+            elif lease.request.source is LeaseSource.JOB:
+                self._wake()
             for each in behind:
                 self._receive(each)
 
-        def write(_: object) -> Awaitable[bool]:
-            return self._table.arm(lease.id, self._wall(), message.request_id, letter, to_holder)
+        def write(events: Sequence[Event]) -> Awaitable[bool]:
+            return self._table.arm(
+                lease.id, self._wall(), message.request_id, letter, to_holder, begun=begun, events=events
+            )
 
-        self._writes.add(lease.device, LeaseWrite(write, None, done, lambda: done(False)))
+        event = None if claim is None else started_event(claim.attempt)
+        self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
 
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """By a letter to that host."""

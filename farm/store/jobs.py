@@ -73,6 +73,17 @@ def select_jobs() -> Select[Any]:
     return select(*_JOB_COLUMNS).join_from(job, selector)
 
 
+def claim(connection: Connection, begun: Attempt, attempts_before: int) -> None:
+    """Write that the job runs under this attempt.
+
+    Raises:
+        ConditionFailedError: it is not queued any more, or has had another number of attempts.
+    """
+    claimed = {"state": JobState.RUNNING, "attempts": attempts_before + 1, "not_before": None, "error": None}
+    must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
+    connection.execute(BEGIN, values_of(begun))
+
+
 class JobTable(TableAccess):
     """Statements over jobs."""
 
@@ -225,12 +236,10 @@ class JobTable(TableAccess):
         Raises:
             FarmError: another attempt runs on that device, the lease is not known, or another daemon has taken over.
         """
-        claimed = {"state": JobState.RUNNING, "attempts": attempts_before + 1, "not_before": None, "error": None}
 
         def start(connection: Connection) -> None:
             self._database.hold_term(connection)
-            must_change(connection, CLAIM, {"of": begun.job, "attempts_before": attempts_before, **claimed})
-            connection.execute(BEGIN, values_of(begun))
+            claim(connection, begun, attempts_before)
             if letter is not None:
                 post(connection, schema.to_host, (letter,))
 

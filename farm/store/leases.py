@@ -28,9 +28,11 @@ from sqlalchemy import (
 from farm.common.errors import UserError
 from farm.common.events import Event
 from farm.common.selector import Selector
+from farm.model.job import Attempt
 from farm.model.requests import LeaseClass, LeaseSource
 from farm.store.columns import UtcTime, utc_time
 from farm.store.database import TableAccess, must_change, selector_number, values_of
+from farm.store.jobs import claim
 from farm.store.mailbox import Letter, post
 from farm.store.schema import lease, request, reservation, selector, to_head, to_host
 
@@ -198,22 +200,42 @@ class LeaseTable(TableAccess):
         await self._database.write(grant, events)
 
     async def arm(
-        self, lease_id: str, at: datetime, request_id: str, letter: Letter, to_holder: Letter | None = None
+        self,
+        lease_id: str,
+        at: datetime,
+        request_id: str,
+        letter: Letter,
+        to_holder: Letter | None = None,
+        *,
+        begun: tuple[Attempt, int] | None = None,
+        events: Sequence[Event] = (),
     ) -> bool:
         """Its host holds the device under the lease from now on, and the head gets the letter; its request is over.
 
-        `to_holder`: the letter to the other host where it was asked for. False: it was armed before or has ended;
-        nothing is written.
+        Args:
+            lease_id: of the lease.
+            at: from when.
+            request_id: the request of a client or a host's job; one of the head's has no row.
+            letter: to the head.
+            to_holder: to the other host where it was asked for.
+            begun: the attempt that begins with it, and how many its job has had.
+            events: stored with it.
+
+        Returns:
+            False: it was armed before or has ended, or the job is not queued any more; nothing is written.
         """
 
         def arm(connection: Connection) -> None:
             must_change(connection, UNARMED, {"of": lease_id, "armed_at": at})
-            connection.execute(REQUEST_OVER, {"of": request_id})
+            if begun is None:
+                connection.execute(REQUEST_OVER, {"of": request_id})
+            else:
+                claim(connection, *begun)
             post(connection, to_head, (letter,))
             if to_holder is not None:
                 post(connection, to_host, (to_holder,))
 
-        return await self._database.write_if(arm)
+        return await self._database.write_if(arm, events)
 
     async def end(
         self,

@@ -9,9 +9,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from farm.common.errors import HostError
+from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import beats, wire
 from farm.head import messages as m
+from farm.head.job_store import started_event
 from farm.head.queue.model import Outcome, StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.model.device import DeviceState, Life
@@ -33,6 +35,7 @@ class LabHost:
         self._owns_store = store is None
         self.store = store or Store.open(url, name, role=StoreRole.HOST)
         self.devices = devices
+        self.events = EventLog(self.store.epoch)
         self.held: dict[str, Lease] = {}  # by device
         self.armed: list[Lease] = []  # every lease, in order
         self.ran: list[str] = []  # attempts
@@ -43,6 +46,7 @@ class LabHost:
         self.reaches.set()
         self.ask_again_s = ASK_AGAIN_S
         self.busy = False  # attempts end when they are told
+        self.claims = True  # False: a host of the release before this one
         self.too_late: list[str] = []  # attempts that had been ended when they ended
         self.answers: asyncio.Queue[m.OrderAnswer] = asyncio.Queue()
         self._asked = 0
@@ -131,19 +135,13 @@ class LabHost:
 
     async def _receive(self, message: m.ToHost | None) -> None:
         match message:
-            case m.LeaseGranted(request_id, lease):
-                await self._arm(request_id, lease)
+            case m.LeaseGranted():
+                await self._arm(message)
             case m.LeaseUnwanted(lease_id):
                 for lease in [each for each in self.held.values() if each.id == lease_id]:
                     await self.give_back(lease)
             case m.RunAttempt(job, attempt, lease):
-                self.ran.append(attempt.id)
-                self._attempts[job.id] = job, attempt, lease
-                over = self._over[job.id] = asyncio.Event()
-                self._stopped.pop(job.id, None)
-                if not self.busy:
-                    over.set()
-                self._spawn(self._end(job.id))
+                self.run(job, attempt, lease)
             case StopAttempt(job_id) if job_id in self._over:
                 self._stopped[job_id] = message
                 self._over[job_id].set()
@@ -153,19 +151,39 @@ class LabHost:
                 if (asked := self._becomes.pop(job.id, None)) is not None:
                     asked.set_result(job)
 
-    async def _arm(self, request_id: str, lease: Lease) -> None:
+    def run(self, job: Job, attempt: Attempt, lease: Lease) -> None:
+        """Run an attempt until it is told to end, or end it at once."""
+        self.ran.append(attempt.id)
+        self._attempts[job.id] = job, attempt, lease
+        over = self._over[job.id] = asyncio.Event()
+        self._stopped.pop(job.id, None)
+        if not self.busy:
+            over.set()
+        self._spawn(self._end(job.id))
+
+    async def _arm(self, message: m.LeaseGranted) -> None:
+        lease, claim = message.lease, message.claim if self.claims else None
         if lease.device in self.held:
             refused = self.letter(m.LeaseRefused(lease.device, lease.id, "it is held"))
             await self.store.mailbox.send(refused)
+            self.wake_ups.wake(HEAD)
+            return
+        armed = self.letter(m.LeaseArmed(lease.device, lease.id, claim.attempt.id if claim else ""))
+        begun = (claim.attempt, claim.job.attempts) if claim else None
+        with self.events.drafted(*((started_event(claim.attempt),) if claim else ())) as drafts:
+            held = await self.store.leases.arm(
+                lease.id, datetime.now(UTC), message.request_id, armed, begun=begun, events=drafts
+            )
+        if not held:
+            return
+        self.held[lease.device] = lease
+        self.armed.append(lease)
+        if (asked := self._granted.pop(message.request_id, None)) is not None:
+            asked.set_result(lease)
+        if claim is None:
+            self.wake_ups.wake(HEAD)
         else:
-            armed = self.letter(m.LeaseArmed(lease.device, lease.id))
-            if not await self.store.leases.arm(lease.id, datetime.now(UTC), request_id, armed):
-                return
-            self.held[lease.device] = lease
-            self.armed.append(lease)
-            if (asked := self._granted.pop(request_id, None)) is not None:
-                asked.set_result(lease)
-        self.wake_ups.wake(HEAD)
+            self.run(claim.job, claim.attempt, lease)
 
     async def _end(self, job_id: str) -> None:
         job, attempt, lease = self._attempts.pop(job_id)

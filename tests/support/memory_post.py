@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from farm.common.events import Event
+from farm.model.job import Attempt
 from farm.store.leases import LeaseRecord
 from farm.store.mailbox import Letter
 from tests.support.keeping import MemoryKeeper
@@ -28,6 +29,7 @@ class MemoryPost(MemoryKeeper):
         self.ends: Counter[str] = Counter()  # by lease
         self.beats: Counter[str] = Counter()  # by host
         self.drained: dict[str, str] = {}  # hosts, and why
+        self.not_queued: set[str] = set()  # jobs that no attempt may claim
         self.let_through: dict[str, int] = {}  # by host, how many letters it finds; others: all
 
     def held(self) -> dict[str, str]:
@@ -37,11 +39,21 @@ class MemoryPost(MemoryKeeper):
     # --- leases ---
 
     async def arm(
-        self, lease_id: str, at: datetime, request_id: str, letter: Letter, to_holder: Letter | None = None
+        self,
+        lease_id: str,
+        at: datetime,
+        request_id: str,
+        letter: Letter,
+        to_holder: Letter | None = None,
+        *,
+        begun: tuple[Attempt, int] | None = None,
+        events: Sequence[Event] = (),
     ) -> bool:
         await self._commit(letter.host)
         row = self.rows.get(lease_id)
         if row is None or row.ended_at is not None or lease_id in self.armed:
+            return False
+        if begun is not None and begun[0].job in self.not_queued:
             return False
         assert row.fence > self.fences.get(row.device, 0), "a fence did not grow"
         self.fences[row.device] = row.fence

@@ -1,7 +1,8 @@
 """The values of the job queue: where a job may be, the instructions the queue answers, and its errors.
 
 The performer of an instruction that writes answers by the queue's `job_saved`, `attempt_started` or
-`attempt_not_started`; until then the queue decides nothing else about that job.
+`attempt_not_started`; until then the queue decides nothing else about that job. Nor does it while the host of an
+offered phone may commit the attempt (`phone_offered`), until `attempt_started` or `offer_undone`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Phase(StrEnum):
 
     RESTING = "resting"  # held, blocked or backing off: nothing is requested
     ASKED = "asked"  # leasing looks for a phone
-    STARTING = "starting"  # it has a phone; its attempt is being written
+    STARTING = "starting"  # it has a phone, or is offered one; its attempt is being written
     RUNNING = "running"  # its attempt works
     STOPPING = "stopping"  # its attempt is being ended
     SAVING = "saving"  # its next state is being written
@@ -104,7 +105,7 @@ PHASES: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
     {
         Phase.RESTING: frozenset({Phase.ASKED, Phase.SAVING}),
         Phase.ASKED: frozenset({Phase.STARTING, Phase.SAVING}),
-        Phase.STARTING: frozenset({Phase.RUNNING, Phase.RESTING}),
+        Phase.STARTING: frozenset({Phase.RUNNING, Phase.RESTING, Phase.ASKED}),
         Phase.RUNNING: frozenset({Phase.STOPPING, Phase.SAVING}),
         Phase.STOPPING: frozenset({Phase.SAVING}),
         Phase.SAVING: frozenset({Phase.RESTING}),
@@ -155,6 +156,8 @@ class QueuedJob:
     ready_s: float  # end of its back-off
     missing: set[str] = field(default_factory=set)  # of `after`: not done yet
     saving: Job | None = None
+    avoids: frozenset[str] = frozenset()  # phones that its latest request does not mean
+    offered: bool = False  # while it is starting: its phone's host has not answered
     held: bool | None = None  # asked for: hold (True), resume (False)
     fixed_end: tuple[JobState, Error] | None = None  # how it must end as soon as nothing runs or is written
     steps: list[str] = field(default_factory=list)

@@ -214,12 +214,39 @@ class JobQueue:
             self._ask_again(entry)
         return self._taken()
 
-    def phone_granted(self, job_id: str, device: str) -> tuple[Instruction, ...]:
-        """A lease for the job was granted."""
-        entry = self._entry(job_id)
+    def phone_offered(self, job_id: str) -> StartAttempt | None:
+        """A phone is offered to the job, whose host commits this attempt if it can.
+
+        None: the job does not wait for a phone any more. Answer: `phone_granted`, or `offer_undone`.
+        """
+        entry = self._entries.get(job_id)
+        if entry is None or entry.phase is not Phase.ASKED:
+            return None
         self._go(entry, Phase.STARTING)
+        entry.offered = True
+        return StartAttempt(entry.job, entry.job.attempts + 1)
+
+    def offer_undone(self, job_id: str) -> bool:
+        """The host has not taken the offered phone; whether the request of before waits on. If not: `look_again`."""
+        entry = self._entry(job_id)
+        waits = entry.fixed_end is None and entry.avoids == self._avoid(entry)
+        self._go(entry, Phase.ASKED if waits else Phase.RESTING)
+        entry.offered = False
+        return waits
+
+    def look_again(self, job_id: str, now: ClockReading) -> tuple[Instruction, ...]:
+        """A job whose offer was undone has no request: it ends as was ordered meanwhile, or asks anew."""
+        return self._decide(self._entry(job_id), now)
+
+    def phone_granted(self, job_id: str, device: str, *, claimed: bool = False) -> tuple[Instruction, ...]:
+        """A lease for the job was granted. `claimed`: its attempt is committed, as `phone_offered` said."""
+        entry = self._entry(job_id)
+        if not entry.offered:
+            self._go(entry, Phase.STARTING)
+        entry.offered = False
         job = entry.job
-        self._out.append(StartAttempt(job, job.attempts + 1))
+        if not claimed:
+            self._out.append(StartAttempt(job, job.attempts + 1))
         if job.array and not job.device:
             array = self._arrays[job.array]
             if array.began.setdefault(device, job.id) == job.id:
@@ -322,7 +349,7 @@ class JobQueue:
                 self._push(entry.ready_s, entry.job.id)
             else:
                 self._go(entry, Phase.ASKED)
-                self._out.append(AskForPhone(entry.job, self._avoid(entry)))
+                self._ask(entry)
 
     def _next(self, entry: QueuedJob, now: ClockReading) -> Job | None:
         """The state that a job at rest goes to; None when it stays as it is."""
@@ -375,7 +402,12 @@ class JobQueue:
         return job.avoid | {device for device, owner in array.began.items() if owner != job.id}
 
     def _ask_again(self, entry: QueuedJob) -> None:
-        self._out += (Withdraw(entry.job.id), AskForPhone(entry.job, self._avoid(entry)))
+        self._out.append(Withdraw(entry.job.id))
+        self._ask(entry)
+
+    def _ask(self, entry: QueuedJob) -> None:
+        entry.avoids = self._avoid(entry)
+        self._out.append(AskForPhone(entry.job, entry.avoids))
 
     def _push(self, due_s: float, job_id: str) -> None:
         self._pushed += 1

@@ -18,7 +18,7 @@ from farm.common.selector import Selector
 from farm.head import wire
 from farm.head.messages import HostBegan, LeaseGranted, LeaseRestored, LeaseUnwanted, SlotWanted
 from farm.head.model import LeasePolicy
-from farm.head.request_queue import RequestQueue
+from farm.head.request_queue import JobRequester, RequestQueue
 from farm.head.write_queue import LeaseWriteQueue
 from farm.leasing.leases import Leasing
 from farm.leasing.remote_head import RemoteHead
@@ -136,7 +136,7 @@ class LabMachine(RuleBasedStateMachine):
     @rule(name=hosts)
     def a_job_asks_at_the_head(self, name):
         request = LeaseRequest(Selector.parse(f"of-{name}"), "bob", LeaseSource.JOB, job="j")
-        self.run(lambda: self.requests.ask(request, lambda _: None))
+        self.run(lambda: self.requests.ask(request, JobRequester(lambda *_: None, lambda _: None, lambda: True)))
 
     @rule(phone=st.sampled_from(PHONES), life=st.sampled_from((Life.READY, Life.OFFLINE, Life.GONE)))
     def a_phone_changes(self, phone, life):

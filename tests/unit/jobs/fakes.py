@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 
+from farm.head.request_queue import JobRequester
 from farm.jobs.executor import Executor
 from farm.model.device import DeviceView, Life
 from farm.model.requests import Lease
@@ -60,6 +61,7 @@ class FakeLeases:
         return self.devices.subscribe(callback)
 
     def ask(self, request, granted):
+        """`granted`: a job's requester at the head, or what a pool's host calls."""
         self.fence += 1
         request_id = f"request-{self.fence}"
         again = [other for other, _ in self.waiting.values() if other.job == request.job]
@@ -100,7 +102,11 @@ class FakeLeases:
             self.release(lease.id, "nobody waits")
             return
         self.taken[lease.id] = asyncio.get_running_loop().create_future()
-        waiter[1](lease)
+        match waiter[1]:
+            case JobRequester() as job:
+                job.granted(lease, False)
+            case granted:
+                granted(lease)
 
     def restore(self, lease):
         self.restored.append(lease)

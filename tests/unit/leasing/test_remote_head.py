@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from farm.common.selector import Selector
 from farm.head import orders, wire
 from farm.head.head import Head
 from farm.head.messages import (
+    AttemptClaim,
     AttemptEnded,
     FinishAttempt,
     HostBegan,
@@ -167,6 +169,46 @@ async def test_what_comes_about_a_lease_while_it_is_being_armed_comes_after_it()
     await until(lambda: lab.runner.got)
     assert (await lab.told(LeaseEnded)).lease == "L1"
     assert not lab.leasing.holds("a")
+
+
+async def claim_of(lab, number):
+    granted = await lab.grant(number)
+    attempt = Attempt("j.1", "j", 1, "a", granted.lease.id, number, started_at=NOW)
+    return replace(granted, claim=AttemptClaim(job("j"), attempt))
+
+
+async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
+    lab = await begun_lab()
+    granted = await claim_of(lab, 1)
+    await until(lambda: lab.woken)  # for the phone
+    lab.post.gate.clear()
+    await lab.tell(granted)
+    assert lab.runner.got == []
+    woken = lab.woken
+    lab.post.gate.set()
+    await until(lambda: lab.runner.got)
+    assert lab.runner.got == [RunAttempt(granted.claim.job, granted.claim.attempt, lab.runner.got[0].lease)]
+    assert lab.leasing.lease_of("a") == "L1"
+    assert await lab.told(LeaseArmed) == LeaseArmed("a", "L1", "j.1")
+    assert lab.woken == woken  # no one waits until the head has read that
+
+
+async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(monkeypatch):
+    monkeypatch.setattr(remote_head, "REFUSED_PAUSE_S", 0.01)
+    lab = await begun_lab()
+    lab.post.not_queued.add("j")
+    await lab.tell(await claim_of(lab, 1))
+    assert (await lab.told(LeaseRefused)).lease == "L1"
+    assert not lab.leasing.holds("a")
+    assert lab.runner.got == []
+
+
+async def test_a_lease_of_a_phone_that_is_away_is_refused():
+    lab = await begun_lab()
+    lab.devices.become("a", Life.OFFLINE)
+    await lab.tell(await claim_of(lab, 1))
+    assert (await lab.told(LeaseRefused)).reason == "a is offline"
+    assert lab.post.armed == set()
 
 
 async def test_leases_end_while_the_database_is_away_and_that_is_written_later():

@@ -10,6 +10,7 @@ from farm.head.queue.model import (
     NoSuchJobError,
     Outcome,
     Phase,
+    SaveJob,
     StartAttempt,
     StopAttempt,
 )
@@ -45,6 +46,37 @@ def test_nothing_is_decided_while_a_write_is_under_way():
         queue.job_cancelled("a", UNWANTED, moment(1))
     assert queue.job_saved(ended, moment(1)) == ()
     assert "a" not in queue
+
+
+def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on():
+    queue = JobQueue()
+    queue.job_added(a_job(), {}, moment(0))
+    assert queue.phone_offered("a") == StartAttempt(a_job(), 1)
+    assert queue.phone_offered("a") is None
+    with pytest.raises(JobRunsError):
+        queue.job_held("a", moment(0))
+    assert queue.offer_undone("a")
+    assert queue.phase("a") is Phase.ASKED
+    queue.phone_offered("a")
+    assert queue.phone_granted("a", "p1", claimed=True) == ()
+    assert queue.attempt_started("a", moment(0)) == ()
+    assert queue.phone_offered("a") is None
+    assert queue.phone_offered("b") is None
+
+
+def test_a_job_that_is_cancelled_while_it_is_offered_a_phone_ends_as_the_host_has_answered():
+    for taken in (True, False):
+        queue = JobQueue()
+        queue.job_added(a_job(), {}, moment(0))
+        queue.phone_offered("a")
+        assert queue.job_cancelled("a", UNWANTED, moment(0)) == ()
+        if taken:
+            assert queue.phone_granted("a", "p1", claimed=True) == ()
+            assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
+        else:
+            assert not queue.offer_undone("a")
+            ended = a_job(state=JobState.CANCELLED, error=UNWANTED, ended_at=START)
+            assert queue.look_again("a", moment(0)) == (SaveJob(ended, JobState.QUEUED),)
 
 
 def test_held_until_resumed():

@@ -52,6 +52,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.names = []  # of jobs and arrays, as `after` may use them
         self.stored = {}  # job -> as committed
         self.asked = {}  # job -> phones to avoid
+        self.offered = {}  # job -> phone whose host has not answered
+        self.waits_again = {}  # offered job -> phones to avoid, if the host refuses
         self.starting = {}  # job -> phone
         self.running = {}  # job -> phone
         self.stopping = {}  # job -> how it was told to end
@@ -86,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
             case SaveJob(job, before):
                 assert self.stored[job.id].state is before
                 assert job.id not in self.writing
-                assert not {job.id} & {*self.asked, *self.starting, *self.running}
+                assert not {job.id} & {*self.asked, *self.offered, *self.starting, *self.running}
                 self.writing[job.id] = job
 
     def attempt_ended(self, job, outcome):
@@ -149,38 +151,67 @@ class QueueMachine(RuleBasedStateMachine):
             assert over
         except JobRunsError:
             assert order is JobQueue.job_held
-            assert {job} & {*self.starting, *self.running, *self.writing}
+            assert {job} & {*self.starting, *self.offered, *self.running, *self.writing}
         else:
             assert not over
 
     # --- what leasing, the store and executors do -----------------------------------------------------------------
 
     @precondition(lambda self: self.asked)
-    @rule(data=st.data())
-    def grant(self, data):
+    @rule(data=st.data(), apart=st.booleans())
+    def grant(self, data, apart):
         job = data.draw(st.sampled_from(sorted(self.asked)))
         wanted = self.stored[job].device
-        free = set(PHONES) - {*self.starting.values(), *self.running.values()} - self.asked[job]
+        free = set(PHONES) - {*self.starting.values(), *self.offered.values(), *self.running.values()} - self.asked[job]
         fit = sorted(free & {wanted} if wanted else free)
         if not fit:
             self.perform(self.queue.phones_changed(job))
             return
         phone = data.draw(st.sampled_from(fit))
-        del self.asked[job]
+        if apart:
+            start = self.queue.phone_offered(job)
+            assert start.number == self.starts[job] + 1
+            self.waits_again[job], self.offered[job] = self.asked.pop(job), phone
+            return
+        self.give(job, phone)
+
+    @precondition(lambda self: self.offered)
+    @rule(data=st.data(), taken=st.booleans(), claimed=st.booleans())
+    def answer_offer(self, data, taken, claimed):
+        job = data.draw(st.sampled_from(sorted(self.offered)))
+        phone, avoid = self.offered.pop(job), self.waits_again.pop(job)
+        if not taken:
+            if self.queue.offer_undone(job):
+                self.asked[job] = avoid
+            else:
+                self.perform(self.queue.look_again(job, self.now))
+        elif claimed:
+            self.give(job, phone, claimed=True)
+            self.begin_attempt(job)
+        else:
+            self.give(job, phone)
+
+    def give(self, job, phone, *, claimed=False):
+        wanted = self.stored[job].device
+        self.asked.pop(job, None)
         self.starting[job] = phone
         array = self.stored[job].array
         if array and not wanted:
             assert self.began.setdefault(array, {}).setdefault(phone, job) == job
-        self.perform(self.queue.phone_granted(job, phone))
+        self.perform(self.queue.phone_granted(job, phone, claimed=claimed))
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data(), lost=st.booleans())
     def answer_start(self, data, lost):
         job = data.draw(st.sampled_from(sorted(self.starting)))
-        phone = self.starting.pop(job)
         if lost:
+            del self.starting[job]
             self.perform(self.queue.attempt_not_started(job, 1.0, self.now))
             return
+        self.begin_attempt(job)
+
+    def begin_attempt(self, job):
+        phone = self.starting.pop(job)
         before = self.stored[job]
         self.starts[job] += 1
         self.stored[job] = replace(before, state=JobState.RUNNING, attempts=before.attempts + 1)
@@ -235,7 +266,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def phases_are_what_is_being_done(self):
-        doing = {Phase.ASKED: self.asked, Phase.STARTING: self.starting, Phase.SAVING: self.writing}
+        starting = {*self.starting, *self.offered}
+        doing = {Phase.ASKED: self.asked, Phase.STARTING: starting, Phase.SAVING: self.writing}
         for job in self.queue.jobs():
             phase = self.queue.phase(job.id)
             for each, jobs in doing.items():
@@ -268,6 +300,8 @@ class QueueMachine(RuleBasedStateMachine):
             for job in list(self.writing):
                 self.stored[job] = self.writing.pop(job)
                 self.perform(self.queue.job_saved(self.stored[job], self.now))
+            for job in list(self.offered):
+                self.give(job, self.offered.pop(job))
             for job in list(self.starting):
                 self.running[job] = self.starting.pop(job)
                 self.perform(self.queue.attempt_started(job, self.now))
