@@ -141,17 +141,7 @@ def phone(farm: VirtualFarm) -> Iterator[Phone]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model's file."""
-    from farm.zoo import small_cnn as build
-
-    path = tmp_path_factory.mktemp("model") / "small_cnn.onnx"
-    path.write_bytes(build().SerializeToString(deterministic=True))
-    return path
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a model that compiles in a tenth of the time, where any model will do."""
+    """The file of a model that compiles in a tenth of the time of `farm.zoo`'s smallest network."""
     from tests.support.tiny_model import tiny_onnx
 
     path = tmp_path_factory.mktemp("model") / "tiny.onnx"

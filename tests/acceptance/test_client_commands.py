@@ -102,25 +102,25 @@ def test_bench_takes_every_phone_and_keeps_its_table_and_json(farm, model):
 
 def test_run_writes_outputs_and_ranks_them(farm, model, tmp_path):
     given, written, labels = tmp_path / "in.npz", tmp_path / "out.npz", tmp_path / "labels.txt"
-    np.savez(given, input=np.ones((1, 3, 32, 32), dtype="float32"))
-    labels.write_text("".join(f"class {n}\n" for n in range(10)))
+    np.savez(given, x=np.ones((1, 4, 8, 8), dtype="float32"))
+    labels.write_text("".join(f"class {n}\n" for n in range(3)))
     done = farm.farm(
         "run", str(model), "--on", phones(farm)[0].name, "--input", str(given), "-o", str(written), "--top-k", "2",
         "--labels", str(labels),
     )  # fmt: skip
     assert done.returncode == 0, done
     with np.load(written, allow_pickle=False) as arrays:
-        output = arrays["output"]
+        output = arrays["y"]
     best = int(output.argmax())
     assert done.stdout.splitlines()[1].split() == [
-        phones(farm)[0].name, "output", "1", f"{output.max():.6g}", str(best), "class", str(best),
+        phones(farm)[0].name, "y", "1", f"{output.max():.6g}", str(best), "class", str(best),
     ]  # fmt: skip
     assert len(done.stdout.splitlines()) == 3
     shown = farm.farm("run", str(model), "--on", phones(farm)[0].name)
     heading, _, values = shown.stdout.splitlines()
     assert heading.split()[-3:] == ["MIN", "MAX", "MEAN"]
     assert len(values.partition(": ")[2].split()) == output.size
-    assert "input 'input' filled: random\n" in shown.stderr
+    assert "input 'x' filled: random\n" in shown.stderr
     refused_name = farm.farm("run", str(model), "--on", "android", "-o", str(tmp_path / "out.txt"))
     assert refused_name.returncode == ExitCode.USAGE
     assert "out.npz" in refused_name.stderr

@@ -15,6 +15,7 @@ from farm.compiler.record_files import read_records
 from farm.compiler.records import RECORDS, WORKLOADS
 from farm.compiler.reference import compare
 from farm.compiler.targets import target_from
+from farm.tuning.stock import load_intrinsics
 from farm.zoo import mobilenet_v2, resnet18, small_cnn
 from tests.support.compiling import ADRENO, HOST, PHONE, outputs_of
 from tests.support.errors import raises_code
@@ -32,6 +33,7 @@ def small():
 def record_first_task(model, recipe, folder):
     """Write one record, of the first schedule that MetaSchedule's space has for one convolution; returns its name."""
     target = target_from(recipe.target)
+    load_intrinsics()  # in place of those of every GPU, which take 15 s to make
     tasks = ms.relax_integration.extract_tasks(lowered(model, recipe), target)
     task = next(task for task in tasks if task.task_name.startswith("fused_conv2d"))
     workload_module = task.dispatched[0]

@@ -2,8 +2,9 @@
 
 What differs from the document (`adapted`): virtual phones have no GPU, so `--target adreno` becomes `--target cpu`, in
 float32, as half precision takes this host's processor a minute a run. Searches are of a few trials that the random cost
-model chooses. An untuned ResNet takes seconds a run: the small network stands in for the one that is tuned, and the
-other is timed twice on one phone (test_real_networks.py has ResNet-18 in full size). The rest runs as it stands.
+model chooses. An untuned ResNet takes seconds a run: the small network stands in for those that are tuned, and the
+other is timed twice on one phone (test_real_networks.py has ResNet-18 and MobileNetV2 in full size). The rest runs as
+it stands.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MORE = {
     "compare": ["--measure", "5"],
     "tune": ["--cost-model", "random"],
 }
-STAND_INS = {"resnet18": "small_cnn"}
+STAND_INS = {"resnet18": "small_cnn", "mobilenet_v2": "small_cnn"}
 SAYS = {  # what only a command that worked prints
     "bench": "ms",
     "compare": "PAIRS",

@@ -40,12 +40,12 @@ def row(farm):
     return device
 
 
-def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, tiny_model):
+def test_a_bench_waits_while_it_is_told_why_and_runs_when_it_is_cool(farm, name, model):
     story = Story(farm)
     farm.lab.heat(PHONE, 41.2)
     cooling = story.until("device.cooling", subject=name)
     assert cooling["data"]["classes"] == ["bench"]
-    done = farm.farm("bench", str(tiny_model), "--on", "android", "--repeat", "3", "--detach", "--json")
+    done = farm.farm("bench", str(model), "--on", "android", "--repeat", "3", "--detach", "--json")
     (job,) = json.loads(done.stdout)["jobs"]
     why = farm.farm("explain", "job", job["id"]).stdout
     assert WARM.search(why)

@@ -63,13 +63,13 @@ def test_over_the_quota_is_not_allowed(farm):
     refused(farm.farm("shell", "--on", "android", "--priority", "9", "--", "true"), ExitCode.NOT_ALLOWED, "priority")
 
 
-def test_outputs_are_fetched_later(farm, tiny_model, tmp_path):
-    ran = json.loads(farm.farm("run", str(tiny_model), "--on", "android", "--json").stdout)
+def test_outputs_are_fetched_later(farm, model, tmp_path):
+    ran = json.loads(farm.farm("run", str(model), "--on", "android", "--json").stdout)
     job = ran["results"][0]["job"]
     assert farm.farm("job", "output", job, "-o", str(tmp_path / "out.npz")).returncode == 0
     assert np.load(tmp_path / "out.npz").files
     page = farm.farm("job", "show", job).stdout
-    assert tiny_model.name in page
+    assert model.name in page
     assert "{" not in page
     assert farm.farm("job", "output", ended(farm), "-o", str(tmp_path / "said")).returncode == 0
     assert (tmp_path / "said").read_text() == "said\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -35,16 +36,16 @@ IMPORTED = {
 }
 _PATHS = {"", str(Path(__file__).parents[2]), *sys.path}
 _MESSAGE_LIMIT_BYTES = 1 << 17
-_words: dict[int, Sequence[str]] = {}  # of forks that have not ended, by process id
+_ROOM = "-" * 8192  # where forks write their own commands
 
 
 def popen(command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
     """As `subprocess.Popen`; `options` are its streams, `cwd`, `env`, `start_new_session` and `text`."""
-    forks = command[0] == sys.executable and _has_nothing_of_its_own(options.get("env") or os.environ)
+    forks = command[0] == sys.executable and has_nothing_of_its_own(options.get("env") or os.environ)
     return (_ForkedPopen if forks else subprocess.Popen)(command, **options)
 
 
-def _has_nothing_of_its_own(environ: Mapping[str, str]) -> bool:
+def has_nothing_of_its_own(environ: Mapping[str, str]) -> bool:
     """Whether the interpreter would find the modules that a fork has: a test may put others before them."""
     return set(environ.get("PYTHONPATH", "").split(os.pathsep)) <= _PATHS
 
@@ -75,7 +76,6 @@ class _ForkedPopen(subprocess.Popen[Any]):
             self.pid = self._forker.fork(request, [*streams, network.fileno()])
         self._ended = os.pidfd_open(self.pid)
         self._child_created = True
-        _words[self.pid] = args
         self._close_pipe_fds(*ends)
 
     def _internal_poll(self, *_: object, **__: object) -> int | None:
@@ -92,13 +92,7 @@ class _ForkedPopen(subprocess.Popen[Any]):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
                 self.returncode = self._forker.status(self.pid)
                 os.close(self._ended)
-                del _words[self.pid]
         return self.returncode
-
-
-def words_of_fork(pid: int) -> Sequence[str]:
-    """The command of a fork that has not ended; none of another process."""
-    return _words.get(pid, ())
 
 
 def forkers() -> Iterator[psutil.Process]:
@@ -127,12 +121,15 @@ class _Forker:
     """The test's end of a process that forks."""
 
     def __init__(self, kind: str) -> None:
+        from farm.jobs.zygote import SINGLE_THREADED
+
         self._lock = threading.Lock()
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, kind], stdin=theirs, stdout=subprocess.DEVNULL,
-                cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+                [sys.executable, "-m", __name__, kind, _ROOM], stdin=theirs, stdout=subprocess.DEVNULL,
+                cwd=Path(__file__).parents[2],
+                env={**os.environ, **SINGLE_THREADED, "PYTHONPATH": str(Path(__file__).parents[2])},
             )  # fmt: skip
         self.pid = process.pid
         _forkers.append(self)
@@ -161,6 +158,12 @@ def _forker(kind: str) -> _Forker:
 def _serve(kind: str) -> None:
     for name in IMPORTED[kind]:
         importlib.import_module(name)
+    if kind == DAEMON:
+        from farm.worker.zygote import PRELOADED
+
+        with contextlib.suppress(ModuleNotFoundError):  # without the extra `tvm`
+            for name in PRELOADED:
+                importlib.import_module(name)
     if kind == COMMAND:
         _import_commands()
     if kind == DAEMON:
@@ -182,7 +185,7 @@ def _serve(kind: str) -> None:
             for each in files:
                 os.close(each)
             link.send(str(answer).encode())
-    _become(request, files)
+    _begin(request, files)
 
 
 def _import_commands() -> None:
@@ -197,33 +200,56 @@ def _import_commands() -> None:
         import farm.cli.top_app
 
 
-def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
-    """Run the command in this fork, which is as an interpreter finds itself at its start."""
+def _begin(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Run the command in this fork."""
+    *streams, network = files
+    if not os.path.samestat(os.fstat(network), Path("/proc/self/ns/net").stat()):  # of the thread that asked
+        from tests.support.host_network import join_network
+
+        join_network(network)
+    os.close(network)
+    become(request, streams)
+
+
+def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Run the command in this fork, which is as an interpreter finds itself at its start. Never returns."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["new_session"]:
         os.setsid()
-    if not os.path.samestat(os.fstat(files[3]), Path("/proc/self/ns/net").stat()):  # of the thread that asked
-        from tests.support.host_network import join_network
-
-        join_network(files[3])
     os.environ.clear()
     os.environ.update(request["environ"])
     os.chdir(request["folder"])
+    _rename([sys.executable, *request["words"]])
+    unbuffered = "PYTHONUNBUFFERED" in request["environ"]
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        os.dup2(files[number], number)
+        os.dup2(streams[number], number)
         # As at an interpreter's start: stderr is line-buffered everywhere.
-        line_buffered = number == 2 or (number == 1 and os.isatty(number))
+        line_buffered = number == 2 or (number == 1 and (unbuffered or os.isatty(number)))
         stream = os.fdopen(number, mode, buffering=1 if line_buffered else -1, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    os.closerange(3, max(files) + 1)
+    for each in streams:
+        os.close(each)
     option, what, *words = request["words"]
     if option == "-c":
         sys.argv = ["-c", *words]
         exec(what, {"__name__": "__main__"})
-    else:
-        sys.argv = [what, *words]
-        sys.exit(importlib.import_module("farm.__main__" if what == "farm" else what).main())
+        sys.exit()
+    if (what, *words[:1]) == ("farm", "serve"):
+        from tests.support import seeds
+
+        seeds.plant()
+    sys.argv = [what, *words]
+    main = importlib.import_module("farm.__main__" if what == "farm" else what).main
+    sys.exit(main(words) if what == "farm.worker.zygote" else main())
+
+
+def _rename(command: Sequence[str]) -> None:
+    """Have /proc show this command in place of the forker's, as far as there is room for it."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start, arg_end (man 5 proc)
+    text = b"".join(os.fsencode(word) + b"\0" for word in command)[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 if __name__ == "__main__":

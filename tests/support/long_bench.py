@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm
-from farm.zoo import small_cnn as build
+from tests.support.tiny_model import tiny_onnx
 from tests.support.whole_farm import phones, until
 
 LIMIT_S = 60.0
@@ -27,7 +27,7 @@ def workers(farm: VirtualFarm) -> list[psutil.Process]:
 def bench_under_way(farm: VirtualFarm) -> Iterator[psutil.Process]:
     """The worker of a bench on the farm's one phone; afterwards it is cancelled and gone, and the next bench works."""
     (phone,) = phones(farm)
-    data = build().SerializeToString(deterministic=True)
+    data = tiny_onnx()
     model = farm.client.put_artifact(data)
     spec = {"kind": "bench", "model": model, "name": "small", "on": phone.name, "repeat": 20_000, "number": 1_000_000}
     (job,) = farm.client.call("job.submit", spec=spec)["jobs"]

@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from farm.simulation.virtual_farm import VirtualFarm
+from tests.support.forked_processes import run
 from tests.support.tvm import environment, process
 
 END_LIMIT_S = 60.0
@@ -67,7 +68,7 @@ tvm.compile(function, target="llvm").export_library(sys.argv[1])
 def compile_kernel(folder: Path) -> Path:
     """A library with one function, compiled and linked by stock TVM for x86-64."""
     library = folder / "add_one.so"
-    subprocess.run([sys.executable, "-c", COMPILE, str(library)], check=True, env=environment(), timeout=END_LIMIT_S)
+    run([sys.executable, "-c", COMPILE, str(library)], env=environment()).check_returncode()
     return library
 
 

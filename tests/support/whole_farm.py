@@ -22,7 +22,7 @@ import psutil
 
 from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
 from tests.support.forked_commands import pool_pids, run_farm
-from tests.support.forked_processes import forkers, words_of_fork
+from tests.support.forked_processes import forkers
 from tests.support.needs import need
 
 ON_PHONE = "/data/local/tmp"  # the one place where farm writes on a phone
@@ -44,7 +44,7 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 def words_of(process: psutil.Process) -> list[str]:
     """Its command, folder and environment; nothing of a kernel thread, or of one that has just ended."""
     try:
-        return [*process.cmdline(), *words_of_fork(process.pid), process.cwd(), *process.environ().values()]
+        return [*process.cmdline(), process.cwd(), *process.environ().values()]
     except psutil.Error:
         return []
 

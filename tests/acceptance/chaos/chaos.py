@@ -21,10 +21,10 @@ import psutil
 from farm.common.errors import DaemonUnreachableError, FarmError, HostError
 from farm.control.client import ControlClient
 from farm.simulation.virtual_farm import VirtualFarm
-from farm.zoo import small_cnn as build
 from tests.acceptance.chaos.judging import Verdict, judge
 from tests.acceptance.chaos.orders import Order, Size, Taken, orders
 from tests.acceptance.chaos.stock_load import StockLoad
+from tests.support.tiny_model import tiny_onnx
 from tests.support.whole_farm import running_farm
 
 PROFILES = ("oneplus-12", "galaxy-note20", "realme-gt-neo3", "galaxy-s9")
@@ -63,7 +63,7 @@ class Chaos:
 
     def run(self) -> None:
         """The storm, then peace until every job has ended."""
-        self._model = self._client.put_artifact(build().SerializeToString(deterministic=True))
+        self._model = self._client.put_artifact(tiny_onnx())
         self._storm()
         self._tell("peace")
         while self._later:
