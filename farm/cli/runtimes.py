@@ -68,7 +68,8 @@ def build_bundle(
     ] = False,
     ndk: Annotated[Path | None, typer.Option(help="Compile TVM with the Android NDK in this folder instead.")] = None,
     tvm_source: Annotated[
-        Path | None, typer.Option(help="A checkout of TVM, of the toolchain's version, with its submodules.")
+        Path | None,
+        typer.Option(envvar="FARM_TVM_SOURCE", help="A checkout of TVM, of the toolchain's version, with submodules."),
     ] = None,
     opencl: Annotated[bool, typer.Option("--opencl", help="With the runtime for GPUs.")] = False,
     clml: Annotated[
@@ -95,8 +96,7 @@ def build_bundle(
         recipe = NdkRecipe(abi, ndk.absolute(), tvm_source.absolute(), opencl, sdk)
         folder = _build_with_ndk(recipe, toolchain)
     else:
-        needs_ndk = {"--tvm-source": tvm_source is not None, "--opencl": opencl, "--clml": clml is not None}
-        _refuse_with("--from-wheel", **needs_ndk)
+        _refuse_with("--from-wheel", **{"--opencl": opencl, "--clml": clml is not None})
         folder = _build_from_wheels(abi, platform, toolchain)
     _check_free(name, folder)
     _add(folder, name, toolchain, json=json)

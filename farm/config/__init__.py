@@ -38,8 +38,9 @@ from farm.head.config import GatesConfig, LabConfig, LeaseConfig, UserConfig
 from farm.jobs.config import JobsConfig, ToolchainConfig
 
 ENV_PREFIX = "FARM_"
-# Variables with our prefix that are not configuration keys: where the file and the daemon are.
-ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY"})
+# Variables with our prefix that are not configuration keys: where the file and the daemon are, and a checkout of TVM;
+# tests take the last one, a real adbd.
+ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", "FARM_TVM_SOURCE", "FARM_ADBD"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 GATE_INSIDE = "inside"  # [tvm] gate

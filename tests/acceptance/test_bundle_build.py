@@ -1,4 +1,4 @@
-"""A runtime without an NDK: what docs/bundles.md types, phones of both machines that use it, and what can go wrong."""
+"""Runtimes without and with an NDK: what docs/bundles.md types, phones that use them, and what can go wrong."""
 
 import os
 import re
@@ -18,12 +18,17 @@ from farm.runtime.parts import default_cache
 from farm.simulation.arm64 import Arm64ToolsError, arm64_folder, installed_versions
 from farm.worker.golden import run_golden
 from tests.support.forked_commands import run_farm
+from tests.support.ndk import CMAKE_MAKERS, installed_tvm, small_checkout, stand_in_ndk
+from tests.support.needs import needs
 from tests.support.tvm import environment, free_port, wait_for_port
 from tests.support.typed import until_printed
-from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until_ready
+from tests.support.whole_farm import ON_PHONE, Story, answer, phones, refused, running_farm, until, until_ready
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/bundles.md").read_text()
-TYPED = re.compile(r"^## Without an NDK\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TYPED, TYPED_WITH_NDK = (
+    re.compile(rf"^## {title}\n.*?^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for title in ("Without an NDK", "With the NDK")
+)
 PHONES = {Abi.ARM64: "oneplus-12+arm64", Abi.X86_64: "galaxy-s9"}
 LIMIT_S = 300.0
 END_LIMIT_S = 60.0
@@ -68,6 +73,27 @@ def test_what_the_document_types_makes_a_bundle_for_real_phones(farm):
     again = build(farm, "main", "--json")
     assert not re.search("downloading|compiling", again.stderr), again
     assert answer(again)["hash"] == answer(farm.farm("bundle", "show", "main", "--json"))["hash"]
+
+
+@needs(*CMAKE_MAKERS, "clang", "llvm-strip")
+def test_what_the_document_types_with_an_ndk_makes_a_bundle_that_phones_take(farm, tmp_path):
+    """The host's clang stands in for the NDK's, a small project for TVM's: phones of the host's machine run it."""
+    clone, built, shown = (line.removeprefix("$ ") for line in TYPED_WITH_NDK.search(DOCUMENT)[1].splitlines())
+    assert clone.startswith("git clone --recursive --branch v0.27.0 ")
+    stand_in_ndk(tmp_path / re.search(r"--ndk ~/(\S+)", built)[1])
+    small_checkout(tmp_path / re.search(r"--tvm-source ~/(\S+)", built)[1], installed_tvm())
+    phone, story = phones(farm)[1], Story(farm)
+    words = built.replace("~", str(tmp_path)).removeprefix("farm bundle build ").split()
+    done = build(farm, *words, "--abi", "x86_64", "--json", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    made = answer(done)
+    assert "preparing the build with CMake and Ninja" in done.stderr
+    assert "libtvm_runtime_opencl.so" in farm.farm(*shown.split()[1:]).stdout
+    story.until("bundle.current", hash=made["hash"])
+    until_ready(farm)
+    assert phone.row["bundle"] == made["hash"]
+    assert farm.farm("bundle", "rollback", "gpu").returncode == 0
+    until(lambda: phone.row["bundle"] != made["hash"])
+    until_ready(farm)
 
 
 def test_code_for_android_runs_on_the_c_library_of_the_bundle(farm, tmp_path):
@@ -128,6 +154,9 @@ def test_what_cannot_be_is_one_line(farm):
         build(farm, "virtual", "--abi", "arm64-v8a"), 2, "there is another bundle virtual", "farm bundle remove virtual"
     )
     refused(build(farm, "own", "--toolchain", "absent"), 2, "there is no toolchain 'absent'")
+    refused(build(farm, "own", "--ndk", "/nowhere", "--from-wheel"), 2, "--from-wheel and --ndk do not go together")
+    refused(build(farm, "own", "--ndk", "/nowhere", FARM_TVM_SOURCE=""), 2, "--ndk needs --tvm-source", "git clone")
+    refused(build(farm, "own", "--ndk", "/nowhere", "--tvm-source", "/nowhere"), 2, "/nowhere is no Android NDK")
 
 
 def test_without_a_network_it_says_so(farm, tmp_path):
