@@ -121,6 +121,8 @@ def _run(name: str) -> list[Figure]:
     except FarmError as error:
         # A benchmark that cannot run has not met its goal; the others still run.
         print(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
+        if error.evidence:
+            print(error.evidence, file=sys.stderr)
         figures = [Figure("could not run", 0.0, "", goal=error.message, ok=False)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,6 +15,8 @@ from typing import Any
 WIDTH, HEIGHT = 8, 8  # of a panel; Grafana's grid has 24 columns
 FARM = 'job=~"$job", instance=~"$instance"'
 ONE = f'{FARM}, device=~"$device"'
+# Results come from `farm export --format openmetrics`, not from a scrape: they have no job, and are days apart.
+RESULT = 'model=~"$model", device=~"$device"'
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ def _rate(metric: str, by: str, labels: str = FARM) -> str:
 def _p95(metric: str, by: str = "", labels: str = FARM) -> str:
     groups = f"le, {by}" if by else "le"
     return f"histogram_quantile(0.95, sum by ({groups}) (rate({metric}_bucket{{{labels}}}[$__rate_interval])))"
+
+
+def _latest(name: str, labels: str = RESULT) -> str:
+    return f"last_over_time(farm_result_{name}_seconds{{{labels}}}[30d])"
 
 
 DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
@@ -109,6 +115,16 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel("Libraries that killed what ran them", "short", ((f"sum(increase(farm_poisons_total{{{FARM}}}[1h]))", "per hour"),)),
         ),
     ),
+    "results": (
+        "Farm: results",
+        (
+            Panel("Median", "s", ((_latest("median"), "{{model}} {{device}} {{target}} {{precision}}"),)),
+            Panel("Width of the interval", "percentunit", ((f"({_latest('high')} - {_latest('low')}) / {_latest('median')}", "{{model}} {{device}} {{target}}"),)),
+            Panel("Trusted results only", "s", ((_latest("median", f'{RESULT}, verdict="trusted"'), "{{model}} {{device}} {{target}} {{precision}}"),)),
+            Panel("Newest results", "s", ((_latest("median"), ""),), "table"),
+            Panel("Results per day by verdict", "short", ((f"sum by (verdict) (count_over_time(farm_result_median_seconds{{{RESULT}}}[1d]))", "{{verdict}}"),), stacked=True),
+        ),
+    ),
     "daemon": (
         "Farm: host and daemon",
         (
@@ -144,11 +160,11 @@ DASHBOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
 def dashboard(name: str) -> dict[str, Any]:
     """One dashboard as Grafana imports it (schema 38: Grafana 10)."""
     title, panels = DASHBOARDS[name]
-    variables = [
-        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
-        _variable("job", "farm_build_info"),
-        _variable("instance", 'farm_build_info{job=~"$job"}'),
-    ]
+    variables = [{"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]
+    if name == "results":
+        variables += [_variable(label, "farm_result_median_seconds") for label in ("model", "device")]
+    else:
+        variables += [_variable("job", "farm_build_info"), _variable("instance", 'farm_build_info{job=~"$job"}')]
     if name == "device":
         variables.append(_variable("device", f"farm_device_info{{{FARM}}}"))
     return {
@@ -157,7 +173,7 @@ def dashboard(name: str) -> dict[str, Any]:
         "tags": ["farm"],
         "schemaVersion": 38,
         "refresh": "30s",
-        "time": {"from": "now-6h", "to": "now"},
+        "time": {"from": "now-90d" if name == "results" else "now-6h", "to": "now"},
         "templating": {"list": variables},
         "links": [{"title": "Farm", "type": "dashboards", "tags": ["farm"], "asDropdown": True, "keepTime": True}],
         "panels": [_panel(number, panel) for number, panel in enumerate(panels)],

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,22 +12,17 @@ from farm.cli import complete
 from farm.cli.connection import JsonFlag, connect
 from farm.cli.output import emit, local_time, plots, table, terminal
 from farm.cli.output.terminal import ASCII, Glyphs
+from farm.cli.stored_results import model_hashes, stored_results
 from farm.common.durations import digits
 from farm.common.errors import UserError
-from farm.common.files import hash_file, short_hash
+from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
+from farm.results.series import SAME, changes_in, series_of
 
 if TYPE_CHECKING:
-    from farm.control.client import ControlClient
     from farm.measure.regression import Change
 
-# Results that may be compared, oldest first, and the changes in them.
-ResultSeries = tuple[Sequence[Mapping[str, Any]], tuple["Change", ...]]
-PAGE = 500
 PLOT_COLUMNS = 40
-# Results of one line of history: all else that shapes a number explains its changes. Times of different
-# reference kernels have nothing in common to compare them by.
-SAME = ("model", "device", "epoch", "target", "precision", "tuned", "kernel")
 
 
 def history(
@@ -59,35 +50,15 @@ def history(
     Exit code 0 whether or not there is a regression; 2 when nothing of that name was measured.
     """
     with connect() as client:
-        hashes = _hashes(client, model)
-        rows = [row for sha256 in hashes for row in _rows(client, sha256, device, limit)]
-    if not (found := series_of(rows)):
+        hashes = model_hashes(client, model)
+        rows = [row for sha256 in hashes for row in islice(stored_results(client, sha256, device), limit)]
+    if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
         where = f" on {device}" if device else ""
         raise UserError(
             f"nothing called {model} was measured{where}", hint="farm bench measures; farm job list --kind bench"
         )
-    pages = itertools.chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
-    emit(
-        {"ok": True, "lines": [_series_json(*series) for series in found]}, itertools.islice(pages, 1, None), json=json
-    )
-
-
-def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
-    """Rows apart by model, phone, system version, kind of build and reference kernel; each series oldest first."""
-    known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if _has_number(row))
-
-    def key(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row.get(name, "")) for name in SAME)
-
-    ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
-    series = [list(some) for _, some in groupby(ordered, key)]
-    return [(each, _changes(each)) for each in series]
-
-
-def _has_number(row: Mapping[str, Any]) -> bool:
-    """Whether its estimate has a median inside an interval: samples that are beyond all bounds give none."""
-    low, median, high = (row.get("estimate", {}).get(name) for name in ("low_s", "median_s", "high_s"))
-    return None not in (low, median, high) and bool(0 < low <= median <= high < math.inf)
+    pages = chain.from_iterable(["", *_page(*series, plot=plot)] for series in found)
+    emit({"ok": True, "lines": [_series_json(*series) for series in found]}, islice(pages, 1, None), json=json)
 
 
 def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = ASCII) -> str:
@@ -95,45 +66,6 @@ def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = A
     estimate = common_estimate(row)
     scale = (low_s, high_s)
     return plots.interval(estimate["low_s"], estimate["median_s"], estimate["high_s"], scale, PLOT_COLUMNS, marks)
-
-
-def _hashes(client: ControlClient, model: str) -> list[str]:
-    """Hashes of the models of that name; of a file, its own."""
-    path = Path(model)
-    if path.is_file():
-        return [hash_file(path)]
-    answer = client.call("history.models", model=model)
-    return list(dict.fromkeys(each["model"] for each in answer["models"]))
-
-
-def _rows(client: ControlClient, sha256: str, device: str, limit: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    while len(rows) < limit:
-        before = {"before": rows[-1]["seq"]} if rows else {}
-        wanted = min(PAGE, limit - len(rows))
-        answer = client.call("history.list", model=sha256, device=device, limit=wanted, **before)
-        rows += answer["rows"]
-        if not answer["more"]:
-            break
-    return rows
-
-
-def _changes(rows: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
-    from farm.measure.regression import Point, changes
-
-    return changes(
-        [
-            Point(
-                at_s=datetime.fromisoformat(row["at"]).timestamp(),
-                median_s=common_estimate(row)["median_s"],
-                low_s=common_estimate(row)["low_s"],
-                high_s=common_estimate(row)["high_s"],
-                epoch=row["epoch"],
-                trusted=row["verdict"] == "trusted",
-            )
-            for row in rows
-        ]
-    )
 
 
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:

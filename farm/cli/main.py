@@ -60,6 +60,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "farm compile net.onnx --on soc=sm8550 --target adreno",
     ),
     "history": ("farm history net.onnx --plot", "farm history net.onnx --on emerald-9 --json"),
+    "export": (
+        "farm export --format csv -o results.csv",
+        "farm export net.onnx --on emerald-9 --since 30d --format bencher",
+        "farm export --format mlflow --to http://mlflow.example:5000",
+    ),
+    "board": ("farm board -o board.html", "farm board --since 90d -o board.html"),
     "submit": ("farm submit night.toml", "farm submit night.toml --wait"),
     "shell": (
         "farm shell --on android -- getprop ro.build.fingerprint",
@@ -118,6 +124,8 @@ SECTIONS = {
         **_kinds("Models"),
         "compile": ("farm.cli.model:compile_model", "Compile a model into a package"),
         "history": ("farm.cli.history:history", "A model's results over time, with regressions"),
+        "export": ("farm.cli.export:export", "Stored results as JSON, CSV, Parquet, metrics, MLflow runs"),
+        "board": ("farm.cli.export:board", "One HTML page of models, phones and verdicts"),
         "records": ("farm.cli.records:app", "Tuning records: list, merge, export"),
         "model": ("farm.cli.model:app", "Model files: what is in one; import and make some"),
     },

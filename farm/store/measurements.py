@@ -63,10 +63,12 @@ class MeasurementTable(TableAccess):
         return tuple(each for where in (of_name, of_hash) if where is not None for each in self._models(where, limit))
 
     def page(
-        self, model: str, *, device: str = "", before: int | None = None, limit: int = 100
+        self, model: str | None, *, device: str = "", before: int | None = None, limit: int = 100
     ) -> tuple[Measurement, ...]:
-        """Measurements of a model (its whole hash), newest first; older than number `before` if it is given."""
-        wanted = select(measurement).where(measurement.c.model == model)
+        """Measurements of a model (its whole hash) or of all, newest first; older than number `before` if given."""
+        wanted = select(measurement)
+        if model is not None:
+            wanted = wanted.where(measurement.c.model == model)
         if device:
             wanted = wanted.where(measurement.c.device.concat("") == device)  # not by the index of devices
         if before is not None:

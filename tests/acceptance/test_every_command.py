@@ -32,6 +32,7 @@ auth list [--json]
 builder kubernetes --image farm:1
 builder list [--json]
 builder slurm --jobs 2
+board -o out
 bundle list [--json]
 bundle show {bundle} [--json]
 bundle verify {bundle}
@@ -42,6 +43,7 @@ device set {device} --label rack=3
 device show {device} [--json]
 drain --end
 explain device {device} [--json]
+export --format csv -o out
 explain job {held} [--json]
 explain key android [--json]
 forward list [--json]

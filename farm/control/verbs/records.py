@@ -136,12 +136,12 @@ class HistoryVerbs(VerbGroup):
     @verb("history.list", Role.VIEWER)
     async def page(
         self,
-        model: Sha256,
+        model: Sha256 | None = None,
         device: Annotated[str, Field(max_length=255)] = "",
         before: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None,
         limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100,
     ) -> Mapping[str, Any]:
-        """A page of a model's measurements, newest first, as their jobs reported them.
+        """A page of a model's measurements, or of all, newest first, as their jobs reported them.
 
         `today` has each one's times at the nominal speed of the phone's newest bench, for comparisons over time.
         """

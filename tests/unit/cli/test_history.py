@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from farm.cli import history
-from farm.cli.history import PLOT_COLUMNS, drawn, series_of
+from farm.cli.history import PLOT_COLUMNS, drawn
 from farm.common.errors import UserError
 from farm.kinds.bench import command as bench
 from farm.kinds.compare import command as compare
+from farm.results.series import series_of
 
 NONE = "900 would show that there is none"
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
@@ -115,13 +116,13 @@ def test_another_reference_kernel_begins_another_line(told):
     rows = [row(number, **by("old", 0.001)) for number in range(1, 7)]
     rows += [row(number, 0.0106, **by("new", 0.00106)) for number in range(7, 13)]
     assert not [line for line in told(rows) if "regression" in line]
-    assert [found[0]["kernel"] for found, _ in series_of(rows)] == ["new", "old"]
+    assert [found[0]["kernel"] for found in series_of(rows)] == ["new", "old"]
 
 
 @pytest.mark.parametrize("wrong", [None, 0, float("inf")])
 def test_a_result_without_a_number_is_left_out(wrong, told):
     bad = row(2) | {"estimate": {"median_s": 0.01, "low_s": 0.009, "high_s": wrong}}
-    assert [each["seq"] for found, _ in series_of([row(1), bad, row(3)]) for each in found] == [1, 3]
+    assert [each["seq"] for found in series_of([row(1), bad, row(3)]) for each in found] == [1, 3]
     with pytest.raises(UserError, match="nothing called net was measured"):
         told([bad])
 

@@ -1,0 +1,122 @@
+"""`farm export` and `farm board`: stored results for other programs, and on one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from farm.cli import complete
+from farm.cli.connection import connect
+from farm.cli.output import print_note, write_file
+from farm.cli.stored_results import model_hashes, stored_results
+from farm.common.durations import many, parse_since
+from farm.common.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MLFLOW = "mlflow"
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="Only of this model: its name, its file, or the beginning of its SHA-256.", autocompletion=complete.models
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option("--on", "--device", metavar="DEVICE", help="Only of this phone.", autocompletion=complete.devices),
+]
+Since = Annotated[str, typer.Option(help="None older: how long ago (7d, 12h) or a time (2026-05-01).")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="The file; stdout if not given.")]
+
+
+def export(
+    model: Model = "",
+    format: Annotated[  # noqa: A002 (the option's public name)
+        Literal["jsonl", "csv", "parquet", "bencher", "openmetrics", "mlflow"], typer.Option(help="What to write.")
+    ] = "jsonl",
+    device: Device = "",
+    since: Since = "",
+    trusted: Annotated[bool, typer.Option("--trusted", help="Only results of that verdict.")] = False,
+    output: Output = None,
+    to: Annotated[str, typer.Option(metavar="URI", help="With mlflow: the tracking server.")] = "",
+    experiment: Annotated[str, typer.Option(help="With mlflow: the experiment's name.")] = "farm",
+) -> None:
+    """Every stored bench with its interval, verdict, phone and build, newest first, for other programs.
+
+    Times are seconds at the phone's nominal speed, but nanoseconds for Bencher, which gets the newest result of each
+    model, phone and build. OpenMetrics has the time of each result, for promtool tsdb create-blocks-from openmetrics.
+
+    Exit code 2 when nothing was measured.
+    """
+    if (format == MLFLOW) != bool(to):
+        raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
+    rows = _measured(model, device, since, trusted=trusted)
+    if format == MLFLOW:
+        from farm.results.mlflow import log_runs
+
+        logged, present = log_runs(rows, to, experiment)
+        there = f"; {many(present, 'run')} there already" if present else ""
+        print_note(f"{many(logged, 'run')} logged in experiment {experiment} of {to}{there}")
+        return
+    from farm.results.formats import FORMATS
+
+    if format == "parquet" and output is None and sys.stdout.isatty():
+        raise UserError("a Parquet file is not for a terminal", hint="farm export --format parquet -o FILE")
+    _write(FORMATS[format](rows), output)
+
+
+def board(
+    model: Model = "",
+    device: Device = "",
+    since: Since = "",
+    output: Output = None,
+) -> None:
+    """One HTML page of models x phones: median, interval, verdict, course and the last change of level.
+
+    The file needs no server and loads nothing. Exit code 2 when nothing was measured.
+    """
+    from farm.results.board import board_of, board_page
+
+    rows = _measured(model, device, since, trusted=False)
+    _write([board_page(board_of(rows), datetime.now(UTC)).encode()], output)
+
+
+def _measured(model: str, device: str, since: str, *, trusted: bool) -> Iterator[dict[str, Any]]:
+    """Results, newest first; the daemon is asked for the first page at once.
+
+    Raises:
+        UserError: there are none.
+    """
+    oldest = parse_since(since, datetime.now().astimezone()) if since else None
+    rows = (row for row in _stored(model, device, oldest) if not trusted or row["verdict"] == "trusted")
+    first = next(rows, None)
+    if first is None:
+        limits = {"of": model, "on": device, "since": since}
+        which = "".join(f" {word} {value}" for word, value in limits.items() if value)
+        raise UserError(
+            f"there is no {'trusted ' if trusted else ''}result{which}", hint="farm bench measures; farm history MODEL"
+        )
+    return chain([first], rows)
+
+
+def _stored(model: str, device: str, oldest: datetime | None) -> Iterator[dict[str, Any]]:
+    with connect() as client:
+        for sha256 in model_hashes(client, model) if model else [None]:
+            yield from stored_results(client, sha256, device, oldest)
+
+
+def _write(chunks: Iterable[bytes], output: Path | None) -> None:
+    if output is not None:
+        write_file(output, b"".join(chunks))
+        return
+    for chunk in chunks:
+        sys.stdout.buffer.write(chunk)
+    sys.stdout.flush()

@@ -1,0 +1,130 @@
+"""The board: one page of all models and phones with their newest results, in one file that needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from itertools import groupby
+from typing import Any
+
+from farm.common.durations import digits
+from farm.common.files import short_hash
+from farm.measure.conditions import common_estimate
+from farm.results.series import ResultSeries, changes_in, series_of
+
+MS = 1000
+WIDTH, HEIGHT = 96, 24  # of a course, CSS pixels
+SHOWN = 50  # results of a course, the newest
+
+
+@dataclass(frozen=True, slots=True)
+class BoardCell:
+    """The results of one build on one phone."""
+
+    median: str  # ms, at the phone's nominal speed
+    interval: str
+    verdict: str
+    reason: str  # the gravest; "" when trusted
+    at: str
+    job: str
+    results: int
+    course: str  # points of a polyline over the medians, WIDTH x HEIGHT; "" for a single result
+    change: str  # the last change of level, in words; "" without one
+    slower: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BoardLine:
+    """A build of a model, and its cells in the order of the phones; None: not measured there."""
+
+    model: str
+    sha256: str
+    build: str
+    cells: tuple[BoardCell | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardPhone:
+    """A column."""
+
+    name: str
+    soc: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What the page shows."""
+
+    phones: tuple[BoardPhone, ...]
+    lines: tuple[BoardLine, ...]
+
+
+def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
+    """The newest series of each build and phone: after a system update the results of before are not shown."""
+    newest: dict[tuple[tuple[str, ...], str], ResultSeries] = {}
+    for series in sorted(series_of(rows), key=lambda each: each[-1]["seq"]):
+        newest[_build_of(series[-1]), series[-1]["device"]] = series
+    latest = {series[-1]["device"]: series[-1] for series in sorted(newest.values(), key=lambda each: each[-1]["seq"])}
+    phones = sorted(
+        (BoardPhone(name, row.get("soc") or "", row.get("gpu") or "") for name, row in latest.items()),
+        key=lambda phone: (phone.soc, phone.name),
+    )
+    builds = [build for build, _ in groupby(sorted({build for build, _ in newest}))]
+    lines = [
+        BoardLine(
+            build[0], short_hash(build[1]), ", ".join(filter(None, build[2:])),
+            tuple(_cell(newest[build, phone.name]) if (build, phone.name) in newest else None for phone in phones),
+        )
+        for build in builds
+    ]  # fmt: skip
+    return Board(tuple(phones), tuple(lines))
+
+
+def board_page(board: Board, at: datetime) -> str:
+    """The page: HTML with its style inside, no script, nothing to load."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = (files("farm.results") / "board.html").read_text("utf-8")
+    template = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string(text)
+    return template.render(board=board, at=at.strftime("%Y-%m-%d %H:%M UTC"), width=WIDTH, height=HEIGHT)
+
+
+def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    words = (row["name"], row["model"], row["target"], row.get("precision"), "tuned" if row.get("tuned") else "")
+    return tuple(str(word or "") for word in words)
+
+
+def _cell(series: ResultSeries) -> BoardCell:
+    row = series[-1]
+    times = {name: digits(common_estimate(row)[f"{name}_s"] * MS) for name in ("median", "low", "high")}
+    last = next(reversed(changes_in(series)), None)
+    doubts = [each["sentence"] for each in row.get("reasons") or () if each.get("verdict") == row["verdict"]]
+    return BoardCell(
+        median=times["median"],
+        interval=f"{times['low']} .. {times['high']}",
+        verdict=row["verdict"],
+        reason=doubts[0] if doubts else "",
+        at=row["at"][:16].replace("T", " "),
+        job=row["job"],
+        results=len(series),
+        course=_course([common_estimate(each)["median_s"] for each in series[-SHOWN:]]),
+        change=f"{last.ratio - 1:+.1%} since {series[last.index]['at'][:10]}" if last else "",
+        slower=bool(last and last.slower),
+    )
+
+
+def _course(medians_s: Sequence[float]) -> str:
+    if len(medians_s) < 2:
+        return ""
+    low, high = min(medians_s), max(medians_s)
+    span = max(high - low, 0.02 * high)  # a fiftieth from bottom to top at least: noise is no mountain
+    step = WIDTH / (len(medians_s) - 1)
+    return " ".join(
+        f"{place * step:.1f},{HEIGHT - 1 - (median_s - low) / span * (HEIGHT - 2):.1f}"
+        for place, median_s in enumerate(medians_s)
+    )

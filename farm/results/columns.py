@@ -1,0 +1,47 @@
+"""A result as flat columns: the same names and units in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from farm.measure.conditions import common_estimate
+
+# Column -> its type in formats that have types. Times are seconds, at the phone's nominal speed.
+COLUMNS: Mapping[str, type] = {
+    "job": str, "at": str, "model": str, "model_sha256": str, "device": str, "soc": str, "gpu": str, "epoch": str,
+    "target": str, "precision": str, "tuned": bool, "tvm": str, "bundle": str, "library_sha256": str,
+    "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
+    "reference_kernel": str, "reference_s": float, "nominal_s": float,
+}  # fmt: skip
+# Columns with which a result can be told from others of other models, phones and builds.
+IDENTITY = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned")
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `history.list` by `COLUMNS`; None where the result does not have it.
+
+    `reasons` are the codes of its verdict with a space between; `today_median_s` is the median at the nominal speed of
+    the phone's newest bench, by which results of different days compare.
+    """
+    estimate, reference = row.get("estimate") or {}, row.get("reference") or {}
+    found = {
+        **{name: row.get(name) for name in COLUMNS},
+        "model": row.get("name"),
+        "model_sha256": row.get("model"),
+        "reasons": " ".join(str(each.get("code", "")) for each in row.get("reasons") or ()),
+        **{name: estimate.get(name) for name in ("median_s", "low_s", "high_s")},
+        "today_median_s": common_estimate(row).get("median_s"),
+        "reference_kernel": reference.get("kernel") or None,
+        "reference_s": reference.get("median_s"),
+        "nominal_s": reference.get("nominal_s"),
+    }
+    return {name: _as(kind, found[name]) for name, kind in COLUMNS.items()}
+
+
+def _as(kind: type, value: Any) -> Any:
+    if value is None or value == "":
+        return None
+    if kind is float:
+        return float(value) if isinstance(value, int | float) else None
+    return value if isinstance(value, kind) else str(value) if kind is str else None

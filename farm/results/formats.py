@@ -1,0 +1,143 @@
+"""Results as files that other programs read.
+
+Each format is a function of rows of `history.list`, newest first, that gives the content of the file. Rows whose
+estimate has no interval (`has_number`) stand in the tables, with empty times, and not among metrics.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from farm.common.errors import UserError
+from farm.common.files import short_hash
+from farm.results.columns import COLUMNS, IDENTITY, columns_of
+from farm.results.series import has_number
+
+NS = 1e9
+# OpenMetrics family -> its field of the estimate, and what it is.
+_FAMILIES = {
+    "farm_result_median_seconds": ("median_s", "The median of a bench"),
+    "farm_result_low_seconds": ("low_s", "The lower end of the 95 % interval of the median of a bench"),
+    "farm_result_high_seconds": ("high_s", "The upper end of the 95 % interval of the median of a bench"),
+}
+METRIC_NAMES = tuple(_FAMILIES)
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+def json_lines(rows: Rows) -> Iterator[bytes]:
+    """One result a line, `columns_of` as JSON."""
+    for row in rows:
+        yield json.dumps({name: _finite(value) for name, value in columns_of(row).items()}).encode() + b"\n"
+
+
+def csv_table(rows: Rows) -> Iterator[bytes]:
+    """A table with a line of titles, as RFC 4180 has it."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    for row in rows:
+        yield _taken(text)
+        writer.writerow(columns_of(row))
+    yield _taken(text)
+
+
+def parquet(rows: Rows) -> Iterator[bytes]:
+    """A Parquet file with a column of its own type for each of `COLUMNS`.
+
+    Raises:
+        UserError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import write_table
+    except ImportError:
+        raise UserError(
+            "--format parquet needs the package pyarrow, which is not installed", hint="pip install pyarrow"
+        ) from None
+    types = {str: pa.string(), float: pa.float64(), bool: pa.bool_()}
+    schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+    file = io.BytesIO()
+    write_table(pa.Table.from_pylist([columns_of(row) for row in rows], schema=schema), file)
+    yield file.getvalue()
+
+
+def bencher(rows: Rows) -> Iterator[bytes]:
+    """Bencher's metric format: the newest result of each model, phone and build, its latency in nanoseconds."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if has_number(row):
+            estimate = row["estimate"]
+            latency = {
+                "value": estimate["median_s"] * NS,
+                "lower_value": estimate["low_s"] * NS,
+                "upper_value": estimate["high_s"] * NS,
+            }
+            found.setdefault(benchmark_name(row), {"latency": latency})
+    yield json.dumps(found, indent=2).encode() + b"\n"
+
+
+def benchmark_name(row: Mapping[str, Any]) -> str:
+    """A name that only results of one model, phone and build share: mobilenet/emerald-9/cpu/float32."""
+    found = columns_of(row)
+    parts = [found[name] for name in ("model", "device", "target", "precision")]
+    return "/".join(str(part) for part in (*parts, "tuned" if found["tuned"] else None) if part)
+
+
+def openmetrics(rows: Rows) -> Iterator[bytes]:
+    """Gauges with the time of each result, for `promtool tsdb create-blocks-from openmetrics`."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.openmetrics import exposition
+    from prometheus_client.registry import Collector
+
+    families = {
+        field: GaugeMetricFamily(name, about, labels=[*IDENTITY, "verdict"])
+        for name, (field, about) in _FAMILIES.items()
+    }
+    oldest_first = sorted((row for row in rows if has_number(row)), key=lambda row: (_labels(row), row["at"]))
+    for row in oldest_first:
+        at_s = datetime.fromisoformat(row["at"]).timestamp()
+        for field, family in families.items():
+            family.add_metric(_labels(row), row["estimate"][field], timestamp=at_s)
+
+    class _Results(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return families.values()
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Results())
+    generate: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
+    yield generate(registry)
+
+
+FORMATS: Mapping[str, Callable[[Rows], Iterator[bytes]]] = {
+    "jsonl": json_lines,
+    "csv": csv_table,
+    "parquet": parquet,
+    "bencher": bencher,
+    "openmetrics": openmetrics,
+}
+
+
+def _labels(row: Mapping[str, Any]) -> list[str]:
+    found = columns_of(row)
+    words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), "tuned": "yes" if found["tuned"] else ""}
+    return ["" if words[name] is None else str(words[name]) for name in (*IDENTITY, "verdict")]
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _taken(text: io.StringIO) -> bytes:
+    done = text.getvalue().encode()
+    text.seek(0)
+    text.truncate()
+    return done

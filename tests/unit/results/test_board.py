@@ -1,0 +1,53 @@
+"""The board: what stands in which cell, and that the page is whole in itself."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from farm.results.board import board_of, board_page
+
+DAY = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def row(number, median_s=0.010, **fields):
+    estimate = {"median_s": median_s, "low_s": median_s * 0.999, "high_s": median_s * 1.001}
+    return {
+        "seq": number, "job": f"bench-{number}", "model": "a" * 64, "name": "net", "device": "pixel",
+        "epoch": "x/y:14", "at": (DAY + timedelta(days=number)).isoformat(), "estimate": estimate,
+        "verdict": "trusted", "target": "cpu", "precision": "float32", "tuned": False, "soc": "sm8550", **fields,
+    }  # fmt: skip
+
+
+def test_a_line_for_each_build_and_a_column_for_each_phone():
+    found = board_of([row(1), row(2, device="galaxy", soc="exynos"), row(3, tuned=True)])
+    assert [phone.name for phone in found.phones] == ["galaxy", "pixel"]
+    assert [(line.model, line.build) for line in found.lines] == [
+        ("net", "cpu, float32"),
+        ("net", "cpu, float32, tuned"),
+    ]
+    assert [cell and cell.job for cell in found.lines[0].cells] == ["bench-2", "bench-1"]
+    assert [cell and cell.job for cell in found.lines[1].cells] == [None, "bench-3"]
+
+
+def test_a_cell_has_the_newest_result_and_the_last_change():
+    rows = [row(number) for number in range(1, 7)] + [row(number, 0.0112) for number in range(7, 11)]
+    ((cell,),) = [line.cells for line in board_of(rows).lines]
+    assert cell is not None
+    assert (cell.median, cell.job, cell.results) == ("11.20", "bench-10", 10)
+    assert cell.change == "+12.0% since 2026-11-08"
+    assert cell.slower
+    assert len(cell.course.split()) == 10
+
+
+def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
+    ((cell,),) = [line.cells for line in board_of([row(1, 0.02), row(2, epoch="x/y:15")]).lines]
+    assert cell is not None
+    assert (cell.median, cell.results, cell.course) == ("10.00", 1, "")
+
+
+def test_the_page_loads_nothing_and_says_names_as_text():
+    doubt = {"code": "drift", "verdict": "suspect", "sentence": "it became <slower>"}
+    page = board_page(board_of([row(1, name="<script>alert(1)</script>", verdict="suspect", reasons=[doubt])]), DAY)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "it became &lt;slower&gt;" in page
+    assert not re.search(r"(src|href)=|url\(|@import", page)
