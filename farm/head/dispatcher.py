@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 
 from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, stopping_error
@@ -81,7 +80,7 @@ class AttemptRunner(ABC):
         """
 
 
-class Dispatcher:
+class Dispatcher(JobRequester):
     """Every job that has not ended. `start` it once, `close` it before its attempts are stopped."""
 
     def __init__(
@@ -316,32 +315,33 @@ class Dispatcher:
             log.exception("job %s cannot ask for a phone", job.id)
             self._perform(self._queue.job_impossible(job.id, error_to_wire(error), self._clock()))
             return
-        of = partial(self._grant, job.id), partial(self._claim, job.id), partial(self._offer_undone, job.id)
-        self._asked[job.id] = self._requests.ask(request, JobRequester(*of))
+        self._asked[job.id] = self._requests.ask(request, self)
 
-    def _grant(self, job_id: str, lease: Lease, claimed: bool) -> None:
-        if self._asked.pop(job_id, None) is None:
+    def granted(self, job: str, lease: Lease, *, claimed: bool) -> None:
+        """See `JobRequester.granted`."""
+        if self._asked.pop(job, None) is None:
             if not claimed:
                 self._requests.release(lease.id, "its job does not wait any more")
             return
         if not claimed:
-            self._granted[job_id] = lease
-        self._perform(self._queue.phone_granted(job_id, lease.device, claimed=claimed))
+            self._granted[job] = lease
+        self._perform(self._queue.phone_granted(job, lease.device, claimed=claimed))
         if claimed:
-            self._perform(self._queue.attempt_started(job_id, self._clock()))
-            self._wake(job_id)
+            self._perform(self._queue.attempt_started(job, self._clock()))
+            self._wake(job)
 
-    def _claim(self, job_id: str, lease: Lease) -> AttemptClaim | None:
-        """What the host of a granted phone commits when it arms the lease."""
-        start = self._queue.phone_offered(job_id)
+    def claim(self, job: str, lease: Lease) -> AttemptClaim | None:
+        """See `JobRequester.claim`."""
+        start = self._queue.phone_offered(job)
         return None if start is None else AttemptClaim(start.job, self._new_attempt(start.job, start.number, lease))
 
-    def _offer_undone(self, job_id: str) -> bool:
-        if self._queue.phase(job_id) is not Phase.STARTING or self._queue.offer_undone(job_id):
-            self._wake(job_id)
+    def undone(self, job: str) -> bool:
+        """See `JobRequester.undone`."""
+        if self._queue.phase(job) is not Phase.STARTING or self._queue.offer_undone(job):
+            self._wake(job)
             return True
-        del self._asked[job_id]
-        asyncio.get_running_loop().call_soon(self._look_again, job_id)
+        del self._asked[job]
+        asyncio.get_running_loop().call_soon(self._look_again, job)
         return False
 
     def _look_again(self, job_id: str) -> None:

@@ -226,7 +226,7 @@ class LocalHead(Head):
     async def waiting(self, limit: int) -> WaitingPage:
         """See `Head.waiting`."""
         waiting = self.requests.waiting(limit)
-        return WaitingPage(waiting, self.requests.waiting_by_key.total() - len(waiting))
+        return WaitingPage(waiting, self.requests.depth.total() - len(waiting))
 
     async def reservations(self) -> Sequence[ReservationRecord]:
         """See `Head.reservations`."""
@@ -235,7 +235,7 @@ class LocalHead(Head):
     @property
     def waiting_here(self) -> int:
         """See `Head.waiting_here`."""
-        return self.requests.waiting_by_key.total()
+        return self.requests.depth.total()
 
     @property
     def drained(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from farm.head.messages import (
     YieldWanted,
 )
 from farm.head.model import Explanation, LeasePolicy, WaitingRequest
-from farm.head.reports import SEARCHED, asked_for, explain, explain_waiting, summarise, why
+from farm.head.reports import SEARCHED, explain, explain_waiting, summarise, why
 from farm.head.write_queue import LeaseWrite, LeaseWriteQueue, lease_event, record_of
 from farm.model.device import DeviceState, Life
 from farm.model.requests import Lease, LeaseClass, LeaseRequest
@@ -64,13 +65,20 @@ Facts = TypeVarTuple("Facts")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequester:
-    """The functions of a job that asks for a device; none may block."""
+class JobRequester(ABC):
+    """What asks for devices for jobs. `job` is a job's id; no method may block."""
 
-    granted: Callable[[Lease, bool], None]  # the lease is armed; whether its host has committed `claim` with it
-    claim: Callable[[Lease], AttemptClaim | None]  # for a host apart, when the lease is granted
-    undone: Callable[[], bool]  # the lease was not armed; whether the request waits again
+    @abstractmethod
+    def granted(self, job: str, lease: Lease, *, claimed: bool) -> None:
+        """The job's lease is armed. `claimed`: its host has committed the claim with that."""
+
+    @abstractmethod
+    def claim(self, job: str, lease: Lease) -> AttemptClaim | None:
+        """What a host apart commits when it arms the lease, which is granted now."""
+
+    @abstractmethod
+    def undone(self, job: str) -> bool:
+        """The job's lease was granted and not armed; whether the request waits again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +88,7 @@ class PendingRequest:
     id: str
     request: LeaseRequest
     since: float  # monotonic
-    job: JobRequester | None = None  # who asked at the head; None: someone at the host
+    requester: JobRequester | None = None  # asked at the head; None: it comes from a host
     grant: PendingGrant | None = None
 
 
@@ -128,8 +136,7 @@ class RequestQueue:
         self._send: Callable[[HeadMessage], None]  # from `connect` on
         self._letter: Callable[[LeaseGranted], Letter] | None
         self.allocator = Allocator(policy.allocator)
-        self.waiting_by_key: Counter[str] = Counter()  # requests without a device, by the key in the tracker's summary
-        self.wanted: Counter[tuple[Selector, str]] = Counter()  # the same by selector and device
+        self._wanted: Counter[tuple[str, Selector, str]] = Counter()  # requests that wait, by key, selector and device
         self.depth: Counter[LeaseClass] = Counter()  # the same by class
         self.decisions = Histogram(QUICK_S)  # seconds of the allocator for one event
         self._requests: dict[str, PendingRequest] = {}
@@ -187,14 +194,14 @@ class RequestQueue:
 
     # --- for jobs -------------------------------------------------------------------------------------------------
 
-    def ask(self, request: LeaseRequest, job: JobRequester) -> str:
-        """Request a device; returns the request's id.
+    def ask(self, request: LeaseRequest, requester: JobRequester) -> str:
+        """Request a device for the request's job; returns the request's id.
 
-        `job.granted` is called once, later, when the lease is armed; never after `withdraw`.
+        `requester.granted` is called once, later, when the lease is armed; never after `withdraw`.
         """
         self._counter += 1
         request_id = f"job-request-{self._epoch}-{self._counter}"
-        self._add(PendingRequest(request_id, request, self._clock(), job))
+        self._add(PendingRequest(request_id, request, self._clock(), requester))
         return request_id
 
     def withdraw(self, request_id: str) -> None:
@@ -305,7 +312,10 @@ class RequestQueue:
 
     def summary(self) -> FleetSummary:
         """The tracker's rows: a server per (device in service, alias), free and waiting per key."""
-        return summarise(self.allocator.devices.values(), self.allocator.held, self.waiting_by_key)
+        pending: Counter[str] = Counter()
+        for (key, selector, device), count in self._wanted.items():
+            pending[key or str(selector) or device] += count
+        return summarise(self.allocator.devices.values(), self.allocator.held, pending)
 
     def explain(self, subject: str) -> Explanation:
         """Why requests for `subject` (a device name, a TVM key or a selector) wait, or would.
@@ -313,7 +323,10 @@ class RequestQueue:
         Raises:
             UserError: `subject` is no selector.
         """
-        return explain(self.allocator, subject, self.waiting(SEARCHED), self.wanted, self._clock())
+        wanted: Counter[tuple[Selector, str]] = Counter()
+        for (_, selector, device), count in self._wanted.items():
+            wanted[selector, device] += count
+        return explain(self.allocator, subject, self.waiting(SEARCHED), wanted, self._clock())
 
     def explain_request(self, request_id: str) -> Explanation | None:
         """Why this request waits; None: it does not."""
@@ -394,7 +407,8 @@ class RequestQueue:
         lease, granted_at = self._new_lease(grant.device, pending.request), self._wall()
         letter = None
         if self._letter is not None:
-            claim = None if pending.job is None else pending.job.claim(lease)
+            requester = pending.requester
+            claim = None if requester is None else requester.claim(pending.request.job, lease)
             letter = self._letter(LeaseGranted(pending.id, lease, granted_at, claim))
         pending_grant = pending.grant = self._grants[grant.device] = PendingGrant(pending, lease, granted_at, letter)
         keep = partial(self._table.grant, record_of(lease, granted_at), letter=letter)
@@ -425,8 +439,9 @@ class RequestQueue:
         del self._grants[pending_grant.lease.device], self._requests[pending_grant.pending.id]
         if self.allocator.held[pending_grant.lease.device].asked:  # before the host knew of the lease
             self._send(YieldWanted(pending_grant.lease.device))
-        if pending_grant.pending.job is not None:
-            pending_grant.pending.job.granted(pending_grant.lease, claimed)
+        pending = pending_grant.pending
+        if pending.requester is not None:
+            pending.requester.granted(pending.request.job, pending_grant.lease, claimed=claimed)
 
     def _end_stored(self, pending_grant: PendingGrant) -> None:
         lease, granted_at, reason = pending_grant.lease, pending_grant.granted_at, pending_grant.cancelled
@@ -468,7 +483,7 @@ class RequestQueue:
         del self._grants[pending_grant.lease.device]
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
-            if pending.job is None or pending.job.undone():
+            if pending.requester is None or pending.requester.undone(pending.request.job):
                 self._enter(pending)
             else:
                 del self._requests[pending.id]
@@ -478,18 +493,18 @@ class RequestQueue:
         self._enter(pending)
 
     def _enter(self, pending: PendingRequest) -> None:
-        self.waiting_by_key[asked_for(pending.request)] += 1
-        self.wanted[pending.request.selector, pending.request.device] += 1
-        self.depth[pending.request.lease_class] += 1
+        request = pending.request
+        self._wanted[request.key, request.selector, request.device] += 1
+        self.depth[request.lease_class] += 1
         if self._failing or self.drained:  # nothing is decided: a head that takes over adds 100,000
             self.allocator.request_added(pending.id, pending.request, self._clock())
         else:
             self.decide(self.allocator.request_added, pending.id, pending.request)
 
     def _uncount(self, pending: PendingRequest) -> None:
-        _take_one(self.waiting_by_key, asked_for(pending.request))
-        _take_one(self.wanted, (pending.request.selector, pending.request.device))
-        _take_one(self.depth, pending.request.lease_class)
+        request = pending.request
+        _take_one(self._wanted, (request.key, request.selector, request.device))
+        _take_one(self.depth, request.lease_class)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import takewhile
+from typing import NamedTuple
 
 from farm.common.selector import Selector
 from farm.model.device import DeviceState
@@ -33,8 +34,7 @@ Word = str | tuple[str, str]  # an alias, or a label with its value
 WHOLE_REQUEST = 1_000_000_000  # a request's demand, divided among the devices that suit it: integers add up exactly
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTerms:
+class RequestTerms(NamedTuple):  # made, hashed and compared for each request, so it is no dataclass
     """The terms of all requests of one group: the devices that suit them, and the conditions of service."""
 
     selector: Selector

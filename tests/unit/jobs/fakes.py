@@ -103,8 +103,8 @@ class FakeLeases:
             return
         self.taken[lease.id] = asyncio.get_running_loop().create_future()
         match waiter[1]:
-            case JobRequester() as job:
-                job.granted(lease, False)
+            case JobRequester() as requester:
+                requester.granted(request.job, lease, claimed=False)
             case granted:
                 granted(lease)
 

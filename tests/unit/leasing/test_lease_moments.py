@@ -216,7 +216,7 @@ async def test_a_refused_grant_does_not_spin_and_can_be_withdrawn():
     request = lab.ask()
     await settle()
     assert lab.keeper.tries == 1
-    assert requests_of(lab.leasing).waiting_by_key.total() == 0  # until the pause is over
+    assert requests_of(lab.leasing).depth.total() == 0  # until the pause is over
     lab.leasing.withdraw(request)
     lab.keeper.refuses = {}
     assert (await lab.lease()).device == "a"

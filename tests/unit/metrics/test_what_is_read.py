@@ -99,7 +99,7 @@ async def test_what_keeps_a_request_from_idle_phones_is_no_stuck_queue(kept_by: 
             requests_of(lab.leasing).reserve((reserved,))
     lab.ask(request)
     await settle()
-    assert requests_of(lab.leasing).waiting_by_key.total() == 1
+    assert requests_of(lab.leasing).depth.total() == 1
     assert requests_of(lab.leasing).overlooked() == 0
     await lab.leasing.close()
 
