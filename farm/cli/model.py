@@ -153,6 +153,9 @@ def compile_model(
     precision: Annotated[
         Literal["float32", "float16", "float16_acc32"], typer.Option(help="The type in which the model computes.")
     ] = "float32",
+    texture: Annotated[
+        bool, typer.Option("--texture", help="Keep tensors in OpenCL images (textures) where that is right.")
+    ] = False,
     shape: Shapes = None,
     dtype: Dtypes = None,
     records: Annotated[Path | None, typer.Option(help="Tuning records to compile with: a .tar or a folder.")] = None,
@@ -178,14 +181,19 @@ def compile_model(
     with elapsed(f"compiling {model.name}"):
         made = _with_model(
             "compile", "compiling", model, shape, dtype,
-            precision=precision, records=str(records) if records else None, target=chosen, target_name=target or "cpu",
-            with_model=with_model, output=str(path.resolve()), cache=str(cache_folder()),
+            precision=precision, texture=texture, records=str(records) if records else None, target=chosen,
+            target_name=target or "cpu", with_model=with_model, output=str(path.resolve()), cache=str(cache_folder()),
         )  # fmt: skip
     emit(made, str(path), json=json)
     if not json:
         print_note(f"compiled in {made['seconds']:.1f} s by TVM {made['tvm']} for {target_typed(made['target'])}")
         for note in made["notes"]:
             print_note(f"tuning records: {note}")
+        if made["textures"] is not None:
+            from farm.compiler.texture.placing import report_from_wire
+
+            for sentence in report_from_wire(made["textures"]).sentences():
+                print_note(sentence)
 
 
 def _target_of_phones(on: str, name: str) -> object:

@@ -317,6 +317,7 @@ class ModelOptions(JobOptions, total=False):
     name: str
     target: str
     precision: Precision
+    texture: bool
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     records: File  # tuning records to compile with: their .tar, or MetaSchedule's folder
@@ -343,6 +344,7 @@ class CompareOptions(ModelOptions, total=False):
     name_b: str
     target_b: str
     precision_b: Precision
+    texture_b: bool
     records_b: File
     bundle: str  # with `bundle_b`: one model under two runtime bundles
     bundle_b: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,11 @@ class Build:
     outputs: tuple[TensorSpec, ...]
     reference: Reference | None  # None: of a package without its model, on inputs that are not its own
     package: Package | None = None  # that it was read from
+    checked: str = ""  # the GPU on which each texture operator computed what this host does; "": on none
+
+    def checked_on(self, gpu: str) -> Build:
+        """The same, its texture operators having been found right on that GPU."""
+        return replace(self, checked=gpu)
 
     @property
     def output_names(self) -> list[str]:
@@ -116,6 +121,11 @@ class Build:
                 ) from error
             raise
 
+    def _textures(self) -> dict[str, Any] | None:
+        """Which operators use textures, and on which GPU each was checked; None: they were not asked for."""
+        textures = self.compiled.textures
+        return {**textures.to_wire(), "checked": self.checked} if textures is not None else None
+
     def about(self) -> dict[str, Any]:
         """The build's facts, as a result's fields."""
         compiled, shapes = self.compiled, {name: list(array.shape) for name, array in self.inputs.items()}
@@ -125,6 +135,7 @@ class Build:
                 "library_sha256": compiled.sha256, "key": compiled.key, "target": self.recipe.target,
                 "precision": self.recipe.precision, "tuned": self.tuned, "packaged": self.package is not None,
                 "operators": compiled.operators, "with_record": compiled.scheduled,
+                "textures": self._textures(),
             },
             "model": {"name": self.name, "sha256": self.sha256, "inputs": shapes},
         }  # fmt: skip
@@ -172,9 +183,11 @@ def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report:
     check_tvm(manifest, tvm.__version__)
     target = wanted.recipe.target
     check_fits(manifest, *abi_of(target), device_of(target), cpu_features(target))
+    recipe = wanted.recipe
     check_asked(
-        manifest, wanted.recipe.precision, wanted.shapes, wanted.dtypes, records=wanted.recipe.records is not None
-    )
+        manifest, recipe.precision, wanted.shapes, wanted.dtypes, records=recipe.records is not None,
+        texture=recipe.texture,
+    )  # fmt: skip
     report("unpacking")
     folder = cache / manifest.sha256[LIBRARY_MEMBER]
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +202,9 @@ def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report:
     key = manifest.sha256[LIBRARY_MEMBER]
     return Build(
         name=name, sha256=hashlib.sha256(data).hexdigest(), recipe=Recipe(manifest.target, manifest.precision),
-        compiled=Compiled(folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=manifest.linker), inputs=inputs,
+        compiled=Compiled(
+            folder / LIBRARY, key, key, seconds=0.0, cached=True, linker=manifest.linker, textures=manifest.textures
+        ), inputs=inputs,
         given=tuple(sorted(given)), outputs=package.outputs, reference=reference, package=package,
     )  # fmt: skip
 
@@ -259,6 +274,7 @@ def make_package(
         reference_by=reference.by,
         reference_independent=reference.independent,
         reference_note=reference.note,
+        textures=compiled.textures,
         created=datetime.now(UTC).replace(microsecond=0),
     )
     return write_package(manifest, members)

@@ -12,8 +12,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from farm.compiler.targets import (
     TargetRefusedError,
     abi_of,
     check_target,
+    check_texture_target,
     described,
     foreign_records_error,
     is_texture,
@@ -42,6 +43,12 @@ from farm.compiler.targets import (
     target_from,
     target_text,
 )
+from farm.compiler.texture.build import with_textures
+from farm.compiler.texture.check import OperatorCheck, checks_of, save_checks
+from farm.compiler.texture.layout import LEGALIZED
+from farm.compiler.texture.lowering import register
+from farm.compiler.texture.network import on_first_device
+from farm.compiler.texture.placing import TextureReport, report_from_wire
 from farm.compiler.tvm_errors import end_of, first_line, run_in_child
 
 if TYPE_CHECKING:
@@ -49,8 +56,10 @@ if TYPE_CHECKING:
 
 LIBRARY = "model.so"
 MADE = "made.json"  # beside it
-MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled"}
+CHECKS, EXPECTED = "operators.so", "operators.npz"  # of a build with textures: `farm.compiler.texture.check`
+MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled", "textures"}
 RECIPE = 4  # raise it when this module compiles differently: older cached libraries are then not used
+TEXTURE_RECIPE = 1  # the same of builds with textures
 
 
 # After `fold_batch_norm`: in the weights it costs nothing, and half precision never sees a variance.
@@ -61,27 +70,37 @@ _SIMPLIFY = tvm.transform.Sequential(
         relax.transform.FoldConstant(),
     ]
 )
-_FUSE = tvm.transform.Sequential(
-    [
-        relax.backend.DispatchSampling(),
-        relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-        relax.transform.DeadCodeElimination(),
-    ]
-)
+
+
+def _fuse(legalize: Mapping[str, Any] | None = None) -> Any:
+    """Operators as functions to schedule; `legalize`: of operators that are not made functions as TVM does it."""
+    return tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(legalize),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+            relax.transform.DeadCodeElimination(),
+        ]
+    )
+
+
 # What is left once the operators are scheduled: TVM's own lists, spelt out because 0.27 does not export the CPU's.
-_FINISH = tvm.transform.Sequential(
+_VIEWS = relax.transform.RewriteDataflowReshape()
+_ALLOCATE = tvm.transform.Sequential(
     [
-        relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
+    ]
+)
+_LOWER = tvm.transform.Sequential(
+    [
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
@@ -89,6 +108,8 @@ _FINISH = tvm.transform.Sequential(
         relax.transform.AttachGlobalSymbol(),
     ]
 )
+_FINISH = tvm.transform.Sequential([_VIEWS, _ALLOCATE, _LOWER])
+_FINISH_TEXTURES = tvm.transform.Sequential([_ALLOCATE, on_first_device, _LOWER])  # `with_textures` made the views
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,8 @@ class Recipe:
     target: object  # a TVM tag or dict, as DeviceIdentity.targets has them
     precision: str = FLOAT32
     records: Path | None = None  # folder with WORKLOADS and RECORDS
+    texture: bool = False  # whether operators use textures where that is right
+    refused: tuple[tuple[str, str], ...] = ()  # operators that must not, each with the reason, sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +135,13 @@ class Compiled:
     linker: str
     operators: int = 0  # that records could be for
     scheduled: int = 0  # by a record
+    textures: TextureReport | None = None  # None: they were not asked for
+
+    @property
+    def checks(self) -> Path | None:
+        """The library that checks each texture operator; None: there is none, as of a package."""
+        path = self.library.with_name(CHECKS)
+        return path if self.textures is not None and path.is_file() else None
 
 
 def lowered(model: ImportedModel, recipe: Recipe) -> Any:
@@ -130,8 +160,16 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
         raise TargetRefusedError(
             f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
+    if recipe.texture:
+        raise TargetRefusedError(
+            f"{model.name}: TVM's records do not apply to operators with textures", hint="leave out --texture"
+        )
     with _tvm_errors(model, target), target:
-        return _FUSE(in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision))
+        return _fuse()(_simplified(model, recipe))
+
+
+def _simplified(model: ImportedModel, recipe: Recipe) -> Any:
+    return in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision)
 
 
 def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
@@ -146,20 +184,50 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
         ForeignRecordsError: they are all for other models or targets (see farm.compiler.targets).
         ModelError: TVM fails.
     """
-    return _compiled(model, recipe)[0]
+    return _compiled(model, recipe).executable
 
 
-def _compiled(model: ImportedModel, recipe: Recipe) -> tuple[Any, int, int]:
-    """The executable; how many operators records could be for, and how many have one."""
+@dataclass(frozen=True, slots=True)
+class _Executable:
+    executable: Any
+    operators: int = 0  # that records could be for
+    scheduled: int = 0  # by a record
+    textures: TextureReport | None = None
+    checks: Any = None  # an executable with a function for each check of a texture operator
+    expected: tuple[OperatorCheck, ...] = ()
+
+
+def _compiled(model: ImportedModel, recipe: Recipe) -> _Executable:
     target = target_from(recipe.target)
+    if recipe.texture:
+        return _compiled_with_textures(model, recipe, target)
     if _has_own_pipeline(target) and recipe.records is None:
         check_target(target)
         with _tvm_errors(model, target):
-            module = in_precision(_SIMPLIFY(fold_batch_norm(model.module)), recipe.precision)
-            return tvm.compile(module, target=target), 0, 0
+            return _Executable(tvm.compile(_simplified(model, recipe), target=target))
     module, operators, scheduled = _scheduled(model, recipe)
     with _tvm_errors(model, target), target:
-        return tvm.compile(module, target=target, relax_pipeline=_FINISH), operators, scheduled
+        executable = tvm.compile(module, target=target, relax_pipeline=_FINISH)
+    return _Executable(executable, operators, scheduled)
+
+
+def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -> _Executable:
+    check_texture_target(target, records=recipe.records is not None)
+    with _tvm_errors(model, target):
+        made = with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
+        schedules = tvm.transform.Sequential(default_schedules(target))
+
+        def finished(module: Any) -> Any:
+            with target:
+                return tvm.compile(
+                    schedules(module), target=target, relax_pipeline=_FINISH_TEXTURES, tir_pipeline=register()
+                )
+
+        executable = _Executable(finished(made.module), textures=made.report)
+        if not made.checks.functions:
+            return executable
+        host = tvm.compile(made.checks.plain, target=tvm.target.Target("llvm"), relax_pipeline=_FINISH)
+        return replace(executable, checks=finished(made.checks.textures), expected=tuple(checks_of(made.checks, host)))
 
 
 def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
@@ -215,6 +283,8 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
     facts = [
         RECIPE, model.key, recipe.target, recipe.precision, records_sha256(recipe.records), tvm.__version__, linker.name
     ]  # fmt: skip
+    if recipe.texture:
+        facts += [TEXTURE_RECIPE, recipe.refused]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / key
@@ -223,7 +293,8 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
         made = kept or _make(model, recipe, folder)
         os.utime(folder)
     drop_unused(cache.iterdir())
-    return Compiled(folder / LIBRARY, key, cached=kept is not None, **made)
+    textures = report_from_wire(made["textures"]) if made["textures"] is not None else None
+    return Compiled(folder / LIBRARY, key, cached=kept is not None, **{**made, "textures": textures})
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:
@@ -315,12 +386,15 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
     partial = folder.with_suffix(f".{os.getpid()}")
     partial.mkdir()
     try:
-        operators = scheduled = 0  # of what is compiled in another process, too: no record fits it
+        built = _Executable(None)  # of what is compiled in another process, too: no record fits it
 
         def export() -> None:
-            nonlocal operators, scheduled
-            executable, operators, scheduled = _compiled(model, recipe)
-            executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
+            nonlocal built
+            built = _compiled(model, recipe)
+            built.executable.export_library(str(partial / LIBRARY), fcompile=fcompile)
+            if built.expected:
+                built.checks.export_library(str(partial / CHECKS), fcompile=fcompile)
+                save_checks(built.expected, partial / EXPECTED)
 
         if is_texture(recipe.target):  # it damages the module, which is still needed for the reference
             run_in_child(export, f"compiling {model.name} for textures")
@@ -330,8 +404,9 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
             "sha256": hash_file(partial / LIBRARY),
             "seconds": time.monotonic() - started_s,
             "linker": find_linker(abi, platform).name,
-            "operators": operators,
-            "scheduled": scheduled,
+            "operators": built.operators,
+            "scheduled": built.scheduled,
+            "textures": built.textures.to_wire() if built.textures is not None else None,
         }
         (partial / MADE).write_text(json.dumps(made))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one

@@ -30,6 +30,7 @@ from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Reference, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
+from farm.compiler.texture.placing import TextureReport
 
 FORMAT: Final = 1  # of packages; raised when an older farm could not read a newer one
 SUFFIX: Final = ".farm.tar"
@@ -82,6 +83,7 @@ class PackageManifest:
     reference_by: str  # what computed the expected outputs
     reference_independent: bool  # whether that was something else than TVM
     reference_note: str = ""
+    textures: TextureReport | None = None  # which operators use textures; None: it was not made with any
     created: datetime
     sha256: dict[str, Sha256] = field(default_factory=dict)  # of each other member
 
@@ -168,6 +170,8 @@ def write_package(manifest: PackageManifest, members: Mapping[str, bytes]) -> by
     """The archive: same arguments, same bytes. The hashes are put into the manifest here."""
     hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
     fields = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
+    if manifest.textures is None:
+        del fields["textures"]  # which farms that know none would refuse
     fields["check"] = _check(fields)
     return tar_archive([(MANIFEST, json.dumps(fields, indent=1).encode()), *sorted(members.items())])
 
@@ -259,6 +263,7 @@ def check_asked(
     dtypes: Mapping[str, str],
     *,
     records: bool,
+    texture: bool = False,
 ) -> None:
     """Refuse options that differ from those a package was made with. float32 stands for no option.
 
@@ -275,6 +280,8 @@ def check_asked(
              for name, dtype in dtypes.items()]  # fmt: skip
     if records:
         made.append(("--records", "others", "its own, or none"))
+    if texture:
+        made.append(("--texture", "given", "given" if manifest.textures is not None else "not given"))
     for option, asked, has in made:
         if asked != has:
             raise UserError(

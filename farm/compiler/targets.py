@@ -146,6 +146,20 @@ def check_target(target: Any) -> None:
         )
 
 
+def check_texture_target(target: Any, *, records: bool) -> None:
+    """Refuse textures for a target that has none, or together with tuning records.
+
+    Raises:
+        TargetRefusedError: farm makes none for it, or no record would apply.
+        TargetError: as `check_target`.
+    """
+    check_target(target)
+    if target.kind.name != "opencl" or {"texture", "clml"} & set(target.keys):
+        raise TargetRefusedError(f"farm makes no textures for {described(target)}", hint="--target adreno --texture")
+    if records:
+        raise TargetRefusedError("tuning records are for operators without textures", hint="leave out --texture")
+
+
 def check_cpu(target: Any) -> None:
     """Refuse an mcpu or mattr that LLVM does not know: it compiles for a plain CPU then and goes on.
 

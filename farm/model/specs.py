@@ -201,6 +201,9 @@ class ModelSpec(JobSpec):
         TargetText, Help("cpu, adreno, opencl ...: a name in `farm device show`.", complete="targets")
     ] = "cpu"
     precision: Annotated[PrecisionName, Help("The type in which the model computes.")] = "float32"
+    texture: Annotated[Flag, Help("Keep tensors in OpenCL images (textures) where that is right: --target adreno.")] = (
+        False
+    )
     shapes: Annotated[
         dict[Name, tuple[Dimension, ...]],
         Help("An input's shape, NAME:[1,3,224,224]. Repeatable.", flag="--shape", form="shapes"),

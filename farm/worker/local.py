@@ -21,7 +21,7 @@ from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, load, outline, read, summarise
-from farm.compiler.package import foreign_error, is_package
+from farm.compiler.package import foreign_error, is_package, read_manifest
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.targets import (
@@ -55,7 +55,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         raise TargetRefusedError(
             f"TVM {tvm.__version__} is known to generate wrong code for textures, and only a phone can tell whether "
             "it did so here",
-            hint="farm run MODEL --on SELECTOR --target adreno-texture checks the numbers; or --target adreno",
+            hint="--target adreno --texture: operators with textures as farm builds them",
         )
     records, notes = _records(request, target)
     started_s = time.monotonic()
@@ -63,12 +63,13 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
     with_model = request["with_model"] if request["with_model"] is not None else len(data) <= SMALL_BYTES
     package = make_package(
         model,
-        Recipe(target, request["precision"], records),
+        Recipe(target, request["precision"], records, request["texture"]),
         Path(request["cache"]),
         target_name=request["target_name"],
         source=data if with_model else None,
     )
     _write(Path(request["output"]), package)
+    made = read_manifest(Path(request["output"]))
     return {
         "file": request["output"],
         "bytes": len(package),
@@ -78,6 +79,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         "tvm": tvm.__version__,
         "with_model": with_model,
         "notes": notes,
+        "textures": made.textures.to_wire() if made.textures is not None else None,
     }
 
 
@@ -94,7 +96,7 @@ def run_here(request: Mapping[str, Any]) -> dict[str, Any]:
     labels = read_labels(file_bytes(Path(request["labels"]))) if request["labels"] else ()
     records, notes = _records(request, target)
     wanted = BuildRequest(
-        recipe=Recipe(target, request["precision"], records),
+        recipe=Recipe(target, request["precision"], records, request["texture"]),
         shapes=request["shapes"],
         dtypes=request["dtypes"],
         npz=file_bytes(Path(request["inputs"])) if request["inputs"] else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,13 @@ class FirstRun:
 
 
 def prepare(
-    task: ModelTask[Any], daemon: DaemonChannel, *, inputs: str | None, fill: Fill = "random", all_or_none: bool = False
+    task: ModelTask[Any],
+    daemon: DaemonChannel,
+    *,
+    inputs: str | None,
+    fill: Fill = "random",
+    all_or_none: bool = False,
+    refused: Sequence[tuple[str, str]] = (),
 ) -> Build:
     """Everything that needs no phone: a library for it, inputs, and expected outputs; or all from the cache.
 
@@ -155,6 +161,7 @@ def prepare(
         inputs: the artifact of an .npz.
         fill: what inputs are made of that it does not give.
         all_or_none: refuse an .npz that gives only some.
+        refused: operators that must not use textures, each with the reason.
 
     Raises:
         ModelError: the library has killed what ran it, twice.
@@ -162,7 +169,7 @@ def prepare(
     """
     daemon.progress("reading the model")
     wanted = BuildRequest(
-        recipe=Recipe(task.target, task.spec.precision, _records(task, daemon)),
+        recipe=Recipe(task.target, task.spec.precision, _records(task, daemon), task.spec.texture, tuple(refused)),
         shapes=task.spec.shapes,
         dtypes=task.spec.dtypes,
         npz=daemon.artifact(inputs) if inputs else None,

@@ -37,6 +37,7 @@ from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.certificate import VIRTUAL, MeasuringRun, about_build, measured, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
+from farm.worker.textures import checked_textures
 from farm.worker.timing import MS, SamplingPlan, TakenSamples, measure, runs_per_sample, timer_of
 
 SHOWN_SAMPLES = 200  # of a standing: a histogram shows no more
@@ -55,10 +56,12 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         PhoneError: the phone failed, or computed wrong numbers.
     """
     task = task_from_wire(ModelTask[BenchSpec], payload)
-    built = prepare(task, daemon, inputs=task.spec.inputs, all_or_none=True)
+    build = partial(prepare, task, daemon, inputs=task.spec.inputs, all_or_none=True)
+    built = build()
     kernel = reference_kernel(task.target, Path(task.cache))
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
+        built = checked_textures(built, session, daemon, lambda refused: build(refused=refused))
         ran = first_run(built, session, daemon.progress)
         numerics = built.judged(ran.outputs)
         with on_phone("loading the reference kernel"):

@@ -59,10 +59,13 @@ def compare(
         if not on:
             raise UserError("which phones should compare them?", hint="--on android, or another selector")
         work.refuse_host(on, "compare")
-        if b is None and not any(map(fields.get, ("target_b", "precision_b", "records", "records_b", "bundle_b"))):
+        if b is None and not any(
+            map(fields.get, ("target_b", "precision_b", "texture", "texture_b", "records", "records_b", "bundle_b"))
+        ):
             raise UserError(
                 f"nothing differs: B would be built from {a} as A is",
-                hint="name a second model, or what B has else: --precision-b, --target-b, --records-b, --bundle-b",
+                hint="name a second model, or what B has else: "
+                "--precision-b, --target-b, --texture-b, --records-b, --bundle-b",
             )
         spec = farm.compare_spec(a, b, on=on, **fields)
         submitted, outcomes = work.submit_and_wait(farm, spec, detach=detach or fields["hold"], wait=wait, json=json)

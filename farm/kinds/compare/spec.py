@@ -42,6 +42,7 @@ class CompareSpec(ModelSpec):
     name_b: Annotated[Name, Help("What people call the model of B.", option=False)]
     target_b: Annotated[TargetText | None, Help("The target of B, if not that of A.")] = None
     precision_b: Annotated[PrecisionName | None, Help("The precision of B, if not that of A.")] = None
+    texture_b: Annotated[Flag, Help("Textures for B; without it B uses buffers.")] = False
     records_b: Annotated[
         Sha256 | None, ArtifactOf("records"), Help("Tuning records of B; without them B is not tuned.")
     ] = None
@@ -72,13 +73,14 @@ class CompareSpec(ModelSpec):
         return {**given, "model_b": given["model"]} if "model" in given and not given.get("model_b") else dict(given)
 
     def builds(self) -> tuple[ModelSpec, ...]:
-        """A and B. A field left out for B is as in A, except records: without its own, B is not tuned."""
+        """A and B. A field left out for B is as in A, except records and textures: without its own, B has none."""
         b = ModelSpec(
             on=self.on,
             model=self.model_b,
             name=self.name_b,
             target=self.target_b or self.target,
             precision=self.precision_b or self.precision,
+            texture=self.texture if self.bundle else self.texture_b,
             shapes=self.shapes,
             dtypes=self.dtypes,
             records=self.records if self.bundle else self.records_b,

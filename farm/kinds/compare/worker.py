@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from farm.worker.certificate import VIRTUAL, about_build, latency_ms, plain
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import differences
 from farm.worker.session import FirstRun, PhoneSession, first_run, on_phone, prepare, session_to_phone
+from farm.worker.textures import checked_textures
 from farm.worker.timing import BundleTurn, BundleTurns, PairedSamples, Timer, check_versions, time_pairs, timer_of
 
 BLOCKS = "a pair is a block of samples under either bundle; the phone's RPC server was started anew between the two"
@@ -42,15 +44,18 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
 
 def _builds(task: CompareTask, daemon: DaemonChannel) -> dict[str, Any]:
     sides = sides_of(task)
+    builds = [partial(prepare, side, daemon, inputs=task.spec.inputs, all_or_none=True) for side in sides]
     with _prefixed("A"):
-        a = prepare(sides[0], daemon, inputs=task.spec.inputs, all_or_none=True)
+        a = builds[0]()
     with _prefixed("B"):
-        b = prepare(sides[1], daemon, inputs=task.spec.inputs, all_or_none=True)
+        b = builds[1]()
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
         with _prefixed("A"):
+            a = checked_textures(a, session, daemon, lambda refused: builds[0](refused=refused))
             ran_a, about_a = _checked(a, sides[0], "a", session, daemon.progress)
         with _prefixed("B"):
+            b = checked_textures(b, session, daemon, lambda refused: builds[1](refused=refused))
             ran_b, about_b = _checked(b, sides[1], "b", session, daemon.progress)
         daemon.progress("timing both in turns")
         timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)

@@ -60,7 +60,9 @@ def run(
     if on == HOST:
         work.refuse_queue_options(fields | {"detach": detach, "wait": wait})
         files = {**{name: fields[name] for name in ("inputs", "labels", "records")}, "outputs": output}
-        compiled = {name: fields[name] for name in ("target", "precision", "shapes", "dtypes", "fill", "top_k")}
+        compiled = {
+            name: fields[name] for name in ("target", "precision", "texture", "shapes", "dtypes", "fill", "top_k")
+        }
         _run_here(model, compiled, files, json=json)
         return
     with work.client() as farm:

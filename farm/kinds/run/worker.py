@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from farm.model.specs import ModelTask, task_from_wire
 from farm.worker.channel import DaemonChannel
 from farm.worker.outputs import check_labels, output_fields, read_labels, save_arrays
 from farm.worker.session import first_run, prepare, session_to_phone
+from farm.worker.textures import checked_textures
 
 OUTPUTS = Path("outputs.npz")  # in the attempt's own folder
 
@@ -24,11 +26,13 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
     """
     task = task_from_wire(ModelTask[RunSpec], payload)
     labels = read_labels(daemon.artifact(task.spec.labels)) if task.spec.labels else ()
-    built = prepare(task, daemon, inputs=task.spec.inputs, fill=task.spec.fill)
+    build = partial(prepare, task, daemon, inputs=task.spec.inputs, fill=task.spec.fill)
+    built = build()
     if labels:  # before the phone is touched
         check_labels(labels, built.outputs)
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
+        built = checked_textures(built, session, daemon, lambda refused: build(refused=refused))
         ran = first_run(built, session, daemon.progress)
         numerics = built.judged(ran.outputs)
     daemon.progress("keeping the outputs")

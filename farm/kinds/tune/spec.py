@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from farm.common.errors import Code, UserError
 from farm.common.limits import DEFAULT_TRIALS, MAX_TIMEOUT_S, MAX_TRIALS, MIN_TIME_S
 from farm.model.requests import LeaseClass
-from farm.model.specs import ArtifactOf, Bounds, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
+from farm.model.specs import ArtifactOf, Bounds, Flag, Help, ModelSpec, ModelTask, Quiesce, Seconds, Sha256, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,12 @@ class TuneSpec(ModelSpec):
         10.0
     )
     quiesce: Quiesce = None
+    texture: Annotated[Flag, Help("No record is for an operator with textures.", option=False)] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no search finds."""
+        if self.texture:
+            raise UserError("nothing can be tuned with textures", Code.BAD_SPEC, hint="leave out texture")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,227 @@
+"""Relax modules whose convolutions, and what lies between them, have four channels as their last dimension.
+
+`relax.transform.ConvertLayout` carries that layout through a network. Some operators it carries it through wrongly, or
+fails on; they are made functions before, which it leaves in their own layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from farm.compiler.texture.lowering import LANES
+from farm.compiler.texture.schedules import GROUPED_CONVOLUTION, PACKED_CONVOLUTION
+
+_DATA, _WEIGHTS = "NCHW4c", "OIHW4o"
+_LAYOUTS = {"relax.nn.conv2d": [_DATA, _WEIGHTS, _DATA]}
+_RANK = 4  # of a tensor with channels before its last dimension is split off
+# What computes each element from those of the same place, or over rows and columns alone.
+_CARRIED = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.relu", "nn.leakyrelu", "nn.gelu"),
+        *("nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "negative", "erf"),
+        *("floor", "ceil", "round", "square", "astype"),
+    )
+)
+_ALIKE = frozenset(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"))
+_CONVOLUTION, _CONCATENATION, _TRANSFORM = (
+    tvm.ir.Op.get(f"relax.{name}") for name in ("nn.conv2d", "concat", "layout_transform")
+)
+
+
+def in_pixels(module: Any) -> Any:
+    """The module in that layout where it fits, with its operators legalised and fused into functions to schedule."""
+    module = relax.transform.Normalize()(visited(_Protector, module))
+    module = relax.transform.Normalize()(relax.transform.ConvertLayout(_LAYOUTS)(module))
+    return visited(_Splitter, module)
+
+
+def convolution(builder: Any, call: Any) -> Any:
+    """Legalise a convolution: farm's own computation for that layout, TVM's for every other."""
+    if str(call.attrs.data_layout) != _DATA:
+        return call.op.get_attr("FLegalize")(builder, call)
+    data, weights = call.args[0].ty.shape.values, call.args[1].ty.shape.values
+    grouped = int(data[1]) * LANES != int(weights[1])
+    name = GROUPED_CONVOLUTION if grouped else PACKED_CONVOLUTION
+    compute = _grouped if grouped else _packed
+
+    def convolved(data: Any, weights: Any) -> Any:
+        return compute(data, weights, call.attrs, str(call.attrs.out_dtype or call.args[0].ty.dtype))
+
+    return builder.call_te(convolved, call.args[0], call.args[1], ty_args=call.ty_args, primfunc_name_hint=name)
+
+
+def transform(builder: Any, call: Any) -> Any:
+    """Legalise a change of layout: into pixels by a loop over pixels, as textures are written; others as TVM does."""
+    given, wanted = fixed_shape(call.args[0].ty), fixed_shape(call.ty)
+    axis = split_axis(given, wanted)
+    if axis is None:
+        return call.op.get_attr("FLegalize")(builder, call)
+
+    def in_pixels(tensor: Any) -> Any:
+        def element(*at: Any) -> Any:
+            *chunks, lane = at
+            chunks[axis] = chunks[axis] * LANES + lane
+            return tensor[tuple(chunks)]
+
+        return te.compute(wanted, element, name="in_pixels")
+
+    return builder.call_te(in_pixels, call.args[0], ty_args=call.ty_args, primfunc_name_hint="in_pixels")
+
+
+LEGALIZED = {"relax.nn.conv2d": convolution, "relax.layout_transform": transform}
+
+
+def _packed(data: Any, weights: Any, attributes: Any, dtype: str) -> Any:
+    """A convolution of one group: a pixel of four input channels meets four rows of the weights."""
+    (stride_y, stride_x), (apart_y, apart_x), padded, shape = _geometry(data, weights, attributes)
+    chunk = te.reduce_axis((0, int(data.shape[1])), "chunk")
+    row, column = _taps(weights)
+    channel = te.reduce_axis((0, LANES), "channel")
+
+    def element(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
+        pixel = padded[n, chunk, y * stride_y + row * apart_y, x * stride_x + column * apart_x, channel]
+        weight = weights[o, chunk * LANES + channel, row, column, lane]
+        return te.sum(pixel.astype(dtype) * weight.astype(dtype), axis=[chunk, row, column, channel])
+
+    return te.compute(shape, element, name=PACKED_CONVOLUTION)
+
+
+def _grouped(data: Any, weights: Any, attributes: Any, dtype: str) -> Any:
+    """A convolution of several groups. With one channel in and out of each (depthwise), lanes stay lanes."""
+    (stride_y, stride_x), (apart_y, apart_x), padded, shape = _geometry(data, weights, attributes)
+    inner, filters = int(weights.shape[1]), shape[1] * LANES
+    per_group = filters // (int(data.shape[1]) * LANES // inner)
+    depthwise = inner == per_group == 1
+    ic = te.reduce_axis((0, inner), "ic")
+    row, column = _taps(weights)
+
+    def element(n: Any, o: Any, y: Any, x: Any, lane: Any) -> Any:
+        at = y * stride_y + row * apart_y, x * stride_x + column * apart_x
+        if depthwise:
+            pixel = padded[(n, o, *at, lane)]
+            return te.sum(pixel.astype(dtype) * weights[o, 0, row, column, lane].astype(dtype), axis=[row, column])
+        channel = tirx.floordiv(o * LANES + lane, per_group) * inner + ic
+        pixel = padded[(n, tirx.floordiv(channel, LANES), *at, tirx.floormod(channel, LANES))]
+        return te.sum(pixel.astype(dtype) * weights[o, ic, row, column, lane].astype(dtype), axis=[ic, row, column])
+
+    return te.compute(shape, element, name="depthwise_conv2d" if depthwise else GROUPED_CONVOLUTION)
+
+
+def _taps(weights: Any) -> tuple[Any, Any]:
+    """The sums over a kernel's rows and columns."""
+    rows, columns = (int(size) for size in weights.shape[2:4])
+    return te.reduce_axis((0, rows), "row"), te.reduce_axis((0, columns), "column")
+
+
+def _geometry(
+    data: Any, weights: Any, attributes: Any
+) -> tuple[tuple[int, ...], tuple[int, ...], Any, tuple[int, ...]]:
+    """Strides and dilations, the padded input, and the shape of the result."""
+    strides, dilation = (tuple(map(int, each)) for each in (attributes.strides, attributes.dilation))
+    top, left, bottom, right = map(int, attributes.padding)
+    n, _, *sizes, _ = map(int, data.shape)
+    kernel = map(int, weights.shape[2:4])
+    sides = ((top, bottom), (left, right))
+    out = [
+        (size + sum(pads) - (taps - 1) * apart - 1) // stride + 1
+        for size, pads, taps, apart, stride in zip(sizes, sides, kernel, dilation, strides, strict=True)
+    ]
+    padded = topi.nn.pad(data, (0, 0, top, left, 0), (0, 0, bottom, right, 0)) if any(map(sum, sides)) else data
+    return strides, dilation, padded, (n, int(weights.shape[0]), *out, LANES)
+
+
+def visited(visitor: Any, module: Any) -> Any:
+    """The module with every Relax function as that mutator makes it."""
+    work = visitor(module)
+    for variable, function in module.functions.items():
+        if isinstance(function, relax.Function):
+            work.builder_.update_func(variable, work.visit_expr(function))
+    return work.builder_.get()
+
+
+@mutator
+class _Protector(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
+    """Legalises what ConvertLayout must not touch."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if not isinstance(call.op, tvm.ir.Op) or _may_carry(call):
+            return call
+        legalize = call.op.get_attr("FLegalize")
+        return call if legalize is None else legalize(self.builder_, call)
+
+
+def _may_carry(call: Any) -> bool:
+    name = str(call.op.name)
+    if name in _CARRIED or call.op == _CONVOLUTION:
+        return True
+    if name in _ALIKE:
+        return _same_channels([_shape(each) for each in call.args])
+    if call.op == _CONCATENATION:
+        shapes = (
+            [_shape(each) for each in call.args[0].ty.fields] if isinstance(call.args[0].ty, tvm.ir.TupleType) else []
+        )
+        return bool(shapes) and all(shape is not None and len(shape) == _RANK and _whole(shape) for shape in shapes)
+    return False
+
+
+def _same_channels(shapes: list[Any]) -> bool:
+    """Whether tensors have the same channels, or are scalars, so that a pixel of one is a pixel of all."""
+    if any(shape is None or len(shape) not in (0, _RANK) for shape in shapes):
+        return False
+    return len({shape[1] for shape in shapes if shape}) <= 1
+
+
+def _whole(shape: list[int]) -> bool:
+    return shape[1] % LANES == 0
+
+
+def _shape(value: Any) -> list[int] | None:
+    """The sizes of a tensor; None: they are not known, or it is none."""
+    return fixed_shape(value.ty)
+
+
+def fixed_shape(kind: Any) -> list[int] | None:
+    """The sizes of a tensor's type; None: they are not known, or it is none."""
+    sizes = getattr(getattr(kind, "shape", None), "values", None)
+    if sizes is None or not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return None
+    return [int(size) for size in sizes]
+
+
+@mutator
+class _Splitter(PyExprMutator):  # type: ignore[misc]
+    """Splits constants by numpy: TVM compiles a function for each constant that it folds."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if call.op != _TRANSFORM or not isinstance(call.args[0], tvm.ir.GenericConst):
+            return call
+        given, wanted = (fixed_shape(each.ty) for each in (call.args[0], call))
+        if given is None:
+            return call
+        split = pixels_last(call.args[0].value.numpy(), wanted)
+        return call if split is None else relax.const(split)
+
+
+def pixels_last(values: Any, shape: list[int] | None) -> Any | None:
+    """An array with one dimension split into chunks of four, the four last; None: that is not what `shape` is."""
+    axis = split_axis(list(values.shape), shape)
+    if axis is None or shape is None:
+        return None
+    apart = values.reshape(*values.shape[:axis], shape[axis], LANES, *values.shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(apart, axis + 1, -1))
+
+
+def split_axis(given: list[int] | None, wanted: list[int] | None) -> int | None:
+    """Which dimension has become chunks of four, the four last; None: that is not what was done."""
+    if given is None or wanted is None or len(wanted) != len(given) + 1 or wanted[-1] != LANES:
+        return None
+    split = [axis for axis, (size, chunks) in enumerate(zip(given, wanted, strict=False)) if size != chunks]
+    return split[0] if len(split) == 1 and given[split[0]] == wanted[split[0]] * LANES else None
