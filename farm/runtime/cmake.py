@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GENERATORS = {"ninja": "Ninja", "make": "Unix Makefiles"}  # by program, the better first
 _NEEDED = re.compile(r"^\s*cmake_minimum_required\s*\(\s*VERSION\s+(\d+(?:\.\d+)*)", re.MULTILINE | re.IGNORECASE)
 _STATED = re.compile(r"version (\d+(?:\.\d+)*)")
-_STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")  # of Ninja and of make
+_STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\] (?:Building|Linking|Built) ")  # of Ninja and of make
 # The linker's own words come before the compiler driver's "linker command failed".
 _CAUSE = re.compile(r": (?:fatal )?error: |^CMake Error|undefined reference|: command not found", re.MULTILINE)
 _FROM_OUTSIDE = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_GENERATOR", "CMAKE_TOOLCHAIN_FILE")

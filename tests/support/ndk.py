@@ -95,13 +95,16 @@ def small_checkout(folder: Path, host: HostTvm) -> Path:
     return folder
 
 
-def given_checkout() -> Path:
-    """The checkout of TVM that the host provides (FARM_TVM_SOURCE), when it is the installed TVM's; else a skip."""
+def given_checkout(*submodules: str) -> Path:
+    """The checkout of TVM that the host provides (FARM_TVM_SOURCE), when it is the installed TVM's; else a skip.
+
+    With `submodules`, where a test compiles what is in them.
+    """
     if not (given := os.environ.get("FARM_TVM_SOURCE")):
         pytest.skip("FARM_TVM_SOURCE names no checkout of TVM")
     checkout = Path(given)
     try:
-        check_checkout(checkout, installed_tvm(), [TVM_FFI])
+        check_checkout(checkout, installed_tvm(), submodules)
     except UserError as error:
         pytest.skip(f"FARM_TVM_SOURCE: {error.message}")
     return checkout

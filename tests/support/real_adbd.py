@@ -59,22 +59,29 @@ def pass_connections(listener: socket.socket, booted: Booted) -> None:
 
 
 def be_real_adbd(port: int, source: ConnectionSource) -> None:
-    """In the phone: start adbd, and carry the connections that come from outside to its port."""
-    loader = next(ON_PHONE.glob("ld-linux-*"))
-    command = [loader, "--library-path", ON_PHONE, ON_PHONE / "adbd"]
-    with subprocess.Popen(command, env={**os.environ, "ADBD_PORT": str(port)}):
-        wait_for_port(port)
-        while True:
-            select.select([source], [], [])
-            received = source.receive()
-            if received is None:
-                return
-            _, outside = received
-            assert outside is not None
-            outside.setblocking(True)
+    """In the phone: keep adbd running, and carry the connections that come from outside to its port."""
+    threading.Thread(target=keep_running, args=(port,), daemon=True).start()
+    wait_for_port(port)
+    while True:
+        select.select([source], [], [])
+        received = source.receive()
+        if received is None:
+            return
+        _, outside = received
+        assert outside is not None
+        with suppress(ConnectionRefusedError):  # adbd has just died
             inside = socket.create_connection(("127.0.0.1", port))
+            outside.setblocking(True)
             for ends in ((outside, inside), (inside, outside)):
                 threading.Thread(target=carry, args=ends, daemon=True).start()
+
+
+def keep_running(port: int) -> None:
+    """Start adbd again whenever it ends, as init does."""
+    loader = next(ON_PHONE.glob("ld-linux-*"))
+    command = [loader, "--library-path", ON_PHONE, ON_PHONE / "adbd"]
+    while True:
+        subprocess.run(command, env={**os.environ, "ADBD_PORT": str(port)}, check=False)
 
 
 def carry(come: socket.socket, go: socket.socket) -> None:

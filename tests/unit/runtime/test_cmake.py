@@ -10,6 +10,7 @@ from farm.runtime.cmake import cause_of, find_cmake, needed_version, progress_of
 from tests.support.errors import raises_code
 
 NINJA = """\
+[0/2] Re-checking globbed directories...
 [1/40] Building CXX object a.o
 [2/40] Building CXX object b.o
 ninja: a word in between
