@@ -58,6 +58,11 @@ class HeadService:
         Raises:
             HostError: the database cannot be used, or with `[web] required` the port of /metrics.
         """
+        if not self._config.lab.head_apart:
+            log.warning(
+                'the configuration has no [lab] head = "apart": a daemon with it decides by itself, and while that '
+                "runs this head only waits; give every host and head of the lab these lines"
+            )
         stop, hang_up = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):

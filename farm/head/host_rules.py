@@ -20,6 +20,9 @@ class HostState(StrEnum):
     REMOVED = "removed"  # the head is ending its leases and attempts
 
 
+AWAY = frozenset({HostState.LOST, HostState.STOPPED, HostState.REMOVED})  # nothing there can be reached
+
+
 def state_of(beat_age_s: float | None, *, drained: bool, removed: bool) -> HostState:
     """The state of a host by the age of its latest beat, in seconds; None: it does not run."""
     if removed:

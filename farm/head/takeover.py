@@ -17,10 +17,11 @@ from farm.common.selector import Selector
 from farm.head import wire
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.local import LocalHead
-from farm.head.messages import HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
+from farm.head.messages import DeviceChanged, HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading
 from farm.head.write_queue import released_event
+from farm.model.device import Life
 from farm.model.job import FINAL, Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import Kinds
@@ -97,16 +98,20 @@ class Takeover:
             self._hosts.withhold(host.name, WithheldFor.DRAIN, host.drained)
             self._hosts.withhold(host.name, WithheldFor.PROTOCOL, protocol_problem(host))
             self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
+        stopped = {host.name for host in state.hosts if host.beat_at is None}
         for letter in state.devices:
-            self._say(letter.host, letter.body)
+            self._say(letter.host, letter.body, stopped=letter.host in stopped)
         for record in state.leases:
             self._restore(record, jobs.get(record.job), running.get(record.job), now)
         for letter in state.requests:
             self._say(letter.host, letter.body)
 
-    def _say(self, host: str, body: Mapping[str, object]) -> None:
-        """Take a host's latest message again."""
+    def _say(self, host: str, body: Mapping[str, object], *, stopped: bool = False) -> None:
+        """Take a host's latest message again; the phones of a stopped host are gone."""
         message = wire.to_head(body, self._clock().s)
+        if stopped and isinstance(message, DeviceChanged):
+            gone = replace(message.state, life=Life.GONE, reason=f"its host {host} was stopped")
+            message = DeviceChanged(gone)
         if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
             self._requests.receive(self._hosts.note(host, message))
 

@@ -17,14 +17,13 @@ from farm.control.callers import Caller, Role
 from farm.control.messages import MAX_FRAME_BYTES, MAX_HEADER_BYTES, Reply, Request
 from farm.control.router import Answer, Sender
 from farm.control.server import ControlServer
-from farm.head.host_rules import HostState
+from farm.head.host_rules import AWAY
 from farm.lab.link import HostLink, HostUnreachableError, LinkCall
 from farm.leasing.lab_view import LabPicture, LabView
 
 SERVICE = "verb"
 READ_BYTES = 1 << 16
 REQUEST_LIMIT_S = 10.0  # from the preface to the whole request
-AWAY = frozenset({HostState.LOST, HostState.STOPPED, HostState.REMOVED})
 NEVER_SENT = frozenset({"device.add"})  # its device is an address that this host shall connect to
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from farm.common.errors import HostError
 from farm.common.tasks import SharedCall
 from farm.head import wire
-from farm.head.host_rules import HostState, state_of
+from farm.head.host_rules import AWAY, HostState, state_of
 from farm.head.messages import DeviceChanged
 from farm.head.reports import summarise
 from farm.model.device import DeviceState, DeviceView, Life
@@ -141,10 +141,11 @@ def _hosts_of(rows: LabRows, phones: Mapping[str, int]) -> Iterator[HostView]:
 
 
 def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
-    """A phone as its host reported it; a phone of a lost or removed host is gone."""
+    """A phone as its host reported it; a phone of a host that is away is gone."""
     view = DeviceView(**{name: getattr(state, name) for name in _STATES})
-    if host is not None and host.state in (HostState.LOST, HostState.REMOVED):
-        return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}")
+    if host is not None and host.state in AWAY:
+        since = f" since {host.beat_at:%Y-%m-%d %H:%M:%S} UTC" if host.beat_at else ""
+        return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}{since}")
     if host is not None and host.state is HostState.DRAINED:
         return replace(view, reason=view.reason or host.drained, withheld=host.drained)
     return view

@@ -123,6 +123,7 @@ class RemoteHead(Head):
         self._requests: dict[str, LeaseRequest] = {}  # of this host, without a lease
         self._slots: dict[str, str] = {}  # lease whose worker slot is kept -> its device
         self._arming: dict[str, tuple[str, list[ToHost]]] = {}  # lease -> its device, later messages
+        self._waking = 0  # letters to the head that are being written, each of which will wake it
         self._ends: dict[str, asyncio.Future[Job]] = {}  # attempt -> the next state of its job
         self._orders = HeadOrders(f"order-{host}-{epoch}", self._send_order)
         self._drained = ""
@@ -300,8 +301,9 @@ class RemoteHead(Head):
         return await self.decide_end(job, message)
 
     def job_saved(self, became: Job) -> None:  # noqa: ARG002
-        """Wake the head: the letter is committed with the job."""
-        self._wake()
+        """Wake the head, as the letter is committed, unless one that is being written, as of its lease's end, will."""
+        if not self._waking:
+            self._wake()
 
     def close(self, reason: str) -> None:  # noqa: ARG002
         """Withdraw the requests of this host; a lease that is armed now ends at the next start."""
@@ -499,8 +501,10 @@ class RemoteHead(Head):
     ) -> asyncio.Future[None]:  # fmt: skip
         """Write a letter after the earlier ones about its subject, then wake its receiver."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waking += channel == HEAD
 
         def done(_: object = None) -> None:
+            self._waking -= channel == HEAD
             self._wake_channel(channel)
             if not over.done():
                 over.set_result(None)

@@ -135,11 +135,10 @@ class Mailbox(TableAccess):
         await self._database.write(begin)
 
     async def leave(self, letter: Letter) -> None:
-        """The letter's host stops: delete its requests and phones; the head misses no beat of it."""
+        """The letter's host stops: delete its requests; the head misses no beat of it. Its phones stay in the lists."""
 
         def leave(connection: Connection) -> None:
-            for box in (request, device_state):
-                connection.execute(delete(box).where(box.c.host == letter.host))
+            connection.execute(delete(request).where(request.c.host == letter.host))
             connection.execute(update(host).where(host.c.name == letter.host).values(beat_at=None))
             post(connection, to_head, (letter,))
 

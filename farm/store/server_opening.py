@@ -13,10 +13,18 @@ from sqlalchemy import text as sql
 from sqlalchemy.exc import ArgumentError, DatabaseError
 
 from farm.common.doctor_findings import FAIL, WARN, Diagnosis, of_error
-from farm.common.errors import HostError
+from farm.common.errors import Code, HostError, UserError
 from farm.common.install import pip_install
 from farm.store.database import insert_new
-from farm.store.engine import DRIVER, outage_of, server_engine, server_url, without_limits
+from farm.store.engine import (
+    DRIVER,
+    UNREACHABLE,
+    UNREACHABLE_HINT,
+    outage_of,
+    server_engine,
+    server_url,
+    without_limits,
+)
 from farm.store.event_numbers import begin_numbers
 from farm.store.files import read_starts, write_starts
 from farm.store.lab_state import adopt_rows
@@ -147,9 +155,8 @@ def server_error(name: str, error: DatabaseError) -> HostError:
     outage = outage_of(error)
     if outage is None:
         return database_error(f"cannot use the database {name}", hint=GUIDE, evidence=evidence)
-    return database_error(
-        f"cannot use the database {name}: {outage.reason}", hint=outage.hint, evidence=outage.evidence
-    )
+    hint = UNREACHABLE_HINT if outage.reason == UNREACHABLE else outage.hint
+    return database_error(f"cannot use the database {name}: {outage.reason}", hint=hint, evidence=outage.evidence)
 
 
 def start_number(connection: Connection, of: str = EPOCH) -> int | None:
@@ -297,18 +304,24 @@ def named_engine(url: str) -> tuple[str, Engine]:
     """A server's engine, and its address without the password.
 
     Raises:
-        HostError: it is no PostgreSQL address, or the driver is missing.
+        UserError: it is no PostgreSQL address.
+        HostError: the driver is missing.
     """
     try:
         made = server_url(url)
         if made.drivername != DRIVER:
-            raise database_error(
-                f"[store] url: farm does not know databases of {made.drivername}",
-                hint="postgresql://USER@HOST/DATABASE, or leave it empty for farm.db in the state folder",
+            raise UserError(
+                f"the database's URL ([store] url, or --url) is one of {made.drivername}, which farm does not know",
+                Code.DATABASE_UNUSABLE,
+                hint="postgresql://USER@HOST/DATABASE, or leave [store] url empty for farm.db in the state folder",
             )
-        return made.render_as_string(hide_password=True), server_engine(url)
+        return made.set(drivername="postgresql").render_as_string(hide_password=True), server_engine(url)
     except ArgumentError as error:
-        raise database_error("[store] url is no database's address", hint="postgresql://USER@HOST/DATABASE") from error
+        raise UserError(
+            "the database's URL ([store] url, or --url) is no address",
+            Code.DATABASE_UNUSABLE,
+            hint="postgresql://USER@HOST/DATABASE",
+        ) from error
     except ModuleNotFoundError as error:
         raise database_error(
             f"[store] url needs the Python package {error.name}", hint=pip_install("postgres")

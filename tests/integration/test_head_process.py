@@ -14,7 +14,7 @@ from benchmarks.lab_judge import RULES
 from farm.common.errors import Code, HostError
 from farm.head import orders, wire
 from farm.head.beats import LOST_AFTER
-from farm.head.messages import Order
+from farm.head.messages import HostLeft, Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
 from farm.model.job import AttemptState, JobState
@@ -190,6 +190,20 @@ async def test_a_lease_that_no_host_has_armed_was_never_held(heads):
         assert term_of(await waits) > granted[0].fence >> 32
         assert [each.id for each in host.armed] == [waits.result().id]
         assert host.store.leases.get(granted[0].id).reason == NEVER_HELD
+
+
+async def test_no_head_hands_out_the_phones_of_a_stopped_host(heads):
+    deciding = heads.begin()
+    await heads.decides(deciding)
+    async with a_host(heads, "a") as host, a_host(heads, "b", name="two") as stopped:
+        stopped.reaches.clear()  # it beats no more
+        await stopped.store.mailbox.leave(stopped.letter(HostLeft()))
+        deciding.kill()
+        await heads.decides(heads.begin())
+        first, second = await host.ask(), await host.ask()
+        assert (await first).device == "a"
+        await host.give_back(await first)
+        assert (await second).device == "a"
 
 
 async def test_a_host_that_had_not_armed_its_lease_begins_anew(heads):

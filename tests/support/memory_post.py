@@ -92,7 +92,6 @@ class MemoryPost(MemoryKeeper):
     async def leave(self, letter: Letter) -> None:
         await self._commit("")
         self.requests = {name: each for name, each in self.requests.items() if each.host != letter.host}
-        self.states = {name: each for name, each in self.states.items() if each.host != letter.host}
         self.to_head.append(letter)
 
     async def beat(self, name: str, protocol: int) -> None:

@@ -40,7 +40,10 @@ class Table:
         self.away = False
         self.rows = LabRows(
             NOW,
-            tuple(HostRecord(name, NOW - timedelta(seconds=silent_s), 1) for name, silent_s in hosts.items()),
+            tuple(
+                HostRecord(name, None if silent_s is None else NOW - timedelta(seconds=silent_s), 1)
+                for name, silent_s in hosts.items()
+            ),
             (),
             (device("one", "a"), device("two", "b"), device("two", "c"), device("two", "d", Life.OFFLINE)),
             (lease(device="c", host="two"), lease(device="a", host="one")),
@@ -68,9 +71,17 @@ async def test_the_summary_has_the_phones_and_requests_of_other_hosts():
     assert "a" not in {row.device for row in summary.servers}
 
 
-async def test_phones_of_a_lost_host_are_no_servers():
-    lab = LabView("one", Table(one=0, two=3600))
-    assert (await lab.look()).summary.servers == ()
+@pytest.mark.parametrize(
+    ("silent_s", "why"),
+    [(3600, "its host two is lost since 2026-06-30 23:00:00 UTC"), (None, "its host two is stopped")],
+)
+async def test_phones_of_a_host_that_is_away_are_listed_and_are_no_servers(silent_s, why):
+    picture = await LabView("one", Table(one=0, two=silent_s)).look()
+    assert picture.summary.servers == ()
+    assert {(each.view.name, each.view.life, each.view.reason) for each in picture.phones} == {
+        (name, Life.GONE, why) for name in "bcd"
+    }
+    assert picture.host("two").phones == 3
 
 
 async def test_those_who_ask_together_share_a_look_and_while_the_database_is_away_the_last_counts():

@@ -193,6 +193,20 @@ async def test_an_attempt_that_was_claimed_with_its_lease_runs_at_once():
     assert lab.woken == woken  # no one waits until the head has read that
 
 
+async def test_the_end_of_a_job_and_of_its_lease_wake_the_head_once():
+    lab = await begun_lab()
+    await lab.tell(await claim_of(lab, 1))
+    await until(lambda: lab.runner.got and lab.woken)
+    woken = lab.woken
+    lab.leasing.release("L1")
+    lab.head.job_saved(job("j"))
+    await lab.told(LeaseEnded)
+    await until(lambda: lab.woken > woken)
+    assert lab.woken == woken + 1
+    lab.head.job_saved(job("j"))  # of a lease that goes on
+    assert lab.woken == woken + 2
+
+
 async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(monkeypatch):
     monkeypatch.setattr(remote_head, "REFUSED_PAUSE_S", 0.01)
     lab = await begun_lab()
@@ -263,7 +277,6 @@ async def test_a_host_that_stops_says_so():
     await lab.head.begin()
     await lab.head.stop()
     assert await lab.told(HostLeft) == HostLeft()
-    assert lab.post.states == {}
 
 
 async def test_what_attempts_have_left_is_kept_when_the_head_says_so():

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import ArgumentError
 
 from farm.common.doctor_findings import FAIL, OK, WARN
-from farm.common.errors import Code
+from farm.common.errors import Code, ExitCode
 from farm.simulation.postgres import new_server
 from farm.store import server_facts
 from farm.store.engine import server_engine, server_url
@@ -89,7 +89,7 @@ def test_tls_that_the_server_does_not_have(guarded):
 
 
 def test_a_server_that_is_away():
-    refused("postgresql://farm@127.0.0.1:1/farm?connect_timeout=2", "cannot be reached", "is it running")
+    refused("postgresql://farm@127.0.0.1:1/farm?connect_timeout=2", "cannot be reached", "pg_hba.conf")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_server_that_is_away():
     [f"postgresql://farm:{SECRET}@h:{SECRET}/farm", "mysql://farm@h/farm", "what", f"postgresql://a:{SECRET}@@@:"],
 )
 def test_what_is_no_address(url):
-    refused(url, r"\[store\] url")
+    assert refused(url, r"\[store\] url").exit_code == ExitCode.USAGE
 
 
 def test_another_encoding_is_refused(server):
