@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import socket
-import sys
 from pathlib import Path
 
 import psutil
@@ -102,9 +101,7 @@ def test_a_phone_knows_only_its_own_paths(farm):
     assert (typed.returncode, typed.stdout) == (7, "/\n")
 
 
-def test_a_model_is_benchmarked(farm, tmp_path):
-    model = tmp_path / "small_cnn.onnx"
-    assert farm.run(sys.executable, "-m", "farm.zoo", "small_cnn", str(model)).returncode == 0
+def test_a_model_is_benchmarked(farm, model):
     bench = farm.farm("bench", str(model), "--on", "android", "--repeat", "5", "--json", timeout_s=100)
     assert bench.returncode == 0, bench.stderr
     results = json.loads(bench.stdout)["results"]

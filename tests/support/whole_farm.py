@@ -71,15 +71,15 @@ def running_farm(
 
     `named` has further phones, name in the lab -> profile; the rest is what `virtual_farm` takes. Without g++, mksh and
     toybox a phone is a folder with a server in Python that takes seconds to start: then only farms that are to run
-    `anywhere` do. Those compile their golden kernels themselves, and so do farms whose daemon or workers are an
-    `other_user`: the daemon must make the state folder.
+    `anywhere` do. Farms whose daemon or workers are an `other_user` compile their golden kernels themselves: the daemon
+    must make the state folder.
     """
     if not anywhere:
         need("g++", "mksh", "toybox")
     # another farm's, which start processes of their own meanwhile
     others = {process.pid for process in _started()}
     all_phones = {**phones_of(profiles), **named}
-    kept = None if anywhere or other_user else kept_bundles()
+    kept = None if other_user else kept_bundles()
     with virtual_farm(
         all_phones,
         config=config,
@@ -115,9 +115,14 @@ def farm_command(farm: VirtualFarm, *words: str | os.PathLike[str], timeout_s: f
     return run_farm(*words, environ=environ, timeout_s=timeout_s)
 
 
-@cache
 def kept_bundles() -> Path:
     """Where this process's first farm leaves its bundle, so that no other compiles the golden kernels again."""
+    return _kept_bundles(shutil.which("g++"))
+
+
+@cache
+def _kept_bundles(_compiler: str | None) -> Path:
+    """The bundle's server is another one without a compiler."""
     folder = tempfile.mkdtemp(prefix="farm-bundles-")
     atexit.register(shutil.rmtree, folder)
     return Path(folder) / "objects"
