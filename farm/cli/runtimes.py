@@ -24,6 +24,7 @@ from farm.common.files import hash_file, short_hash
 from farm.common.selector import did_you_mean
 
 if TYPE_CHECKING:
+    from farm.runtime.checkout import HostTvm
     from farm.runtime.ndk_build import NdkRecipe
 
 bundle = typer.Typer(help="Runtime bundles: tvm_rpc and its libraries, per ABI.")
@@ -31,6 +32,7 @@ toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the 
 poison = typer.Typer(help="Poisons: libraries that killed their process on a phone twice; farm refuses to run them.")
 
 SHA256_CHARS = 64
+_CLONE = "git clone --recursive https://github.com/apache/tvm"
 
 Bundle = Annotated[
     str, typer.Argument(help="A bundle's name or the start of its hash.", autocompletion=complete.bundles)
@@ -90,14 +92,17 @@ def build_bundle(
     if ndk:
         _refuse_with("--ndk", **{"--from-wheel": from_wheel, "--platform": platform is not Platform.ANDROID})
         if tvm_source is None:
-            clone = "git clone --recursive https://github.com/apache/tvm"
-            raise UserError("--ndk needs --tvm-source: TVM is compiled", hint=f"{clone}, of the toolchain's version")
+            raise UserError("--ndk needs --tvm-source: TVM is compiled", hint=f"{_CLONE}, of the toolchain's version")
         sdk = clml.absolute() if clml else None
         recipe = NdkRecipe(abi, ndk.absolute(), tvm_source.absolute(), opencl, sdk)
         folder = _build_with_ndk(recipe, toolchain)
     else:
-        _refuse_with("--from-wheel", **{"--opencl": opencl, "--clml": clml is not None})
-        folder = _build_from_wheels(abi, platform, toolchain)
+        _refuse_with("--from-wheel", **{"--clml": clml is not None})
+        if opencl and tvm_source is None:
+            raise UserError(
+                "--opencl needs --tvm-source: TVM's wheels have no OpenCL", hint=f"{_CLONE}, of its version"
+            )
+        folder = _build_from_wheels(abi, platform, toolchain, tvm_source.absolute() if opencl and tvm_source else None)
     _check_free(name, folder)
     _add(folder, name, toolchain, json=json)
 
@@ -109,25 +114,33 @@ def _refuse_with(option: str, **others: bool) -> None:
 
 
 def _build_with_ndk(recipe: NdkRecipe, toolchain: str) -> Path:
-    from farm.runtime.checkout import find_host_tvm
     from farm.runtime.ndk_build import build_with_ndk
     from farm.runtime.parts import default_cache
 
-    row = _toolchain_up(toolchain)
-    host = find_host_tvm(f"toolchain {toolchain}", row["python"], row["tvm"], row["versions"].get("apache-tvm-ffi", ""))
+    host = _host_tvm(toolchain, _toolchain_up(toolchain))
     with steps() as report:
         return build_with_ndk(default_cache(), recipe, host, report)
 
 
-def _build_from_wheels(abi: Abi, platform: Platform, toolchain: str) -> Path:
+def _build_from_wheels(abi: Abi, platform: Platform, toolchain: str, opencl_source: Path | None) -> Path:
     from farm.runtime.build import build_from_wheels
+    from farm.runtime.checkout import check_checkout
     from farm.runtime.packages import architecture_of, check_versions
     from farm.runtime.parts import default_cache
 
     architecture_of(abi)
-    versions = check_versions(_toolchain_up(toolchain)["versions"], f"toolchain {toolchain}")
+    row = _toolchain_up(toolchain)
+    versions = check_versions(row["versions"], f"toolchain {toolchain}")
+    if opencl_source:
+        check_checkout(opencl_source, _host_tvm(toolchain, row))
     with steps() as report:
-        return build_from_wheels(default_cache(), abi, platform, versions, report)
+        return build_from_wheels(default_cache(), abi, platform, versions, report, opencl_source)
+
+
+def _host_tvm(toolchain: str, row: Mapping[str, Any]) -> HostTvm:
+    from farm.runtime.checkout import find_host_tvm
+
+    return find_host_tvm(f"toolchain {toolchain}", row["python"], row["tvm"], row["versions"].get("apache-tvm-ffi", ""))
 
 
 def _toolchain_up(toolchain: str) -> Mapping[str, Any]:

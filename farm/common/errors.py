@@ -101,6 +101,7 @@ class Code(StrEnum):
     INSTALL_FAILED = "install_failed", Fault.PHONE, "The bundle's folder could not be put in place."
     INTERRUPTED_TOO_OFTEN = "interrupted_too_often", Fault.FARM, "The daemon died under this job too often."
     JOB_CANCELLED = "job_cancelled", Fault.USER, "The job was cancelled.", ExitCode.FAILED
+    KERNEL_REFUSED = "kernel_refused", Fault.PHONE, "The driver of the phone's GPU cannot build a kernel."
     LEASE_ENDED = "lease_ended", Fault.USER, "A lease was taken away from its holder.", ExitCode.FAILED
     LINK_FAILED = "link_failed", Fault.HOST, "The linker refused the object files."
     LOG_AWAY = "log_away", Fault.HOST, "The host that has the log does not answer."

@@ -1,7 +1,7 @@
 """A bundle's folder for phones, from TVM's own wheels: no NDK, no TVM checkout.
 
     tvm_rpc                       compiled here (farm.runtime.server)
-    libtvm_*.so                   out of TVM's wheel of the toolchain's version
+    libtvm_*.so                   out of TVM's wheel of the toolchain's version; OpenCL's compiled (farm.runtime.opencl)
     ld-linux-*, libc.so.6 ...     out of Debian's packages
     libc.so, libm.so, libdl.so    empty libraries that need the ones above
     bundle.toml                   says which system it is for
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from farm.bundle.folder import DESCRIPTION
 from farm.bundle.model import SERVER_PROGRAM, Abi, Platform
+from farm.common.errors import UserError
 from farm.common.files import hash_file
+from farm.runtime.opencl import build_opencl
 from farm.runtime.packages import C_LIBRARY, COMPILER_LIBRARIES, architecture_of, debian_libraries, tvm_wheel
 from farm.runtime.parts import CONTENTS, part
 from farm.runtime.server import OPTIONS, SOURCE, Compiler, compile_server, find_compiler
@@ -35,7 +37,9 @@ BUNDLE = "bundle"  # the folder to add, inside its part
 _BIONIC_NAMES = {"libc.so": "libc.so.6", "libm.so": "libm.so.6", "libdl.so": "libdl.so.2"}
 
 
-def build_from_wheels(cache: Path, abi: Abi, platform: Platform, versions: Mapping[str, str], report: Report) -> Path:
+def build_from_wheels(
+    cache: Path, abi: Abi, platform: Platform, versions: Mapping[str, str], report: Report, opencl: Path | None = None
+) -> Path:
     """The folder for `farm bundle add`: under a minute, nearly all of it downloads (100 MB); from the cache at once.
 
     Args:
@@ -44,32 +48,39 @@ def build_from_wheels(cache: Path, abi: Abi, platform: Platform, versions: Mappi
         platform: of the phones: whether they are virtual.
         versions: of TVM's packages in the toolchain (`check_versions`).
         report: hears what is being done.
+        opencl: a checkout of TVM, for OpenCL too (virtual phones only); None: for CPUs.
 
     Raises:
-        UserError: TVM has no wheel for that ABI.
+        UserError: TVM has no wheel for that ABI, or the phones' OpenCL cannot be used, or that is no checkout.
         DownloadError: a package could not be had.
         HostError: there is no compiler, or it failed, or the cache cannot be written.
     """
     architecture_of(abi)
+    if opencl and platform is Platform.ANDROID:
+        raise UserError(
+            "a phone's OpenCL driver needs Android's C library, with which this runtime is not started",
+            hint="build with the NDK for it: docs/bundles.md; for virtual phones: --platform linux-glibc",
+        )
     compiler = find_compiler(abi)
     wheel = tvm_wheel(cache, abi, versions, report)
     system = debian_libraries(cache, abi, report)
+    libraries = (*wheel.libraries, *([build_opencl(cache, opencl, compiler, wheel, report)] if opencl else []))
     digest = hashlib.sha256(repr((compiler.version(), OPTIONS, platform, hash_file(SOURCE))).encode())
-    for file in (*wheel.libraries, system / CONTENTS):
+    for file in (*libraries, system / CONTENTS):
         digest.update(hash_file(file).encode())
-    make = partial(_put_together, abi, platform, compiler, wheel, system, report)
+    make = partial(_put_together, abi, platform, compiler, wheel, libraries, system, report)
     return part(cache, f"bundle-{abi}-{digest.hexdigest()[:16]}", make) / BUNDLE
 
 
 def _put_together(
-    abi: Abi, platform: Platform, compiler: Compiler, wheel: TvmWheel, system: Path, report: Report,
-    made: Path, scratch: Path,
+    abi: Abi, platform: Platform, compiler: Compiler, wheel: TvmWheel, libraries: tuple[Path, ...], system: Path,
+    report: Report, made: Path, scratch: Path,
 ) -> dict[str, str]:  # fmt: skip
     report(f"compiling {SERVER_PROGRAM} with {compiler.name}")
     bundle = made / BUNDLE
     bundle.mkdir()
     beside = [system / name for name in (architecture_of(abi).loader, *C_LIBRARY, *COMPILER_LIBRARIES)]
-    for library in (*wheel.libraries, *beside):
+    for library in (*libraries, *beside):
         shutil.copyfile(library, bundle / library.name)
     compile_server(compiler, wheel, scratch / SERVER_PROGRAM)
     for name, real in _BIONIC_NAMES.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from farm.bundle.model import Abi
+from farm.bundle.model import SERVER_PROGRAM, Abi
 from farm.common.errors import Code, HostError
 from farm.compiler.link import packaged_zig
 from farm.runtime.packages import TvmWheel, architecture_of
@@ -37,7 +37,9 @@ class Compiler:
         Raises:
             HostError: it does not run.
         """
-        return output_of([self.command[0], _version_word(self.name)], _VERSION_LIMIT_S, self._failed)
+        return output_of(
+            [self.command[0], _version_word(self.name)], _VERSION_LIMIT_S, partial(self._failed, SERVER_PROGRAM)
+        )
 
     def compile(self, arguments: Sequence[str], out: Path) -> None:
         """Make a program or library.
@@ -46,11 +48,12 @@ class Compiler:
             HostError: it failed; the evidence is what it said.
             OSError: the disk is full.
         """
-        output_of([*self.command, *arguments, "-o", str(out)], _COMPILE_LIMIT_S, self._failed, out.parent)
+        failed = partial(self._failed, out.name)
+        output_of([*self.command, *arguments, "-o", str(out)], _COMPILE_LIMIT_S, failed, out.parent)
 
-    def _failed(self, said: str) -> HostError:
+    def _failed(self, what: str, said: str) -> HostError:
         hint = "is libstdc++-dev installed? Without g++ on PATH virtual phones use a server in Python"
-        return compile_error(f"{self.name} cannot compile tvm_rpc", hint=hint, evidence=said)
+        return compile_error(f"{self.name} cannot compile {what}", hint=hint, evidence=said)
 
 
 def find_compiler(

@@ -220,6 +220,7 @@ def running_lab(
     data_bytes: int | None = None,
     expose_python: bool = False,
     arm64: Path | None = None,
+    opencl: Path | None = None,
     plugged: bool = True,
     places: Mapping[str, str] | None = None,
     owns_adb: bool = False,
@@ -238,7 +239,13 @@ def running_lab(
     for name, profile in phones.items():
         place = (places or {}).get(name, "")
         command += ["--phone", f"{name}={profile}" + (f"@{place}" if place else "")]
-    options = {"--adb-socket": adb_socket, "--isolation": isolation, "--data-bytes": data_bytes, "--arm64": arm64}
+    options = {
+        "--adb-socket": adb_socket,
+        "--isolation": isolation,
+        "--data-bytes": data_bytes,
+        "--arm64": arm64,
+        "--opencl": opencl,
+    }
     for option, value in options.items():
         if value:
             command += [option, str(value)]

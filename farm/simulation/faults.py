@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import UserError
 from farm.common.selector import did_you_mean
-from farm.simulation.state import BatteryHealth
+from farm.simulation.state import BatteryHealth, DriverFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,6 +91,10 @@ FAULTS: Mapping[str, PhoneFault] = {
         {"seconds": Argument(float, 20.0)},
     ),
     "gpu_fault": PhoneFault("the GPU's driver reports a page fault in the kernel log and resets the GPU", {}),
+    "driver": PhoneFault(
+        "the vendor's OpenCL driver is missing, wrong or misbehaves; `none`: it is good again (a phone with +opencl)",
+        {"fault": Argument(str, words=tuple(fault.value for fault in DriverFault))},
+    ),
     "gpu_load": PhoneFault(
         "the GPU is that busy, 0 to 1 (nothing on a virtual phone uses it)", {"busy": Argument(float)}
     ),

@@ -68,6 +68,7 @@ class Lab:
         data_bytes: int | None = None,
         expose_python: bool = False,
         arm64: Path | None = None,
+        opencl: Path | None = None,
         plugged: bool = True,
     ) -> None:
         self.directory = directory
@@ -77,6 +78,7 @@ class Lab:
         self._data_bytes = data_bytes
         self._expose_python = expose_python
         self._arm64 = arm64
+        self._opencl = opencl
         self._plugged = plugged
         self._watcher = Watcher()
         self.hubs = Hubs(directory / USB)
@@ -100,6 +102,14 @@ class Lab:
             raise UserError(
                 f"{profile}: this lab has no programs for arm64 phones", hint="start it with --arm64 FOLDER"
             )
+        if choice.opencl and self._opencl is None:
+            raise UserError(
+                f"{profile}: this lab has no OpenCL driver for phones", hint="start it with --opencl FOLDER"
+            )
+        if choice.opencl and choice.arm64:
+            raise UserError(
+                f"{profile}: AArch64 code cannot use the host's OpenCL driver", hint="leave out one of them"
+            )
         spec = WorldSpec(
             name=name,
             directory=self.directory / name,
@@ -109,6 +119,7 @@ class Lab:
             expose_python=self._expose_python,
             arm64=self._arm64 if choice.arm64 else None,
             rooted=choice.rooted,
+            opencl=self._opencl if choice.opencl else None,
         )
         phone = LabPhone(spec, self._adb, self._watcher, plugged=self._plugged)
         if place:
@@ -343,6 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-bytes", type=int, help="/data as a file system of that size, so that it can fill up")
     parser.add_argument("--expose-python", action="store_true", help="phones see the host's Python (launcher bundles)")
     parser.add_argument("--arm64", type=Path, metavar="FOLDER", help="of farm.simulation.arm64, for PROFILE+arm64")
+    parser.add_argument("--opencl", type=Path, metavar="FOLDER", help="of farm.simulation.opencl, for PROFILE+opencl")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does: with who started it")
     parser.add_argument("--owns-adb", action="store_true", help="end the adb server too")
     parser.add_argument("--unplugged", action="store_true", help="phones wait for `plug`")
@@ -371,6 +383,7 @@ async def _main(options: argparse.Namespace, phones: Sequence[tuple[str, str, st
         data_bytes=options.data_bytes,
         expose_python=options.expose_python,
         arm64=options.arm64.resolve() if options.arm64 else None,
+        opencl=options.opencl.resolve() if options.opencl else None,
         plugged=not options.unplugged,
     )
     if options.lifeline:

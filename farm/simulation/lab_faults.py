@@ -17,8 +17,10 @@ from farm.common.errors import HostError, PhoneError, UserError
 from farm.simulation.faults import parse_fault
 from farm.simulation.lab_phone import REBOOT_S
 from farm.simulation.lab_physics import Climate
+from farm.simulation.machine import VENDOR_OPENCL
+from farm.simulation.phone_processes import VENDOR
 from farm.simulation.physics import throttling_of
-from farm.simulation.state import BatteryHealth, BatteryStatus, KernelFault, PhoneState, state_folder
+from farm.simulation.state import BatteryHealth, BatteryStatus, DriverFault, KernelFault, PhoneState, state_folder
 from farm.simulation.trace import parse_trace, play, torn_line
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BALLAST = "/data/.ballast"
+_FOREIGN_ELF = b"\x7fELF\x01\x01\x01".ljust(16, b"\0") + b"\x03\x00\x28\x00\x01".ljust(36, b"\0")  # ARM, 32 bits
 _STUCK_DRIVER = Path(__file__).with_name("stuck_driver.c")
 _COMPILE_LIMIT_S = 60.0
 
@@ -265,6 +268,19 @@ class FaultInjector:
         uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME) - state.booted_at_s
         lines = (line.format(uptime=uptime_s, pid=4321) for line in _GPU_FAULT)
         self._phone.set_state(kernel_log=(*state.kernel_log, *lines), gpu_resets=state.gpu_resets + 1)
+
+    async def _do_driver(self, fault: str) -> None:
+        spec = self._phone.spec
+        if spec.opencl is None:
+            raise PhoneError(f"virtual phone {spec.name} has no OpenCL driver", hint="boot it with +opencl")
+        library = spec.directory / VENDOR / VENDOR_OPENCL
+        library.unlink(missing_ok=True)
+        wanted = DriverFault(fault)
+        if wanted is DriverFault.FOREIGN:
+            library.write_bytes(_FOREIGN_ELF)
+        elif wanted is not DriverFault.MISSING:
+            shutil.copy2(spec.opencl / VENDOR_OPENCL, library)
+        self._phone.set_state(driver_fault=wanted)
 
     async def _do_gpu_load(self, busy: float) -> None:
         if busy > 1:

@@ -21,8 +21,12 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.simulation.system_image import find_userland
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -168,6 +172,7 @@ class RootPlan:
     programs: dict[str, str]  # in /product/bin, for this phone alone
     proc_files: dict[str, Path]  # path below /proc -> file that replaces it
     host_folders: tuple[Path, ...]  # shown read-only at their own paths (the Python launcher needs its interpreter)
+    vendor: Mapping[str, Path]  # path below /vendor -> folder shown there, read-only
 
 
 def enter_root(plan: RootPlan) -> None:
@@ -186,6 +191,8 @@ def enter_root(plan: RootPlan) -> None:
     _mount_dev(root, plan)
     for folder in plan.host_folders:
         bind(folder, root / folder.relative_to("/"), read_only=True, recursive=True)
+    for name, folder in plan.vendor.items():
+        bind(folder, root / "vendor" / name, read_only=True)
     _link_folders(root)
     for name, text in plan.programs.items():
         program = root / "product/bin" / name

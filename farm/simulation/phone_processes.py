@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from farm.simulation import namespaces
-from farm.simulation.machine import ARM64_DATA, ARM64_PRELOAD, ConnectionSource, Machine
+from farm.simulation.machine import (
+    ARM64_DATA,
+    ARM64_PRELOAD,
+    OPENCL_CACHE,
+    VENDOR_HOST,
+    ConnectionSource,
+    Machine,
+)
 from farm.simulation.namespaces import Isolation, RootPlan, enter_machine, enter_phone
 from farm.simulation.plain import PlainPhone
 from farm.simulation.sensors import DUMPSYS, PROC, SYS
@@ -41,6 +48,7 @@ _REQUEST_BYTES = 1024
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_LIMIT_S = 5.0
+VENDOR = "vendor"  # folder under the phone's directory with an OpenCL driver
 RUN = "run"  # folder under the phone's directory where its programs say what the lab must know, until the next boot
 # As adbd sets it, /system/xbin first where Android has it last on the list of old releases.
 _PATH = (
@@ -316,6 +324,7 @@ class PhonePlan:
     expose_python: bool
     arm64: Path | None
     rooted: bool
+    has_driver: bool  # for OpenCL, in its folder `vendor`
 
     @property
     def plain(self) -> PlainPhone:
@@ -337,6 +346,8 @@ def make_data_folders(plan: PhonePlan) -> None:
         "system": 0o775,
         "system/settings": 0o771,
     }
+    if plan.has_driver:
+        modes |= {str(parent): 0o771 for parent in (Path(OPENCL_CACHE).parent, Path(OPENCL_CACHE))}
     for name, mode in modes.items():
         folder = data / name
         folder.mkdir(exist_ok=True)
@@ -371,6 +382,7 @@ def root_plan(plan: PhonePlan) -> RootPlan:
             "sys/kernel/random/boot_id": directory / PROC / "boot_id",
         },
         host_folders=(*(_python_folders() if plan.expose_python else ()), *filter(None, [plan.arm64])),
+        vendor={"": directory / VENDOR, VENDOR_HOST: Path("/usr")} if plan.has_driver else {},
     )
 
 

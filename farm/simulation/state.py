@@ -5,6 +5,7 @@ replaced whole (write + rename), so that a reader never sees half of one:
 
 - `state.json`   for Python readers: the fields of `PhoneState`;
 - `kernel_fault` for `tvm_rpc`: one word of `KernelFault`, read before each call into a kernel;
+- `driver_fault` for the OpenCL driver: one word of `DriverFault`;
 - `kernel_log`, `hang_dumpsys` and `disk_free_kib` (the latter only when wanted) for `dmesg`, `dumpsys` and `df`.
 
 The *folder* is what the phone mounts (read-only): a bind mount of the files themselves would keep showing the old ones
@@ -77,6 +78,18 @@ class KernelFault(StrEnum):
     WRONG_NUMBERS = "wrong_numbers"  # it returns, having written nonsense
 
 
+class DriverFault(StrEnum):
+    """What is wrong with the OpenCL driver of a phone that has one."""
+
+    NONE = "none"
+    MISSING = "missing"  # there is no libOpenCL.so
+    FOREIGN = "32-bit"  # it is for a 32-bit machine
+    CRASH = "crash"  # loading it ends the process
+    HANG = "hang"  # clBuildProgram does not return
+    FALSE_EXTENSIONS = "false_extensions"  # it states extensions that it does not have
+    SMALL_IMAGES = "small_images"  # no image is larger than 64 x 64
+
+
 @dataclass(frozen=True, slots=True)
 class PhoneState:
     """One moment of a virtual phone.
@@ -109,6 +122,7 @@ class PhoneState:
     knobs: Mapping[str, str] = field(default_factory=dict)
     kernel_fault: KernelFault = KernelFault.NONE
     unkillable_s: float = 0.0
+    driver_fault: DriverFault = DriverFault.NONE
     kernel_log: tuple[str, ...] = ()  # since boot
     dumpsys_hangs: bool = False
     disk_free_bytes: int | None = None  # None: as much as the host has
@@ -163,6 +177,7 @@ def write_state(phone_directory: Path, state: PhoneState) -> None:
             (folder / name).unlink(missing_ok=True)
         else:
             _replace(folder / name, text)
+    _replace(folder / "driver_fault", f"{state.driver_fault.value}\n")
     _replace(folder / "kernel_fault", f"{state.kernel_fault.value}{seconds}\n")
 
 
@@ -191,6 +206,7 @@ def changes_from_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "battery_health": BatteryHealth,
         "throttling": ThrottlingStatus,
         "kernel_fault": KernelFault,
+        "driver_fault": DriverFault,
         "kernel_log": tuple,
         "load": tuple,
     }

@@ -23,7 +23,7 @@ _LIST_LIMIT_S = 20.0
 _NOT_LINKED = frozenset({"sh", "su", "login", "reboot", "halt", "poweroff", "passwd", "oneit", "switch_root", "httpd"})
 # On every phone, but not in Debian's toybox: taken from the host if they need nothing beyond the C library.
 _FROM_HOST = ("dd", "tr", "diff", "stty", "awk", "expr")
-_C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+C_LIBRARY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 _ACCOUNTS = "root:x:0:0::/:/system/bin/sh\nsystem:x:1000:1000::/:/system/bin/sh\nshell:x:2000:2000::/:/system/bin/sh\n"
 _GROUPS = {
     "root": 0, "system": 1000, "input": 1004, "log": 1007, "adb": 1011, "sdcard_rw": 1015, "sdcard_r": 1028,
@@ -77,7 +77,7 @@ def build_system(folder: Path, userland: Userland) -> Path:
     """
     programs = device_programs()
     tools = {"sh": userland.mksh, "toybox": userland.toybox} | _plain_host_tools()
-    digest = hashlib.sha256(repr((sorted(programs.items()), sorted(tools), _C_LIBRARY, _GROUPS)).encode())
+    digest = hashlib.sha256(repr((sorted(programs.items()), sorted(tools), C_LIBRARY, _GROUPS)).encode())
     for tool in tools.values():
         digest.update(tool.read_bytes())
     image = folder / f"system-{digest.hexdigest()[:16]}"
@@ -99,8 +99,8 @@ def build_system(folder: Path, userland: Userland) -> Path:
 
 def _plain_host_tools() -> dict[str, Path]:
     found = {name: Path(path).resolve() for name in _FROM_HOST if (path := shutil.which(name))}
-    plain = {*_C_LIBRARY, "ld-linux-x86-64.so.2"}
-    return {name: path for name, path in found.items() if _libraries([path]).keys() <= plain}
+    plain = {*C_LIBRARY, "ld-linux-x86-64.so.2"}
+    return {name: path for name, path in found.items() if linked_libraries([path]).keys() <= plain}
 
 
 def _fill(image: Path, tools: dict[str, Path], programs: dict[str, str]) -> None:
@@ -115,16 +115,18 @@ def _fill(image: Path, tools: dict[str, Path], programs: dict[str, str]) -> None
         link = image / "bin" / applet
         if applet not in _NOT_LINKED and not link.exists():
             link.symlink_to("toybox")
-    for name, library in _libraries(list(tools.values())).items():
+    for name, library in linked_libraries(list(tools.values())).items():
         _copy(library, image / "lib64" / name)
     (image / "lib64" / "x86_64-linux-gnu").symlink_to(".")  # where Debian's loader looks
+    # Android's loader looks in /vendor/lib64 too: a link to nothing on phones without a driver.
+    (image / "lib64" / "libOpenCL.so").symlink_to("/vendor/lib64/libOpenCL.so")
     (image / "etc" / "passwd").write_text(_ACCOUNTS, "utf-8")
     group = "".join(f"{name}:x:{gid}:\n" for name, gid in _GROUPS.items())
     (image / "etc" / "group").write_text(group, "utf-8")
     (image / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 ip6-localhost\n", "utf-8")
 
 
-def _libraries(programs: list[Path]) -> dict[str, Path]:
+def linked_libraries(programs: list[Path]) -> dict[str, Path]:
     """The C library, and whatever else the programs are linked with, by soname."""
     found = {}
     for program in programs:
@@ -134,7 +136,7 @@ def _libraries(programs: list[Path]) -> dict[str, Path]:
                 found[match[1] or Path(match[2]).name] = Path(match[2])
     if "libc.so.6" not in found:
         raise HostError("the host's loader does not find libc.so.6 for mksh and toybox")
-    for name in _C_LIBRARY:
+    for name in C_LIBRARY:
         library = found["libc.so.6"].with_name(name)
         if library.exists():
             found[name] = library

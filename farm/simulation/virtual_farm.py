@@ -207,12 +207,13 @@ def virtual_farm(
     places: Mapping[str, str] | None = None,
     physics_speed: float | None = None,
     bundles: Path | None = None,
+    opencl: Path | None = None,
     report: Callable[[str], None] = _ignore,
 ) -> Iterator[VirtualFarm]:
     """A daemon with virtual phones, plugged in and on their way to ready.
 
     Args:
-        phones: name in the lab -> profile or profile+arm64 (`phones_of`).
+        phones: name in the lab -> profile, or profile+arm64 or profile+opencl (`phones_of`).
         config: further TOML for the daemon.
         gate: `[tvm] gate`: the socket of a running `farm gate`, or "inside"; "": a gate that the daemon starts.
         plugged: whether the phones are plugged in at once.
@@ -221,22 +222,21 @@ def virtual_farm(
             ports by the lab's uhubctl, unless `config` has a `[power]` of its own.
         physics_speed: heat, throttling and battery follow the load, that many times as fast; None: they stand still.
         bundles: a bundle library's `objects` of an earlier farm: what is in it needs no golden kernels compiled.
+        opencl: TVM's OpenCL runtime (farm.runtime.opencl) for the phones; None: farm's own where one has +opencl.
         report: hears what is being done, a line at a time.
 
     Raises:
         UserError: there is no such isolation.
-        HostError: TVM is missing, or the daemon or the lab did not come up, or this host cannot have arm64 phones.
+        HostError: TVM is missing, the daemon or the lab did not come up, or this host cannot have such phones.
     """
     from farm.adb.program import find_adb
     from farm.simulation.control import running_lab
-    from farm.simulation.namespaces import Isolation
     from farm.simulation.runtime import is_launcher
 
-    if isolation and isolation not in set(Isolation):
-        raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
+    _check_isolation(isolation)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farm-")))
-        bundle, arm64 = _build(folder, phones, bundles, report)
+        bundle, arm64, driver = _build(folder, phones, bundles, opencl, report)
         daemon = DaemonProcess(folder, config + (_on_hubs(folder / "lab", config) if places else ""), gate=gate)
         client = stack.enter_context(_running(daemon, bundle, arm64, report))
         report(f"booting {len(phones)} virtual phones ...")
@@ -247,6 +247,7 @@ def virtual_farm(
             isolation=isolation or None,
             expose_python=is_launcher(bundle / "tvm_rpc"),
             arm64=arm64,
+            opencl=driver,
             plugged=plugged,
             places=places,
             owns_adb=True,
@@ -258,11 +259,19 @@ def virtual_farm(
         yield farm
 
 
+def _check_isolation(isolation: str) -> None:
+    from farm.simulation.namespaces import Isolation
+
+    if isolation and isolation not in set(Isolation):
+        raise UserError(f"there is no isolation {isolation!r}", hint=f"use {', '.join(Isolation)}")
+
+
 def _build(
-    folder: Path, phones: Mapping[str, str], bundles: Path | None, report: Callable[[str], None]
-) -> tuple[Path, Path | None]:
-    """The phones' runtime bundle; and the parts that arm64 phones need, if there are any."""
+    folder: Path, phones: Mapping[str, str], bundles: Path | None, opencl: Path | None, report: Callable[[str], None]
+) -> tuple[Path, Path | None, Path | None]:
+    """The phones' runtime bundle; and what arm64 phones and those with OpenCL need, if there are any."""
     from farm.simulation.arm64 import arm64_folder
+    from farm.simulation.opencl import opencl_folder, opencl_runtime
     from farm.simulation.profiles import choose
     from farm.simulation.runtime import build_bundle_folder
 
@@ -270,7 +279,13 @@ def _build(
     bundle = build_bundle_folder(folder / "bundle")
     if bundles is not None:
         shutil.copytree(bundles, folder / "state" / "bundles" / "objects")
-    return bundle, arm64_folder(report) if any(choose(profile).arm64 for profile in phones.values()) else None
+    choices = [choose(profile) for profile in phones.values()]
+    arm64 = arm64_folder(report) if any(choice.arm64 for choice in choices) else None
+    driver = opencl_folder(report) if any(choice.opencl for choice in choices) else None
+    if opencl is not None or driver is not None:
+        library = opencl or opencl_runtime(report)
+        shutil.copyfile(library, bundle / library.name)
+    return bundle, arm64, driver
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import time
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import HostError
 from farm.simulation import phone_processes
-from farm.simulation.machine import CONNECTION_MESSAGE, ConnectionSource, LabLine, line_pair
+from farm.simulation.machine import CONNECTION_MESSAGE, VENDOR_HOST, ConnectionSource, LabLine, line_pair
 from farm.simulation.namespaces import Isolation, detect_isolation
 from farm.simulation.phone_processes import RUN, PhoneExit, PhonePlan
 from farm.simulation.profiles import ARM64_ABI, VIRTUAL_ABI, format_properties, load_profile, serial_of
@@ -54,6 +55,7 @@ class WorldSpec:
     expose_python: bool = False  # the runtime bundle is the Python launcher, which needs the host's interpreter
     arm64: Path | None = None  # an arm64 phone: the folder of `farm.simulation.arm64`, shown at its own path
     rooted: bool = False  # its shell is root, as after `adb root`: clocks can be set
+    opencl: Path | None = None  # a phone with an OpenCL device: the folder of `farm.simulation.opencl`, for /vendor
 
     @property
     def serial(self) -> str:
@@ -231,6 +233,7 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
         expose_python=spec.expose_python,
         arm64=spec.arm64,
         rooted=spec.rooted,
+        has_driver=_install_driver(spec, isolation),
     )
     if isolation is Isolation.NONE:
         programs = device_programs("/bin/sh", root=str(plan.plain.root))
@@ -238,6 +241,21 @@ def _prepare(spec: WorldSpec, isolation: Isolation) -> PhonePlan:
             programs["su"] = superuser_program("/bin/sh")
         plan.plain.lay_out(programs)
     return plan
+
+
+def _install_driver(spec: WorldSpec, isolation: Isolation) -> bool:
+    """Copy the OpenCL driver, which a fault may replace, to the phone's /vendor; returns whether it is to have one."""
+    if spec.opencl is None:
+        return False
+    if isolation is Isolation.NONE:
+        raise HostError(
+            f"virtual phone {spec.name} cannot have an OpenCL driver without namespaces",
+            hint="apt install mksh toybox, or leave out +opencl",
+        )
+    vendor = spec.directory.resolve() / phone_processes.VENDOR
+    shutil.copytree(spec.opencl, vendor, dirs_exist_ok=True)
+    (vendor / VENDOR_HOST).mkdir(exist_ok=True)
+    return True
 
 
 def _begin_boot(spec: WorldSpec) -> None:
@@ -252,7 +270,12 @@ def _begin_boot(spec: WorldSpec) -> None:
     apply_state(directory, profile, state)
     properties = directory / "properties"
     text = format_properties(
-        profile.properties(spec.serial, ARM64_ABI if spec.arm64 else VIRTUAL_ABI, rooted=spec.rooted)
+        profile.properties(
+            spec.serial,
+            ARM64_ABI if spec.arm64 else VIRTUAL_ABI,
+            rooted=spec.rooted,
+            opencl=spec.opencl is not None,
+        )
     )
     (properties / "all").write_bytes(text.encode("utf-8", "surrogateescape"))
     for stale in (properties / "set").iterdir():

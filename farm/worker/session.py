@@ -35,6 +35,9 @@ _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_(RESOURCES|HOST_MEMORY)|CL_INVALID_BUFFER_SIZE"
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
+# TVM's words, then the driver's log.
+_BUILD_FAILED = re.compile(r"OpenCL build error|the OpenCL driver cannot build")
+_BUILD_ERROR = re.compile(r"^\W*(?:\S+: )?error: (?:\S+:\d+:\d+: )?(.+)", re.MULTILINE)
 
 
 class PhoneProcessError(PhoneError):
@@ -109,7 +112,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
     `needs_bytes`: memory that the step is known to need, 0 when unknown.
 
     Raises:
-        PhoneError: `out_of_memory`: the phone said so; `session_failed`: all else.
+        PhoneError: `out_of_memory`: the phone said so; `kernel_refused`: its GPU's driver; `session_failed`: all else.
     """
     try:
         yield
@@ -123,6 +126,15 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
                 f"{step} failed: the phone is out of memory{needs}",
                 Code.OUT_OF_MEMORY,
                 hint="a phone with more memory, --precision float16, or a smaller batch",
+                evidence=evidence,
+            ) from error
+        if _BUILD_FAILED.search(text):
+            found = _BUILD_ERROR.search(text)
+            reason = found[1].strip() if found else first_line(error)
+            raise PhoneError(
+                f"{step} failed: the GPU's driver cannot build a kernel: {reason}",
+                Code.KERNEL_REFUSED,
+                hint="the evidence has the driver's words (--json); another phone, --target cpu or --precision float32",
                 evidence=evidence,
             ) from error
         if "kShutdown" in text:

@@ -1,14 +1,28 @@
-"""OpenCL C that TVM generated: taken out of an executable, and checked by clang."""
+"""OpenCL in tests: C that TVM generated, checked by clang; TVM's runtime for it, and the host's driver for CPUs."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from farm.bundle.model import Abi
+from farm.common.errors import FarmError
+from farm.runtime.opencl import build_opencl
+from farm.runtime.parts import default_cache
+from farm.runtime.server import find_compiler
+from farm.simulation.opencl import opencl_folder, opencl_runtime
+from farm.simulation.runtime import find_wheel
 from tests.support.needs import need
 
 # An OpenCL device of 64 bits, with the built-in functions of the standard declared as clang ships them.
 CLANG = ("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "spir64", "-Xclang", "-finclude-default-header")
+CHECKOUT = "FARM_TVM_SOURCE"  # environment variable: a checkout of TVM, whose own runtime is then tested
 
 
 def opencl_source(executable: Any) -> str:
@@ -31,3 +45,33 @@ def syntax_errors(source: str) -> str:
     command = [*CLANG, "-fsyntax-only", "-"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120, check=False)
     return done.stderr if done.returncode else ""
+
+
+def need_driver() -> None:
+    """Skip where the host has no OpenCL driver for its CPU."""
+    need("g++", "mksh", "toybox")
+    try:
+        opencl_folder()
+    except FarmError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+@cache
+def opencl_library() -> Path:
+    """libtvm_runtime_opencl.so for this host: TVM's own where CHECKOUT names its sources, else farm's."""
+    checkout = os.environ.get(CHECKOUT)
+    if not checkout:
+        return opencl_runtime()
+    return build_opencl(default_cache(), Path(checkout), find_compiler(Abi.X86_64), find_wheel(), lambda _: None)
+
+
+def load_opencl() -> Any:
+    """TVM's OpenCL device of this very process, on the host's driver; skips where there is none."""
+    import tvm
+
+    need_driver()
+    ctypes.CDLL(os.fspath(opencl_library()), ctypes.RTLD_GLOBAL)
+    device = tvm.opencl(0)
+    if not device.exist:
+        pytest.skip("the host's loader finds no libOpenCL.so: apt install ocl-icd-opencl-dev")
+    return device

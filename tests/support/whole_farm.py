@@ -66,6 +66,7 @@ def running_farm(
     places: Mapping[str, str] | None = None,
     anywhere: bool = False,
     other_user: bool = False,
+    opencl: Path | None = None,
 ) -> Iterator[VirtualFarm]:
     """A virtual farm, its phones ready; afterwards nothing of it may be left and its log may hold no traceback.
 
@@ -88,6 +89,7 @@ def running_farm(
         gate=gate,
         places=places,
         bundles=kept if kept and kept.exists() else None,
+        opencl=opencl,
     ) as farm:
         if kept and not kept.exists():
             shutil.copytree(farm.folder / "state" / "bundles" / "objects", kept)

@@ -50,6 +50,7 @@ _CPU_GLOBS = (
 _CPU_GOVERNORS = "/sys/devices/system/cpu/cpufreq/policy[0-9]*/scaling_governor"
 _GPU_GOVERNOR = "/sys/class/kgsl/kgsl-3d0/devfreq/governor"
 _VIRTUAL_ABI = "farm.virtual.abi"
+_VIRTUAL_GPU = "farm.virtual.gpu"
 _MARKET_NAMES = (
     "ro.product.marketname",  # Xiaomi
     "ro.product.vendor.marketname",
@@ -181,7 +182,9 @@ def identify(raw: RawIdentity) -> DeviceIdentity:
         cpu_features=tuple(plain(flag, WORD) for flag in cpu.features[:_MAX_FEATURES]),
         virtual=bool(virtual_abi),
         clock_policy=clock_policy(raw.files),
-        targets=targets_of(abi, cpu, gpu.family, virtual=bool(virtual_abi)),
+        targets=targets_of(
+            abi, cpu, gpu.family, virtual=bool(virtual_abi), virtual_gpu=bool(properties.get(_VIRTUAL_GPU))
+        ),
         raw=_kept(raw),
     )
 

@@ -22,11 +22,12 @@ from farm.devices.identity.cpu import ArmPart, CpuFacts, arm_part
 
 Target = dict[str, object]
 
+CLML = "adreno-clml"
 # TVM's own tags. What a TVM cannot do for one of them correctly is found out by the compiler (farm.compiler.targets).
 ADRENO_TAGS = {
     "adreno": "qcom/adreno-opencl",
     "adreno-texture": "qcom/adreno-opencl-texture",
-    "adreno-clml": "qcom/adreno-opencl-clml",
+    CLML: "qcom/adreno-opencl-clml",
 }
 # Families whose Android drivers bring libOpenCL.so and Vulkan. No row here means no GPU target, not a broken one.
 GPU_FAMILIES = frozenset({"adreno", "mali", "powervr", "xclipse"})
@@ -85,13 +86,15 @@ _GENERIC = frozenset({"neon"})
 _AARCH32_OF_ASIMD = ("neon", "vfpv4", "idiva", "idivt")
 
 
-def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Mapping[str, Target]:
+def targets_of(
+    abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool, virtual_gpu: bool = False
+) -> Mapping[str, Target]:
     """Targets by farm's names: `cpu`, `opencl`, `vulkan`, `adreno` (buffers), `adreno-texture`, `adreno-clml`.
 
     Empty for an ABI that TVM has no target for.
 
     A virtual phone runs on its host, which has neither the profile's cores nor its GPU: it gets the baseline CPU of
-    that architecture and nothing else.
+    that architecture, and with an OpenCL driver (`virtual_gpu`) what its GPU does by plain OpenCL.
     """
     host = _cpu_target(abi, cpu, virtual=virtual)
     if host is None:
@@ -99,12 +102,14 @@ def targets_of(abi: str, cpu: CpuFacts, gpu_family: str, *, virtual: bool) -> Ma
     if cpu.cores:
         host["num-cores"] = cpu.cores
     targets: dict[str, Target] = {"cpu": host}
-    if virtual:
+    if virtual and not virtual_gpu:
         return targets
+    tags = {name: tag for name, tag in ADRENO_TAGS.items() if not virtual or name != CLML}
+    kinds = ("opencl",) if virtual else ("opencl", "vulkan")
     if gpu_family == "adreno":
-        targets |= {name: {"tag": tag, "host": dict(host)} for name, tag in ADRENO_TAGS.items()}
+        targets |= {name: {"tag": tag, "host": dict(host)} for name, tag in tags.items()}
     if gpu_family in GPU_FAMILIES:
-        targets |= {kind: {"kind": kind, "host": dict(host)} for kind in ("opencl", "vulkan")}
+        targets |= {kind: {"kind": kind, "host": dict(host)} for kind in kinds}
     return targets
 
 
@@ -328,7 +333,7 @@ def why_not_on(text: str, phones: Sequence[tuple[str, Mapping[str, object], str]
         for name, targets, gpu in phones[:_SHOWN]
     ]  # fmt: skip
     more = [f"and {len(phones) - _SHOWN} more"] if len(phones) > _SHOWN else []
-    needs = ", and CLML needs a TVM that was built with USE_CLML (farm doctor)" if text == "adreno-clml" else ""
+    needs = ", and CLML needs a TVM that was built with USE_CLML (farm doctor)" if text == CLML else ""
     return "; ".join([*shown, *more]) + needs, f"{listing}; a virtual phone runs on its host, without the GPU it shows"
 
 

@@ -21,7 +21,9 @@ VIRTUAL_ABI = "x86_64"  # what really runs on most virtual phones, whatever thei
 ARM64_ABI = "arm64-v8a"  # on a phone whose programs qemu runs
 ARM64_SUFFIX = "+arm64"  # behind a profile's name: a phone of that ABI
 ROOT_SUFFIX = "+root"  # behind a profile's name: its shell is root
+OPENCL_SUFFIX = "+opencl"  # behind a profile's name: its GPU can be used, by OpenCL
 ABI_PROPERTY = "farm.virtual.abi"
+GPU_PROPERTY = "farm.virtual.gpu"  # what the GPU can be used by
 _SERIAL_DIGITS = "0123456789abcdef"
 _BLOCK = re.compile(r"^==> (\S+) <==\n(.*?)(?=^==> |\Z)", re.MULTILINE | re.DOTALL)
 _PROPERTY = re.compile(r"^\[([^\]\n]+)\]: \[(.*?)\]\r?$(?=\n\[|\n*\Z)", re.MULTILINE | re.DOTALL)
@@ -59,13 +61,17 @@ class Profile:
     battery: str  # dumpsys battery
     thermalservice: str  # dumpsys thermalservice; empty: this Android has no such service
 
-    def properties(self, serial: str, abi: str = VIRTUAL_ABI, *, rooted: bool = False) -> dict[str, str]:
+    def properties(
+        self, serial: str, abi: str = VIRTUAL_ABI, *, rooted: bool = False, opencl: bool = False
+    ) -> dict[str, str]:
         """The phone's properties with its own serial number and the ABI that really runs."""
         found: dict[str, str] = dict(_PROPERTY.findall(self.getprop))
         for name in _SERIAL_NAMES & found.keys():
             found[name] = serial
         found["ro.serialno"] = found["ro.boot.serialno"] = serial
         found[ABI_PROPERTY] = abi
+        if opencl:
+            found[GPU_PROPERTY] = OPENCL_SUFFIX[1:]
         if rooted:
             found |= {"ro.debuggable": "1", "ro.build.type": "userdebug", "service.adb.root": "1"}
         return found
@@ -106,19 +112,21 @@ def load_profile(name: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A profile and the options of its suffixes: `NAME`, `NAME+arm64`, `NAME+root`, `NAME+arm64+root`."""
+    """A profile and the options of its suffixes: `NAME`, `NAME+arm64`, `NAME+root`, `NAME+opencl+root` ..."""
 
     profile: str
     arm64: bool  # qemu runs its programs (farm.simulation.arm64)
     rooted: bool
+    opencl: bool  # it has an OpenCL driver (farm.simulation.opencl)
 
 
 def choose(text: str) -> Choice:
     """Read a profile's name and its suffixes."""
     name, *suffixes = text.split("+")
-    unknown = sorted({f"+{suffix}" for suffix in suffixes} - {ARM64_SUFFIX, ROOT_SUFFIX})
+    unknown = sorted({f"+{suffix}" for suffix in suffixes} - {ARM64_SUFFIX, ROOT_SUFFIX, OPENCL_SUFFIX})
     # A suffix that nobody knows makes a profile that does not exist: who loads it says so.
-    return Choice("".join([name, *unknown]), ARM64_SUFFIX[1:] in suffixes, ROOT_SUFFIX[1:] in suffixes)
+    chosen = (suffix[1:] in suffixes for suffix in (ARM64_SUFFIX, ROOT_SUFFIX, OPENCL_SUFFIX))
+    return Choice("".join([name, *unknown]), *chosen)
 
 
 def serial_of(phone: str, profile: Profile) -> str:

@@ -130,6 +130,15 @@ def test_a_virtual_phone_gets_the_baseline_of_its_architecture(abi: str) -> None
     assert str(tvm_target.Target(dict(target)).attrs["mtriple"]).endswith("-linux-gnu")
 
 
+@pytest.mark.parametrize(
+    ("family", "names"), [("adreno", {"adreno", "adreno-texture", "opencl"}), ("mali", {"opencl"}), ("", set())]
+)
+def test_a_virtual_phone_with_a_driver_has_its_gpus_targets_by_opencl(family: str, names: set[str]) -> None:
+    targets = targets_of("x86_64", CpuFacts(), family, virtual=True, virtual_gpu=True)
+    assert targets.keys() == {"cpu"} | names
+    assert all(target["host"] == targets["cpu"] for name, target in targets.items() if name != "cpu")
+
+
 @pytest.mark.parametrize("abi", ["", "sparc", "mips", "armeabi", "riscv64"])
 def test_an_abi_without_a_target_gets_none(abi: str) -> None:
     assert targets_of(abi, CpuFacts(), "adreno", virtual=False) == {}

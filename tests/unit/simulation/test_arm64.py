@@ -33,7 +33,8 @@ def test_another_host_is_refused(monkeypatch):
 
 
 def test_what_stands_behind_a_profiles_name_decides_its_abi():
-    assert choose("galaxy-s9+arm64") == Choice("galaxy-s9", arm64=True, rooted=False)
-    assert choose("galaxy-s9+root") == Choice("galaxy-s9", arm64=False, rooted=True)
+    assert choose("galaxy-s9+arm64") == Choice("galaxy-s9", arm64=True, rooted=False, opencl=False)
+    assert choose("galaxy-s9+root") == Choice("galaxy-s9", arm64=False, rooted=True, opencl=False)
+    assert choose("galaxy-s9+opencl+root") == Choice("galaxy-s9", arm64=False, rooted=True, opencl=True)
     assert choose("galaxy-s9+toast").profile == "galaxy-s9+toast"
     assert load_profile("galaxy-s9").properties("s", "arm64-v8a")["farm.virtual.abi"] == "arm64-v8a"

@@ -30,6 +30,7 @@ def test_writing_leaves_no_other_files(tmp_path):
     write_state(tmp_path, PhoneState())
     write_state(tmp_path, PhoneState(battery_level=1))
     assert sorted(path.name for path in state_folder(tmp_path).iterdir()) == [
+        "driver_fault",
         "kernel_fault",
         "kernel_log",
         "state.json",

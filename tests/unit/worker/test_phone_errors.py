@@ -31,3 +31,23 @@ def test_a_worker_that_died_and_all_else_are_session_errors():
     ):
         with raises_code(Code.SESSION_FAILED, match=told), on_phone("loading the model"):
             raise RuntimeError(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            'OpenCL build error for device=0x1\nError: CL_BUILD_PROGRAM_FAILURE\nerror: k.cl:6:2: "Half."\nNo',
+            '"Half."',
+        ),
+        (
+            "the OpenCL driver cannot build add\n<source>:3:1: error: unknown type name 'half4'",
+            "unknown type name 'half4'",
+        ),
+        ("OpenCL build error for device=0x1", "OpenCL build error for device=0x1"),
+    ],
+)
+def test_a_kernel_that_the_gpus_driver_cannot_build_is_told_with_the_drivers_reason(said, reason):
+    with raises_code(Code.KERNEL_REFUSED) as caught, on_phone("running the model"):
+        raise RuntimeError(said)
+    assert str(caught.value) == f"running the model failed: the GPU's driver cannot build a kernel: {reason}"

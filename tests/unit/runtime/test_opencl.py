@@ -1,0 +1,70 @@
+"""TVM's OpenCL runtime: what is missing is named before anything is compiled."""
+
+from pathlib import Path
+
+import pytest
+
+from farm.bundle.model import Abi, Platform
+from farm.common.errors import HostError, UserError
+from farm.runtime import opencl
+from farm.runtime.build import build_from_wheels
+from farm.runtime.opencl import OPENCL_LIBRARY, build_opencl
+from farm.runtime.packages import TvmWheel
+from farm.runtime.server import Compiler
+
+SOURCES = ("opencl_device_api.cc", "opencl_module.cc", "opencl_wrapper/opencl_wrapper.cc")
+COMPILER = """\
+#!/bin/sh
+[ "$1" = --version ] && { echo 1; exit; }
+echo run >>@LOG@
+while [ "$1" != -o ]; do shift; done
+echo library >"$2"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The files of a checkout that are named, and the headers of its submodule."""
+    for name in (*(f"src/backend/opencl/runtime/{each}" for each in SOURCES), "3rdparty/OpenCL-Headers/CL/cl_ext.h"):
+        (file := tmp_path / "tvm" / name).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("//\n")
+    return tmp_path / "tvm"
+
+
+@pytest.fixture
+def compiler(tmp_path):
+    program = tmp_path / "g++"
+    program.write_text(COMPILER.replace("@LOG@", str(tmp_path / "log")))
+    program.chmod(0o755)
+    return Compiler("g++", (str(program),))
+
+
+def build(tmp_path, checkout, compiler) -> Path:
+    return build_opencl(tmp_path / "cache", checkout, compiler, TvmWheel((), ()), lambda _: None)
+
+
+def test_the_same_sources_are_compiled_once(tmp_path, checkout, compiler):
+    library = build(tmp_path, checkout, compiler)
+    assert library.name == OPENCL_LIBRARY
+    assert build(tmp_path, checkout, compiler) == library
+    assert (tmp_path / "log").read_text() == "run\n"
+    (checkout / "src/backend/opencl/runtime" / SOURCES[1]).write_text("// changed\n")
+    assert build(tmp_path, checkout, compiler) != library
+
+
+def test_a_folder_without_the_sources_is_refused(tmp_path, compiler):
+    with pytest.raises(UserError, match="is no checkout of TVM: it has no src/backend/opencl"):
+        build(tmp_path, tmp_path, compiler)
+
+
+def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compiler, monkeypatch):
+    (checkout / "3rdparty/OpenCL-Headers/CL/cl_ext.h").unlink()
+    monkeypatch.setattr(opencl, "_SYSTEM_HEADERS", tmp_path)
+    with pytest.raises(HostError, match="no OpenCL headers") as caught:
+        build(tmp_path, checkout, compiler)
+    assert "apt install opencl-headers" in caught.value.hint
+
+
+def test_a_phones_opencl_cannot_be_used_with_the_c_library_of_the_bundle(tmp_path, checkout):
+    with pytest.raises(UserError, match="needs Android's C library"):
+        build_from_wheels(tmp_path, Abi.ARM64, Platform.ANDROID, {}, lambda _: None, checkout)
