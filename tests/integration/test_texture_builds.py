@@ -17,6 +17,7 @@ from farm.worker.textures import checked_textures
 from farm.zoo import onnx_bytes
 from tests.support.compiling import ADRENO, HOST
 from tests.support.opencl import opencl_source, syntax_errors
+from tests.support.texture_models import model_around
 from tests.support.tiny_model import tiny_onnx
 
 DRIVER = "#define __OPENCL_VERSION__ 200\n"  # as a driver defines it
@@ -167,3 +168,12 @@ def test_a_build_without_textures_is_not_checked(cache):
     built = build(tiny_onnx(), "tiny.onnx", BuildRequest(recipe=Recipe(ADRENO), shapes={}, dtypes={}), cache)
     assert checked_textures(built, Phone(), Daemon(), None) is built
     assert built.about()["compile"]["textures"] is None
+
+
+def test_tensors_that_are_put_together_stay_in_textures_unless_a_pixel_would_be_of_two(cache):
+    whole, parted = (
+        compile_library(model_around(name), RECIPE, cache).textures
+        for name in ("concatenate", "concatenate 3 channels")
+    )
+    assert any("concat" in name for name in whole.textures)
+    assert not any("concat" in name for name in parted.textures)

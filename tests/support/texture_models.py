@@ -5,14 +5,22 @@ Every operator stands between two convolutions of one pixel, so that it reads an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
+from farm.compiler.compile import EXPECTED, Compiled
+from farm.compiler.inputs import all_inputs
 from farm.compiler.load import load
-from farm.compiler.model import ImportedModel
+from farm.compiler.model import Array, ImportedModel
+from farm.compiler.reference import flatten
+from farm.compiler.relax_passes import FLOAT32
+from farm.compiler.texture.check import load_checks
+from farm.compiler.texture.verdict import wrong_operators
 
 CHANNELS, ROWS, COLUMNS = 8, 9, 10
 SHAPE = (1, CHANNELS, ROWS, COLUMNS)
@@ -110,21 +118,38 @@ OPERATORS: Mapping[str, Callable[[Chain, str], str]] = {
 }
 
 
-def model_around(operator: str) -> ImportedModel:
-    """The network around one of OPERATORS."""
+def model_around(*operators: str) -> ImportedModel:
+    """The network around some of OPERATORS, one after the other; of several, each must keep the size."""
     chain = Chain()
-    x = OPERATORS[operator](chain, chain.convolution("x", CHANNELS, CHANNELS))
-    chain.convolution(x, CHANNELS, CHANNELS)
+    x = chain.convolution("x", CHANNELS, CHANNELS)
+    for operator in operators:
+        x = chain.convolution(OPERATORS[operator](chain, x), CHANNELS, CHANNELS)
     chain.nodes[-1].output[0] = "y"
+    name = operators[0] if len(operators) == 1 else "operators"
     graph = helper.make_graph(
         chain.nodes,
-        operator,
+        name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", "c", "h", "w"))],
         chain.weights,
     )
     opsets = [helper.make_opsetid("", OPSET)]
-    return load(
-        helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString(),
-        name=f"{operator}.onnx",
-    )
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    return load(model.SerializeToString(), name=f"{name}.onnx")
+
+
+def outputs_on(device: Any, compiled: Compiled, model: ImportedModel) -> list[Array]:
+    """What a library computes on a device of this process from farm's seeded inputs."""
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(compiled.library)), device)
+    return flatten(machine["main"](*(tvm.runtime.tensor(array, device) for array in all_inputs(model, {}).values())))
+
+
+def wrong_on(device: Any, compiled: Compiled) -> dict[str, str]:
+    """The golden check of a build with textures on a device of this process."""
+    assert compiled.checks is not None
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(compiled.checks)), device)
+
+    def run(entry: str, inputs: Sequence[Array]) -> Array:
+        return flatten(machine[entry](*(tvm.runtime.tensor(array, device) for array in inputs)))[0]
+
+    return wrong_operators(load_checks(compiled.checks.with_name(EXPECTED)), run, FLOAT32, "this device")

@@ -19,13 +19,13 @@ from farm.compiler.texture.schedules import GROUPED_CONVOLUTION, PACKED_CONVOLUT
 _DATA, _WEIGHTS = "NCHW4c", "OIHW4o"
 _LAYOUTS = {"relax.nn.conv2d": [_DATA, _WEIGHTS, _DATA]}
 _RANK = 4  # of a tensor with channels before its last dimension is split off
-# What computes each element from those of the same place, or over rows and columns alone.
+_POOLS = frozenset(f"relax.nn.{name}" for name in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"))
+# What computes each element from those of the same place.
 _CARRIED = frozenset(
     f"relax.{name}"
     for name in (
-        *("nn.max_pool2d", "nn.avg_pool2d", "nn.adaptive_avg_pool2d", "nn.relu", "nn.leakyrelu", "nn.gelu"),
-        *("nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "negative", "erf"),
-        *("floor", "ceil", "round", "square", "astype"),
+        *("nn.relu", "nn.leakyrelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "log", "sqrt"),
+        *("rsqrt", "abs", "negative", "erf", "floor", "ceil", "round", "square", "astype"),
     )
 )
 _ALIKE = frozenset(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum"))
@@ -159,14 +159,15 @@ class _Protector(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
 
 def _may_carry(call: Any) -> bool:
     name = str(call.op.name)
-    if name in _CARRIED or call.op == _CONVOLUTION:
+    if call.op == _CONVOLUTION or name in _POOLS:  # of another layout, dimension 1 is not the channels
+        return str(getattr(call.attrs, "data_layout", "") or call.attrs.layout) == "NCHW"
+    if name in _CARRIED:
         return True
     if name in _ALIKE:
-        return _same_channels([_shape(each) for each in call.args])
+        return _same_channels([fixed_shape(each.ty) for each in call.args])
     if call.op == _CONCATENATION:
-        shapes = (
-            [_shape(each) for each in call.args[0].ty.fields] if isinstance(call.args[0].ty, tvm.ir.TupleType) else []
-        )
+        kind = call.args[0].ty
+        shapes = [fixed_shape(each) for each in kind.fields] if isinstance(kind, tvm.ir.TupleType) else []
         return bool(shapes) and all(shape is not None and len(shape) == _RANK and _whole(shape) for shape in shapes)
     return False
 
@@ -180,11 +181,6 @@ def _same_channels(shapes: list[Any]) -> bool:
 
 def _whole(shape: list[int]) -> bool:
     return shape[1] % LANES == 0
-
-
-def _shape(value: Any) -> list[int] | None:
-    """The sizes of a tensor; None: they are not known, or it is none."""
-    return fixed_shape(value.ty)
 
 
 def fixed_shape(kind: Any) -> list[int] | None:
