@@ -24,7 +24,7 @@ from farm.common.errors import Code, HostError
 from farm.common.files import hash_file
 from farm.runtime.build import BUNDLE
 from farm.runtime.checkout import OPENCL_HEADERS, TVM_FFI, check_checkout, content_of
-from farm.runtime.clml import check_clml, clml_files
+from farm.runtime.clml import find_clml
 from farm.runtime.cmake import build_target, configure, find_cmake, needed_version
 from farm.runtime.ndk import find_ndk
 from farm.runtime.parts import output_of, part
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from farm.bundle.model import Abi
     from farm.runtime.checkout import HostTvm
+    from farm.runtime.clml import ClmlSdk
     from farm.runtime.cmake import CMake
     from farm.runtime.ndk import Ndk
     from farm.runtime.packages import Report
@@ -78,18 +79,17 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
     ndk = find_ndk(recipe.ndk, recipe.abi)
     report("comparing the checkout with the toolchain's TVM")
     check_checkout(recipe.checkout, host, [TVM_FFI, *([OPENCL_HEADERS] if recipe.opencl or recipe.clml else [])])
-    if recipe.clml:
-        check_clml(recipe.clml, recipe.abi)
+    clml = find_clml(recipe.clml, recipe.abi) if recipe.clml else None
     lists = [recipe.checkout / _PROJECT_FILE, recipe.checkout / TVM_FFI / _PROJECT_FILE]
     cmake = find_cmake(needed_version(file.read_text("utf-8", "replace") for file in lists))
-    digest = _digest(recipe, ndk, host)
+    digest = _digest(recipe, ndk, host, clml)
     name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
     build = cache / f"{_BUILD}{digest[:16]}"
-    options = cmake_options(recipe, ndk, host, build)
+    options = cmake_options(recipe, ndk, host, build, clml)
     return part(cache, name, partial(_make, cmake, ndk, build, options, digest, report)) / BUNDLE
 
 
-def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, build: Path) -> dict[str, str]:
+def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, build: Path, clml: ClmlSdk | None) -> dict[str, str]:
     """What CMake is told: names and values for -D."""
     pages = f"-Wl,-z,max-page-size={LARGE_PAGE_BYTES}"  # NDKs before r28 align to 4 KiB
     places = {recipe.checkout: "tvm", build: "build", SOURCE.parent: "farm"}  # messages name files: not where they lie
@@ -101,16 +101,17 @@ def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, build: Path) -> di
         "CMAKE_EXE_LINKER_FLAGS": pages, "TVM_CHECKOUT": str(recipe.checkout), "FARM_SERVER": str(SOURCE),
         "TVM_VERSION": host.version, "USE_OPENCL": "ON" if recipe.opencl else "OFF",
     }  # fmt: skip
-    if recipe.clml:  # whose own libOpenCL.so is linked then
-        options |= {"USE_CLML": str(recipe.clml), "USE_CLML_GRAPH_EXECUTOR": str(recipe.clml)}
+    if clml:  # TVM then links its OpenCL runtime to the SDK's library too; it looks for neither under an NDK
+        options |= {"USE_CLML": str(clml.headers), "USE_CLML_GRAPH_EXECUTOR": str(clml.folder)}
+        options["EXTERN_CLML_COMPUTE_LIB"] = str(clml.library)
     return _TVM_OPTIONS | options
 
 
-def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm) -> str:
+def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> str:
     """The SHA-256 over all that the files depend on, wherever it lies."""
     words = (recipe.abi, recipe.opencl, ndk.revision, ndk.api, host.version, content_of(recipe.checkout))
     digest = hashlib.sha256(repr(words).encode())
-    for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *clml_files(recipe.clml)):
+    for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *(clml.files if clml else ())):
         digest.update(hash_file(file).encode())
     return digest.hexdigest()
 

@@ -36,10 +36,15 @@ add_library(tvm_runtime SHARED IMPORTED GLOBAL)
 set_target_properties(tvm_runtime PROPERTIES IMPORTED_LOCATION @tvm@/lib/libtvm_runtime.so)
 add_library(tvm_runtime_extra SHARED IMPORTED GLOBAL)
 set_target_properties(tvm_runtime_extra PROPERTIES IMPORTED_LOCATION @tvm@/lib/libtvm_runtime_extra.so)
-if(USE_OPENCL)
+if(USE_OPENCL OR USE_CLML_GRAPH_EXECUTOR)
   add_library(tvm_runtime_opencl SHARED first.cc second.cc)
   set_target_properties(tvm_runtime_opencl PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib BUILD_RPATH "\\$ORIGIN")
+endif()
+if(USE_CLML_GRAPH_EXECUTOR)
+  target_sources(tvm_runtime_opencl PRIVATE clml.cc)
+  target_include_directories(tvm_runtime_opencl PRIVATE ${USE_CLML_GRAPH_EXECUTOR}/include ${USE_CLML_GRAPH_EXECUTOR})
+  target_link_libraries(tvm_runtime_opencl PRIVATE ${EXTERN_CLML_COMPUTE_LIB})
 endif()
 """
 FFI_PROJECT = """\
@@ -50,6 +55,7 @@ add_library(tvm_ffi_shared SHARED IMPORTED GLOBAL)
 set_target_properties(tvm_ffi_shared PROPERTIES IMPORTED_LOCATION @tvm_ffi@/lib/libtvm_ffi.so)
 """
 FIRST = 'extern "C" const char* first_file() { return __FILE__; }\n'
+CLML = '#include <CL/cl_qcom_ml_ops.h>\nextern "C" int clml_major() { return clGetMLMajorQCOM(); }\n'
 SECOND = 'extern "C" const char* second_file() { return __FILE__; }\n'
 
 
@@ -67,6 +73,17 @@ def stand_in_ndk(folder: Path, revision: str = REVISION) -> Path:
         said = subprocess.run(["clang", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
         shutil.copyfile(said.stdout.strip(), folder / LIBRARIES / name)
     (folder / LIBRARIES / "libc++_shared.so").touch()  # farm looks for it; nothing here is linked to it
+    return folder
+
+
+def stub_clml_sdk(folder: Path) -> Path:
+    """An SDK with one function of our own."""
+    (folder / "include/CL").mkdir(parents=True)
+    (folder / "include/CL/cl_qcom_ml_ops.h").write_text('extern "C" int clGetMLMajorQCOM();\n')
+    (folder / "lib64").mkdir()
+    source = "int clGetMLMajorQCOM() { return 4; }\n"
+    command = ["clang", "-shared", "-x", "c", "-", "-Wl,-soname,libOpenCL.so", "-o", folder / "lib64/libOpenCL.so"]
+    subprocess.run(command, input=source, text=True, check=True)
     return folder
 
 
@@ -92,6 +109,7 @@ def small_checkout(folder: Path, host: HostTvm) -> Path:
         (folder / name).touch()
     (folder / "first.cc").write_text(FIRST)
     (folder / "second.cc").write_text(SECOND)
+    (folder / "clml.cc").write_text(CLML)
     return folder
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
+from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
 from farm.common.errors import Code
@@ -14,7 +16,7 @@ from farm.common.files import hash_file
 from farm.runtime import ndk_build
 from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
 from tests.support.errors import raises_code
-from tests.support.ndk import CMAKE_MAKERS, HOST_LIBRARIES, installed_tvm, small_checkout, stand_in_ndk
+from tests.support.ndk import CMAKE_MAKERS, HOST_LIBRARIES, installed_tvm, small_checkout, stand_in_ndk, stub_clml_sdk
 from tests.support.needs import needs
 from tests.support.small_disk import on_small_disk
 
@@ -85,6 +87,15 @@ def test_the_same_inputs_give_the_same_files_in_another_place(recipe, host, smal
     assert here.parent.name == there.parent.name
     assert b"tvm/first.cc" in (here / OPENCL_LIBRARY).read_bytes()
     assert os.fsencode(tmp_path) not in (here / OPENCL_LIBRARY).read_bytes()
+
+
+def test_clml_links_to_the_library_of_the_sdk(recipe, host, small_server, tmp_path):
+    with_clml = replace(recipe, opencl=False, clml=stub_clml_sdk(tmp_path / "sdk"))
+    folder = build_with_ndk(tmp_path / "cache", with_clml, host, lambda _: None)
+    assert "libOpenCL.so" in read_elf(folder / OPENCL_LIBRARY).needed
+    assert not (folder / "libOpenCL.so").exists()  # the phone has its vendor's
+    warnings = [each.message for each in read_folder(folder).findings]
+    assert any("libOpenCL.so" in each for each in warnings), warnings
 
 
 def test_an_interrupted_build_goes_on_where_it_was(recipe, host, small_server, tmp_path):
