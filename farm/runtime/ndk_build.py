@@ -15,7 +15,6 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from farm.bundle.elf import read_elf
@@ -85,20 +84,16 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
     digest = _digest(recipe, ndk, host, clml)
     name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
     build = cache / f"{_BUILD}{digest[:16]}"
-    options = cmake_options(recipe, ndk, host, build, clml)
+    options = cmake_options(recipe, ndk, host, clml)
     return part(cache, name, partial(_make, cmake, ndk, build, options, digest, report)) / BUNDLE
 
 
-def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, build: Path, clml: ClmlSdk | None) -> dict[str, str]:
+def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> dict[str, str]:
     """What CMake is told: names and values for -D."""
-    pages = f"-Wl,-z,max-page-size={LARGE_PAGE_BYTES}"  # NDKs before r28 align to 4 KiB
-    places = {recipe.checkout: "tvm", build: "build", SOURCE.parent: "farm"}  # messages name files: not where they lie
-    flags = " ".join(("-g0", *(quote(f"-ffile-prefix-map={place}={name}") for place, name in places.items())))
     options = {
         "CMAKE_TOOLCHAIN_FILE": str(ndk.toolchain_file), "ANDROID_ABI": str(recipe.abi),
         "ANDROID_PLATFORM": f"android-{ndk.api}", "ANDROID_STL": "c++_shared", "CMAKE_BUILD_TYPE": "Release",
-        "CMAKE_C_FLAGS": flags, "CMAKE_CXX_FLAGS": flags, "CMAKE_SHARED_LINKER_FLAGS": pages,
-        "CMAKE_EXE_LINKER_FLAGS": pages, "TVM_CHECKOUT": str(recipe.checkout), "FARM_SERVER": str(SOURCE),
+        "PAGE_BYTES": str(LARGE_PAGE_BYTES), "TVM_CHECKOUT": str(recipe.checkout), "FARM_SERVER": str(SOURCE),
         "TVM_VERSION": host.version, "USE_OPENCL": "ON" if recipe.opencl else "OFF",
     }  # fmt: skip
     if clml:  # TVM then links its OpenCL runtime to the SDK's library too; it looks for neither under an NDK

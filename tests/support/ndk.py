@@ -25,6 +25,7 @@ TOOLCHAIN_FILE = """\
 set(tools ${CMAKE_CURRENT_LIST_DIR}/../../toolchains/llvm/prebuilt/linux-x86_64/bin)
 set(CMAKE_C_COMPILER ${tools}/clang)
 set(CMAKE_CXX_COMPILER ${tools}/clang++)
+set(CMAKE_CXX_FLAGS_INIT "-DBEGUN_BY_THE_NDK")
 """
 # TVM's project as far as ours sees it: targets of these names. The libraries are the installed wheel's own. A library
 # of the project is really compiled, with a source after which the build waits where a test asks for that.
@@ -39,12 +40,13 @@ set_target_properties(tvm_runtime_extra PROPERTIES IMPORTED_LOCATION @tvm@/lib/l
 if(USE_OPENCL OR USE_CLML_GRAPH_EXECUTOR)
   add_library(tvm_runtime_opencl SHARED first.cc second.cc)
   set_target_properties(tvm_runtime_opencl PROPERTIES
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib BUILD_RPATH "\\$ORIGIN")
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib BUILD_RPATH "\\$ORIGIN" INSTALL_RPATH "\\$ORIGIN")
+  target_link_libraries(tvm_runtime_opencl PUBLIC -Wl,--no-as-needed tvm_ffi_shared)
 endif()
 if(USE_CLML_GRAPH_EXECUTOR)
   target_sources(tvm_runtime_opencl PRIVATE clml.cc)
   target_include_directories(tvm_runtime_opencl PRIVATE ${USE_CLML_GRAPH_EXECUTOR}/include ${USE_CLML_GRAPH_EXECUTOR})
-  target_link_libraries(tvm_runtime_opencl PRIVATE ${EXTERN_CLML_COMPUTE_LIB})
+  target_link_libraries(tvm_runtime_opencl PUBLIC ${EXTERN_CLML_COMPUTE_LIB})
 endif()
 """
 FFI_PROJECT = """\
@@ -54,7 +56,12 @@ target_include_directories(tvm_ffi_header INTERFACE @tvm_ffi@/include)
 add_library(tvm_ffi_shared SHARED IMPORTED GLOBAL)
 set_target_properties(tvm_ffi_shared PROPERTIES IMPORTED_LOCATION @tvm_ffi@/lib/libtvm_ffi.so)
 """
-FIRST = 'extern "C" const char* first_file() { return __FILE__; }\n'
+FIRST = """\
+#ifndef BEGUN_BY_THE_NDK
+#error the flags of the NDK's toolchain file are lost
+#endif
+extern "C" const char* first_file() { return __FILE__; }
+"""
 CLML = '#include <CL/cl_qcom_ml_ops.h>\nextern "C" int clml_major() { return clGetMLMajorQCOM(); }\n'
 SECOND = 'extern "C" const char* second_file() { return __FILE__; }\n'
 
