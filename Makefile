@@ -47,7 +47,7 @@ $(TORCH)/.ready: $(VENV)/.ready
 
 # PyTorch's tests go first and keep a cache of their own: a repetition of what failed then repeats neither too little nor too much.
 acceptance: setup $(TORCH)/.ready ## everything else
-	$(TORCH)/bin/python -m pytest -q -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
+	$(TORCH)/bin/python $(PYTEST) -o cache_dir=$(TORCH)/.pytest_cache tests/acceptance/with_torch || [ $$? = 5 ] # 5: no PyTorch, all skipped
 	$(PY) $(PYTEST) tests/acceptance --ignore=tests/acceptance/with_torch
 
 soak: setup ## an hour of faults on 20 phones (not in CI); SOAK_MINUTES=10 make soak
