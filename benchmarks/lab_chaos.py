@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 from farm.common.errors import FarmError, HostError
 from farm.simulation.postgres import server_folder
-from farm.simulation.virtual_farm import VirtualFarm, phones_of, virtual_farm
+from farm.simulation.virtual_farm import VirtualFarm, virtual_farm
 from tests.support.postgres import SilentProxy
 from tests.support.whole_farm import kept_bundles, phones
 from tests.support.whole_lab import WholeLab
@@ -70,18 +70,19 @@ class StormyLab:
                 f'[store]\nurl = "{proxy.url}&connect_timeout=2"\n[lab]\nhost = "{name}"\nhead = "apart"\n'
                 "[probe]\nevery_s = 5.0\n"
             )
-            self.hosts[name] = stack.enter_context(_host(PROFILES[:phones_each], config))
+            phones = {f"{name}-{number}": profile for number, profile in enumerate(PROFILES[:phones_each], 1)}
+            self.hosts[name] = stack.enter_context(_host(phones, config))
         begin_logs(self.hosts.values())
 
 
 @contextmanager
-def _host(profiles: Sequence[str], config: str) -> Iterator[VirtualFarm]:
-    """A host, its phones ready; afterwards its log must have no traceback."""
+def _host(phones: Mapping[str, str], config: str) -> Iterator[VirtualFarm]:
+    """A host, its phones (as `virtual_farm` takes them) ready; afterwards its log must have no traceback."""
     kept = kept_bundles()
-    with virtual_farm(phones_of(profiles), config=config, bundles=kept if kept.exists() else None) as farm:
+    with virtual_farm(phones, config=config, bundles=kept if kept.exists() else None) as farm:
         if not kept.exists():
             shutil.copytree(farm.folder / "state" / "bundles" / "objects", kept)
-        farm.wait_ready(len(profiles))
+        farm.wait_ready(len(phones))
         yield farm
         farm.daemon.stop()
         log = farm.daemon.log.read_text(errors="replace")

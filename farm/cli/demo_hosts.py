@@ -41,7 +41,8 @@ def run(hosts: int, profiles: list[str], *, trials: int, isolation: str, stay: b
 
     started = time.monotonic()
     phones = phones_of(profiles)
-    lab_of = {f"lab{number}": phones for number in range(1, hosts + 1)}
+    names = [f"lab{number}" for number in range(1, hosts + 1)]  # a phone's name makes its serial number
+    lab_of = {host: {f"{name}-{host}": profile for name, profile in phones.items()} for host in names}
     with virtual_hosts(lab_of, config=LISTEN, isolation=isolation, report=print_note) as lab:
         lab.wait_ready(show_step)
         first = lab.farms["lab1"]

@@ -23,7 +23,15 @@ from farm.head.beats import BeatWatch
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.job_store import ended_events
 from farm.head.local import LocalHead
-from farm.head.messages import AttemptEnded, DeviceForgotten, LeaseEnded, LeaseRefused, RequestAdded, SlotFreed
+from farm.head.messages import (
+    AttemptEnded,
+    DeviceForgotten,
+    HostMessage,
+    LeaseEnded,
+    LeaseRefused,
+    RequestAdded,
+    SlotFreed,
+)
 from farm.head.queue.model import ClockReading, Outcome, StopAttempt
 from farm.head.queue.retry import broken_off
 from farm.head.write_queue import released_event
@@ -154,7 +162,7 @@ class HostWatch:
         for letter in await self._store.mailbox.requests_of(host):
             message = wire.to_head(letter.body, self._clock().s)
             if isinstance(message, RequestAdded) and not self._hosts.has_request(host, message.request_id):
-                self._head.requests.receive(self._hosts.note(host, message))
+                self._take(host, message)
 
     async def _remove(self, host: str) -> None:
         """End the attempts and leases of a removed host, and forget it; the next look repeats a step that failed."""
@@ -174,9 +182,9 @@ class HostWatch:
         if running or held:
             return
         for lease_id in self._hosts.slots_of(host):
-            self._head.requests.receive(self._hosts.note(host, SlotFreed(lease_id)))
+            self._take(host, SlotFreed(lease_id))
         for device in self._hosts.devices_of(host):
-            self._head.requests.receive(self._hosts.note(host, DeviceForgotten(device)))
+            self._take(host, DeviceForgotten(device))
         await self._store.mailbox.forget_host(host)
         self._ending.pop(host, None)
         self.withhold(host, WithheldFor.LOSS, "")
@@ -189,8 +197,12 @@ class HostWatch:
         with self._events.drafted(released_event(record, reason, held_s)) as drafts:
             end = self._store.leases.end
             if await end(record.id, ended_at=now.at, reason=reason, held_s=held_s, events=drafts):
-                ended = LeaseEnded(record.device, record.id)
-                self._head.requests.receive(self._hosts.note(record.host, ended))
+                self._take(record.host, LeaseEnded(record.device, record.id))
+
+    def _take(self, host: str, message: HostMessage) -> None:
+        """Act upon a host's message, or one in its place."""
+        for each in self._hosts.note(host, message):
+            self._head.requests.receive(each)
 
     def _refuse_unarmed(self, host: str, reason: str) -> None:
         for lease in self._head.requests.unarmed(self._hosts.devices_of(host)):

@@ -38,6 +38,7 @@ from farm.head.messages import (
     ToHost,
     YieldWanted,
 )
+from farm.head.phone_claims import PhoneClaims
 from farm.head.queue.model import StopAttempt
 from farm.model.device import DeviceState, Life
 from farm.model.job import Job
@@ -81,6 +82,8 @@ class Hosts(AttemptRunner):
         self._clock = clock
         self._of_device: dict[str, str] = {}
         self._states: dict[str, DeviceState] = {}  # by device, as its host reported it
+        self._claims = PhoneClaims()
+        self._claimed: set[tuple[str, str]] = set()  # host and device whose phone another host has
         self._disputed: set[tuple[str, str]] = set()  # host and device whose name another host's device has
         self._withheld: defaultdict[str, dict[WithheldFor, str]] = defaultdict(dict)  # by host, with the reason
         self._of_lease: dict[str, str] = {}  # until it has ended, with its worker slot
@@ -97,15 +100,29 @@ class Hosts(AttemptRunner):
 
     # --- what hosts say -------------------------------------------------------------------------------------------
 
-    def note(self, host: str, message: HostMessage) -> HostMessage:
-        """Note that the message's phone, request or lease is at this host. Returns the message for the decision."""
+    def note(self, host: str, message: HostMessage) -> tuple[HostMessage, ...]:
+        """Note that the message's phone, request or lease is at this host.
+
+        Returns the message for the decision, and what it changes for the same phone at another host.
+        """
+        match message:
+            case DeviceChanged(DeviceState(name)) | DeviceForgotten(name):
+                rivals = self._claims.rivals(name)
+                noted = self._noted(host, message)
+                rivals |= self._claims.rivals(name)
+                return noted, *(self._as_handed_out(self._states[each]) for each in sorted(rivals))
+        return (self._noted(host, message),)
+
+    def _noted(self, host: str, message: HostMessage) -> HostMessage:
         match message:
             case DeviceChanged(state):
                 self._of_device[state.name] = host
                 self._states[state.name] = state = replace(state, host=host)
-                return DeviceChanged(replace(state, withheld=self._why_withheld(host)))
+                self._claims.changed(state)
+                return self._as_handed_out(state)
             case DeviceForgotten(device):
                 self._states.pop(device, None)
+                self._claims.forget(device)
             case RequestAdded(request_id):
                 self._requests[host].add(request_id)
             case RequestWithdrawn(request_id):
@@ -146,15 +163,24 @@ class Hosts(AttemptRunner):
 
     def withhold(self, host: str, cause: WithheldFor, reason: str) -> tuple[DeviceChanged, ...]:
         """Hand out no phone of the host, until it is called with ""; returns the phones that change by it."""
-        before = self._why_withheld(host)
+        before = dict(self._withheld[host])
         if reason:
             self._withheld[host][cause] = reason
         else:
             self._withheld[host].pop(cause, None)
-        if (now := self._why_withheld(host)) == before:
+        if self._withheld[host] == before:
             return ()
-        states = (self._states[name] for name in sorted(self.devices_of(host) & self._states.keys()))
-        return tuple(DeviceChanged(replace(state, withheld=now)) for state in states)
+        names = self.devices_of(host) & self._states.keys()
+        names |= {rival for name in names for rival in self._claims.rivals(name)}
+        return tuple(self._as_handed_out(self._states[name]) for name in sorted(names))
+
+    def _as_handed_out(self, state: DeviceState) -> DeviceChanged:
+        lost = [host for host, reasons in self._withheld.items() if WithheldFor.LOSS in reasons]
+        claimed, seen = self._claims.why_not(state.name, lost), (state.host, state.name)
+        if claimed and seen not in self._claimed:
+            log.warning("%s of host %s is not handed out: %s", state.name, state.host, claimed)
+        (self._claimed.add if claimed else self._claimed.discard)(seen)
+        return DeviceChanged(replace(state, withheld=self._why_withheld(state.host) or claimed))
 
     def _why_withheld(self, host: str) -> str:
         reasons = self._withheld[host]

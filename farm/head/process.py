@@ -274,7 +274,8 @@ class HeadTerm:
     def _host_said(self, host: str, message: HostMessage) -> None:
         if self._hosts.is_anothers(host, message):
             return
-        self.head.requests.receive(self._hosts.note(host, message))
+        for each in self._hosts.note(host, message):
+            self.head.requests.receive(each)
         if isinstance(message, LeaseEnded):
             self._watch.lease_ended(host, message.lease)
 

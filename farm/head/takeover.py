@@ -27,6 +27,7 @@ from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import Kinds
 from farm.store.lab_state import LabState, read_lab_state
 from farm.store.leases import LeaseRecord
+from farm.store.mailbox import Letter
 from farm.store.store import Store
 
 TAKING_OVER = "a head takes over"
@@ -99,7 +100,10 @@ class Takeover:
             self._hosts.withhold(host.name, WithheldFor.PROTOCOL, protocol_problem(host))
             self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
         stopped = {host.name for host in state.hosts if host.beat_at is None}
-        for letter in state.devices:
+        leased = {record.device for record in state.leases if record.ended_at is None}
+        for letter in sorted(
+            state.devices, key=lambda each: not leased.intersection(_names(each))
+        ):  # they have the phone
             self._say(letter.host, letter.body, stopped=letter.host in stopped)
         for record in state.leases:
             self._restore(record, jobs.get(record.job), running.get(record.job), now)
@@ -113,7 +117,8 @@ class Takeover:
             gone = replace(message.state, life=Life.GONE, reason=f"its host {host} was stopped")
             message = DeviceChanged(gone)
         if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
-            self._requests.receive(self._hosts.note(host, message))
+            for each in self._hosts.note(host, message):
+                self._requests.receive(each)
 
     def _restore(self, record: LeaseRecord, job: Job | None, attempt: Attempt | None, now: ClockReading) -> None:
         request = self._request_of(record, job, attempt, now)
@@ -155,6 +160,12 @@ class Takeover:
             match_sha256=record.match_sha256,
             holder_host=record.holder_host,
         )
+
+
+def _names(letter: Letter) -> tuple[str, ...]:
+    """The device of a host's message about one."""
+    state = letter.body.get("state")
+    return (str(state.get("name")),) if isinstance(state, Mapping) else ()
 
 
 @contextmanager

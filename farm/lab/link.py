@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import socket
 from collections import defaultdict
@@ -55,6 +56,8 @@ class LinkLimits:
     unknown: int = 64  # handshakes at once; half are for addresses of known hosts, and one address has at most half
     dialled: int = 8  # handshakes at once with one host
     of_host: int = 512  # connections of one host
+    unanswered: int = 64  # letters to a host that does not listen and has not dialled since
+    ask_again_s: float = 30.0  # to a host with so many, one letter in this time
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +139,7 @@ class HostLink:
         self._tasks = BackgroundTasks()
         self._ask_back: Callable[[str, str], None] | None = None
         self._awaited: dict[tuple[str, str], asyncio.Future[tuple[socket.socket, bytes]]] = {}  # by host and token
+        self._unanswered: dict[str, tuple[int, float]] = {}  # by host: letters that it has not answered, latest (s)
         self._checking: asyncio.Task[None] | None = None
         self._log_refused = refusal_log()
 
@@ -205,6 +209,8 @@ class HostLink:
         row = table.hosts.get(host)
         if row is None:
             raise _unreachable(host, "it is no host of the lab", "farm host list")
+        if not row.address and row.beat_at is None:
+            raise _unreachable(host, "it does not run", "start its daemon")
         if not row.address:
             return await self._dialled_back(host, preface)
         async with self._dialled[host]:
@@ -237,6 +243,7 @@ class HostLink:
             raise _unreachable(
                 host, f"neither it nor {self.identity.host} listens for others", "set [lab] listen on one of them"
             )
+        self._count_letter(host)
         token = secrets.token_hex(16)
         came = self._awaited[host, token] = asyncio.get_running_loop().create_future()
         try:
@@ -253,7 +260,20 @@ class HostLink:
             sock.close()
             raise
 
+    def _count_letter(self, host: str) -> None:
+        """Bound the letters to a host that takes none of them.
+
+        Raises:
+            HostUnreachableError: it has too many.
+        """
+        now_s = asyncio.get_running_loop().time()
+        count, latest_s = self._unanswered.get(host, (0, -math.inf))
+        if count >= self._limits.unanswered and now_s - latest_s < self._limits.ask_again_s:
+            raise _unreachable(host, f"it was asked {count} times to dial this host, and has not", "farm host list")
+        self._unanswered[host] = count + 1, now_s
+
     async def _came_back(self, call: LinkCall) -> None:
+        self._unanswered.pop(call.host, None)
         came = self._awaited.get((call.host, str(call.fields.get("token"))))
         if came is None or came.done():
             raise HostError(f"{self.identity.host} does not wait for {call.host} any more", Code.HOST_LOST)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from farm.common.doctor_findings import FAIL, OK, WARN, Diagnosis
 from farm.common.durations import format_duration, many
-from farm.devices.identity.serial_migration import is_distinct
+from farm.devices.identity.naming_rules import is_distinct
 from farm.head.host_rules import HostState
 from farm.leasing.lab_view import HostView, LabPicture
 from farm.model.device import DeviceState, Life

@@ -17,6 +17,8 @@ from farm.head.beats import LOST_AFTER
 from farm.head.messages import HostLeft, Order
 from farm.head.takeover import NEVER_HELD
 from farm.kinds import KINDS as SPECS
+from farm.model.device import Life
+from farm.model.identity import DeviceIdentity
 from farm.model.job import AttemptState, JobState
 from farm.simulation.postgres import new_server
 from farm.store import server_opening
@@ -429,6 +431,20 @@ async def test_of_two_phones_of_one_name_the_first_is_handed_out(heads):
         assert (await (await one.ask("a"))).device == "a"
         assert (await (await two.ask("b"))).device == "b"
         assert (list(one.held), list(two.held)) == (["a"], ["b"])
+
+
+async def test_a_phone_that_two_hosts_have_is_handed_out_by_the_first_until_it_is_gone_there(heads):
+    await heads.decides(heads.begin())
+    phone = DeviceIdentity(hardware_serial="R3CN30ABCDE", vendor="acme", model="one", abi="arm64-v8a")
+    async with a_host(heads, name="one") as one, a_host(heads, name="two") as two:
+        await one.report("a", identity=phone)
+        await two.report("b", identity=phone)
+        first, second = await one.ask(), await one.ask()
+        for each in (first, second):
+            assert (await each).device == "a"
+            await one.give_back(await each)
+        await one.report("a", Life.GONE, identity=phone)
+        assert (await (await two.ask())).device == "b"
 
 
 async def test_a_name_of_a_running_host_is_refused_to_another_daemon(heads, tmp_path):

@@ -17,6 +17,7 @@ from farm.head.job_store import started_event
 from farm.head.queue.model import Outcome, StopAttempt
 from farm.head.queue.retry import succeeded
 from farm.model.device import DeviceState, Life
+from farm.model.identity import DeviceIdentity
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.store.mailbox import HEAD, Letter, WakeUps, channel_of
@@ -80,8 +81,10 @@ class LabHost:
     def letter(self, message: m.ToHead) -> Letter:
         return Letter(self.name, wire.encode(message, time.monotonic()))
 
-    async def report(self, name: str, life: Life = Life.READY) -> None:
-        state = DeviceState(name, name, life, adopted=True, labels={"soc": "sm8550"}, aliases=(name,))
+    async def report(self, name: str, life: Life = Life.READY, identity: DeviceIdentity | None = None) -> None:
+        state = DeviceState(
+            name, name, life, adopted=True, identity=identity, labels={"soc": "sm8550"}, aliases=(name,)
+        )
         await self.store.mailbox.device_changed(name, self.letter(m.DeviceChanged(state)))
         self.wake_ups.wake(HEAD)
 

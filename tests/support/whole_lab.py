@@ -85,7 +85,8 @@ class WholeLab:
     def host(self, name: str, *profiles: str, config: str = "", url: str = "") -> VirtualFarm:
         """One more host with virtual phones, all ready. `url`: its way to the database; "": that of the heads."""
         lab = f'[store]\nurl = "{url or self.url}&connect_timeout=2"\n[lab]\nhost = "{name}"\nhead = "apart"\n'
-        return self._stack.enter_context(running_farm(*profiles, config=lab + config))
+        phones = {f"{name}-{number}": profile for number, profile in enumerate(profiles, 1)}  # with serials of its own
+        return self._stack.enter_context(running_farm(config=lab + config, named=phones))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a select finds."""

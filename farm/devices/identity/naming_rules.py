@@ -16,6 +16,7 @@ from farm.common.errors import Code, UserError
 from farm.common.selector import Selector, checked_value, nearest, normalise, unique, unusable
 from farm.model.identity import DeviceIdentity
 
+_DEFAULTS = frozenset({"0123456789abcdef", "1234567890abcdef", "123456789", "1234567890", "unknown", "emulator", "n/a"})
 ANY_PHONE = "android"  # the alias of every adopted Android phone; also the key in TVM's own tutorials
 
 
@@ -24,6 +25,19 @@ DERIVED_LABELS = frozenset(
     {"name", "pool", "serial", "vendor", "model", "soc", "soc-name", "soc-vendor", "gpu", "gpu-family", "abi"}
     | {"android", "sdk", "virtual", "alike"}
 )
+
+
+def is_distinct(hardware_serial: str) -> bool:
+    """Whether a serial number may be one phone's own: no maker's default, not all one character."""
+    plain = hardware_serial.strip().lower()
+    return len(set(plain)) > 1 and plain not in _DEFAULTS
+
+
+def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
+    """Whether both are known to be of one vendor, model and ABI (an update changes the fingerprint, not these)."""
+    if one is None or other is None:
+        return False
+    return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)
 
 
 def labels_of(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm.devices.agent import Agent
+from farm.devices.identity.naming_rules import is_distinct, same_kind
 from farm.devices.lifecycle import messages as m
 from farm.devices.lifecycle.state import LINK_DOWN
 from farm.model.device import Service
@@ -20,21 +21,6 @@ from farm.store.devices import DeviceRecord
 
 if TYPE_CHECKING:
     from farm.devices.fleet import Fleet
-
-_DEFAULTS = frozenset({"0123456789abcdef", "1234567890abcdef", "123456789", "1234567890", "unknown", "emulator", "n/a"})
-
-
-def is_distinct(hardware_serial: str) -> bool:
-    """Whether a serial number may be one phone's own: no maker's default, not all one character."""
-    plain = hardware_serial.strip().lower()
-    return len(set(plain)) > 1 and plain not in _DEFAULTS
-
-
-def same_kind(one: DeviceIdentity | None, other: DeviceIdentity | None) -> bool:
-    """Whether both are known to be of one vendor, model and ABI (an update changes the fingerprint, not these)."""
-    if one is None or other is None:
-        return False
-    return (one.vendor, one.model, one.abi) == (other.vendor, other.model, other.abi)
 
 
 def _is_there(agent: Agent) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from farm.simulation.farm_process import FarmProcess
 from farm.simulation.postgres import programs
-from farm.simulation.virtual_farm import phones_of, virtual_farm
+from farm.simulation.virtual_farm import virtual_farm
 from tests.support import postgres
 from tests.support.pages import ROOT, blocks
 from tests.support.whole_farm import phones, until
@@ -127,7 +127,7 @@ def test_the_guide_from_one_farm_to_three_hosts(server, tmp_path, monkeypatch):
     with ExitStack() as stack:
         farms, bundles = {}, None
         for name in HOSTS:
-            farms[name] = stack.enter_context(virtual_farm(phones_of(["galaxy-s9"]), bundles=bundles))
+            farms[name] = stack.enter_context(virtual_farm({f"phone-{name}": "galaxy-s9"}, bundles=bundles))
             bundles = bundles or farms[name].folder / "state" / "bundles" / "objects"
         farms["lab1"].wait_ready(1)
         kept = phones(farms["lab1"])[0].name

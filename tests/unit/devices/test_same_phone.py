@@ -16,8 +16,7 @@ from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.events import EventLog
 from farm.devices.agent import Agent
 from farm.devices.fleet import Fleet, FleetConfig
-from farm.devices.identity.naming_rules import AdoptRule
-from farm.devices.identity.serial_migration import is_distinct
+from farm.devices.identity.naming_rules import AdoptRule, is_distinct
 from farm.devices.lifecycle import messages as m
 from farm.devices.power.power_rules import UsbConfig
 from farm.devices.rollouts import Rollouts

@@ -226,6 +226,25 @@ async def test_only_the_host_that_was_asked_dials_back_and_once(lab, caplog):
     await until(lambda: "one does not wait for hidden any more" in caplog.text)
 
 
+async def test_a_host_that_never_dials_back_is_not_asked_for_ever(tmp_path):
+    async with linked_hosts(tmp_path, LinkLimits(unanswered=2, ask_again_s=3600)) as lab:
+        asked, one = [], lab.add("one")
+        one._ask_back = lambda host, token: asked.append(token)
+        hidden = lab.add("hidden", listens=False)
+        for _ in range(2):
+            with pytest.raises(HostUnreachableError, match="has not answered within"):
+                await one.dial("hidden", "echo", limit_s=0.05)
+        with pytest.raises(HostUnreachableError, match="it was asked 2 times to dial this host"):
+            await one.dial("hidden", "echo")
+        assert len(asked) == 2
+        hidden.dial_back("one", asked[0])  # too late for that one, but it lives
+        await until(lambda: not one._unanswered)
+        lab.add("stopped", listens=False)
+        lab.change("stopped", beat_at=None)
+        with pytest.raises(HostUnreachableError, match="it does not run"):
+            await one.dial("stopped", "echo")
+
+
 async def test_a_host_that_does_not_answer_is_given_up(lab):
     waits = asyncio.Event()
     lab.links["two"].serve("wait", lambda call: waits.wait())
