@@ -404,8 +404,7 @@ struct Kernel {
           "clGetKernelWorkGroupInfo");
     const auto room = driver.Info<cl_ulong>(CL_DEVICE_LOCAL_MEM_SIZE);
     if (needed > room) {
-      TVM_FFI_THROW(RuntimeError) << "CL_OUT_OF_RESOURCES: " << name << " needs " << needed
-                                  << " bytes of local memory, and the GPU has " << room;
+      TVM_FFI_THROW(RuntimeError) << name << " needs " << needed << " bytes of local memory, and the GPU has " << room;
     }
   }
   void SetArgument(const Driver& driver, size_t index, const TVMFFIAny& given) const {

@@ -55,5 +55,6 @@ def has_opencl(session: PhoneSession) -> bool:
     try:
         return bool(session.raw.cl(0).exist)
     except Exception:  # noqa: BLE001 - without libOpenCL.so TVM's runtime raises instead of answering no
-        session.function(ALWAYS_THERE)  # a session that is dead is the phone's fault, not a missing driver
+        with on_phone("loading the OpenCL driver"):
+            session.raw.get_function(ALWAYS_THERE)  # a session that is dead is the phone's fault, not a missing driver
         return False

@@ -35,6 +35,7 @@ _OUT_OF_MEMORY = re.compile(
     r"std::bad_alloc|CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_(RESOURCES|HOST_MEMORY)|CL_INVALID_BUFFER_SIZE"
     r"|VK_ERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY"
 )
+_ENDED = re.compile(r"kShutdown|RPCCode::kReturn\) is false: code=1\b")  # the answer "shut down" in place of a value
 # TVM's words, then the driver's log.
 _BUILD_FAILED = re.compile(r"OpenCL build error|the OpenCL driver cannot build")
 _BUILD_ERROR = re.compile(r"^\W*(?:\S+: )?error: (?:\S+:\d+:\d+: )?(.+)", re.MULTILINE)
@@ -63,7 +64,9 @@ class PhoneSession:
             with on_phone(f"looking for {name}"):
                 if not device.exist:
                     raise PhoneError(
-                        f"the phone has no {name} device, or its driver does not load", Code.SESSION_FAILED
+                        f"the phone has no {name} device, or its driver does not load",
+                        Code.SESSION_FAILED,
+                        hint="--target cpu, or another phone; `farm device show` says what its last check ran on",
                     )
         return device
 
@@ -137,7 +140,7 @@ def on_phone(step: str, needs_bytes: int = 0) -> Iterator[None]:
                 hint="the evidence has the driver's words (--json); another phone, --target cpu or --precision float32",
                 evidence=evidence,
             ) from error
-        if "kShutdown" in text:
+        if _ENDED.search(text):
             died = "the phone's RPC worker died (a crash of the kernel, or the session was cut)"
             raise PhoneProcessError(f"{step} failed: {died}", Code.SESSION_FAILED, evidence=evidence) from error
         raise PhoneError(f"{step} failed: {first_line(error)}", Code.SESSION_FAILED, evidence=evidence) from error

@@ -11,9 +11,10 @@ from onnx.reference import ReferenceEvaluator
 from farm.zoo import SMALL_CNN_SHAPE as INPUT_SHAPE
 from tests.support.opencl import need_driver, opencl_library
 from tests.support.tvm import environment
-from tests.support.whole_farm import answer, phones, refused, running_farm
+from tests.support.whole_farm import Story, answer, phones, refused, running_farm, until_ready
 
 GPU, PLAIN = "oneplus-12+opencl", "galaxy-s9"
+ONCE = ("--max-attempts", "1")
 LIMIT_S = 180.0
 pytestmark = pytest.mark.timeout(600)
 
@@ -67,6 +68,54 @@ def test_schedules_for_the_gpu_are_searched_on_it(farm, phone, tmp_path):
 
 def test_a_kernel_that_the_driver_cannot_build_is_named_with_the_drivers_reason(farm, phone, model):
     """pocl has no float16, as the GPUs of old phones."""
-    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", "--max-attempts", "1")
+    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
     done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
     refused(done, 1, "the GPU's driver cannot build a kernel: ", "Half precision floating point not supported")
+
+
+@pytest.fixture
+def broken(farm, phone):
+    """Breaks the phone's driver; afterwards it is good and the phone ready."""
+
+    def broken(fault):
+        farm.lab.fault(phone.nickname, "driver", fault=fault)
+
+    yield broken
+    broken("none")
+    if phone.row["state"] == "quarantined":
+        farm.farm("device", "release", phone.name)
+    until_ready(farm)
+
+
+@pytest.mark.parametrize("fault", ["missing", "32-bit"])
+def test_a_driver_that_does_not_load_ends_the_job_and_leaves_the_phone_ready(farm, phone, model, broken, fault):
+    broken(fault)
+    done = farm.farm("run", str(model), "--on", phone.name, "--target", "opencl", *ONCE, timeout_s=LIMIT_S)
+    refused(done, 1, "the phone has no opencl device, or its driver does not load")
+    done = farm.farm("run", str(model), "--on", phone.name, timeout_s=LIMIT_S)
+    assert done.returncode == 0, done
+
+
+def test_a_driver_that_states_float16_and_has_none_is_found_out_by_its_compiler(farm, phone, model, broken):
+    broken("false_extensions")
+    words = ("--on", phone.name, "--target", "opencl", "--precision", "float16", *ONCE)
+    done = farm.farm("run", str(model), *words, timeout_s=LIMIT_S)
+    refused(done, 1, "the GPU's driver cannot build a kernel: ")
+
+
+def test_a_driver_that_hangs_costs_the_job_its_time_and_the_next_one_nothing(farm, phone, model, broken):
+    broken("hang")
+    words = ("--on", phone.name, "--target", "opencl", "--timeout", "12s", *ONCE)
+    refused(farm.farm("run", str(model), *words, timeout_s=LIMIT_S), 1, "no result after 12 s")
+    broken("none")
+    done = farm.farm("run", str(model), "--on", phone.name, "--target", "opencl", timeout_s=LIMIT_S)
+    assert done.returncode == 0, done
+
+
+def test_a_driver_that_crashes_takes_only_its_phone_out_of_service(farm, phone, broken):
+    story = Story(farm)
+    broken("crash")
+    farm.lab.server_crash(phone.nickname)
+    event = story.until("device.quarantined", subject=phone.name)
+    assert "loading the OpenCL driver failed: the phone's RPC worker died" in event["data"]["reason"]
+    assert phones(farm)[1].row["state"] == "ready"

@@ -27,6 +27,7 @@ def test_a_phone_out_of_memory_is_told_with_what_is_needed(said):
 def test_a_worker_that_died_and_all_else_are_session_errors():
     for said, told in (
         ("code=kShutdown", "the phone's RPC worker died"),
+        ("Check failed: (code == RPCCode::kReturn) is false: code=1", "the phone's RPC worker died"),
         ("RPCError: no such function", "RPCError: no such function"),
     ):
         with raises_code(Code.SESSION_FAILED, match=told), on_phone("loading the model"):
