@@ -38,8 +38,9 @@ def run(context: Context) -> list[Figure]:
             context.say("\n  ".join(storm.story))
         lab_chaos.copy_logs(stormy.hosts.values(), context.folder / "phones")
         found = lab_chaos.verdict(lab, context.folder)
-    for rule, cases in found["wrong"].items():
-        context.say(f"{rule}: {cases[:5]}")
+        context.say(f"{found['counts']}, {storm.faults.total()} faults, {len(found['wrong'])} rules broken")
+        for rule, cases in found["wrong"].items():
+            context.say(f"{rule}: {cases[:5]}")
     broken = {rule: len(cases) for rule, cases in found["wrong"].items()}
     return [
         *(Figure(what, count, "") for what, count in found["counts"].items()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from heapq import merge
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -60,11 +61,11 @@ def export(
         raise UserError("--format mlflow and --to URI go together", hint="farm export --format mlflow --to URI")
     rows = _measured(model, device, since, trusted=trusted)
     if format == MLFLOW:
-        from farm.results.mlflow import log_runs
+        from farm.results.mlflow import log_runs, shown_uri
 
         logged, present = log_runs(rows, to, experiment)
         there = f"; {many(present, 'run')} there already" if present else ""
-        print_note(f"{many(logged, 'run')} logged in experiment {experiment} of {to}{there}")
+        print_note(f"{many(logged, 'run')} logged in experiment {experiment} of {shown_uri(to)}{there}")
         return
     from farm.results.formats import FORMATS
 
@@ -79,7 +80,7 @@ def board(
     since: Since = "",
     output: Output = None,
 ) -> None:
-    """One HTML page of models x phones: median, interval, verdict, course and the last change of level.
+    """One HTML page of models x phones: median, interval, verdict, sparkline and the last change of level.
 
     The file needs no server and loads nothing. Exit code 2 when nothing was measured.
     """
@@ -109,8 +110,10 @@ def _measured(model: str, device: str, since: str, *, trusted: bool) -> Iterator
 
 def _stored(model: str, device: str, oldest: datetime | None) -> Iterator[dict[str, Any]]:
     with connect() as client:
-        for sha256 in model_hashes(client, model) if model else [None]:
-            yield from stored_results(client, sha256, device, oldest)
+        hashes = model_hashes(client, model) if model else [None]
+        yield from merge(
+            *(stored_results(client, sha256, device, oldest) for sha256 in hashes), key=lambda row: -row["seq"]
+        )
 
 
 def _write(chunks: Iterable[bytes], output: Path | None) -> None:

@@ -17,7 +17,7 @@ from farm.common.durations import digits
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
-from farm.results.series import SAME, changes_in, series_of
+from farm.results.series import COMPARABLE_BY, changes_in, series_of
 
 if TYPE_CHECKING:
     from farm.measure.regression import Change
@@ -51,7 +51,7 @@ def history(
     """
     with connect() as client:
         hashes = model_hashes(client, model)
-        rows = [row for sha256 in hashes for row in islice(stored_results(client, sha256, device), limit)]
+        rows = [row for sha256 in hashes for row in islice(stored_results(client, sha256, device, limit=limit), limit)]
     if not (found := [(series, changes_in(series)) for series in series_of(rows)]):
         where = f" on {device}" if device else ""
         raise UserError(
@@ -117,7 +117,7 @@ def _change_line(change: Change, rows: Sequence[Mapping[str, Any]]) -> str:
 def _series_json(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
     first = rows[0]
     return {
-        **{name: first.get(name) for name in ("name", *SAME)},
+        **{name: first.get(name) for name in ("name", *COMPARABLE_BY)},
         "results": [dict(row) for row in rows],
         "changes": [
             {

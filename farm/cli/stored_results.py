@@ -25,7 +25,7 @@ def model_hashes(client: ControlClient, model: str) -> list[str]:
 
 
 def stored_results(
-    client: ControlClient, sha256: str | None, device: str, since: datetime | None = None
+    client: ControlClient, sha256: str | None, device: str, since: datetime | None = None, limit: int = PAGE
 ) -> Iterator[dict[str, Any]]:
     """Results, newest first, a page at a time.
 
@@ -34,8 +34,9 @@ def stored_results(
         sha256: of the model; None: all models.
         device: a phone's name; "": all phones.
         since: none older than this time; None: of any age.
+        limit: how many are asked for at once, PAGE at most.
     """
-    asked: dict[str, Any] = {"device": device, "limit": PAGE} | ({"model": sha256} if sha256 else {})
+    asked: dict[str, Any] = {"device": device, "limit": min(limit, PAGE)} | ({"model": sha256} if sha256 else {})
     while True:
         answer = client.call("history.list", **asked)
         for row in answer["rows"]:

@@ -259,6 +259,11 @@ class ProtocolError(FarmError):
     code = "protocol"
 
 
+def trace_of(error: BaseException) -> BaseException | None:
+    """`exc_info` for a log's line about an error: a FarmError says all, a bug comes with its trace."""
+    return None if isinstance(error, FarmError) else error
+
+
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful
 _BY_FAULT = {str(each.fault): each for each in (UserError, PhoneError, HostError, FarmError)}
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
-from itertools import groupby
 from typing import Any
 
 from farm.common.durations import digits
@@ -15,8 +14,8 @@ from farm.measure.conditions import common_estimate
 from farm.results.series import ResultSeries, changes_in, series_of
 
 MS = 1000
-WIDTH, HEIGHT = 96, 24  # of a course, CSS pixels
-SHOWN = 50  # results of a course, the newest
+WIDTH, HEIGHT = 96, 24  # of a sparkline, CSS pixels
+SPARKLINE_RESULTS = 50  # the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +25,17 @@ class BoardCell:
     median: str  # ms, at the phone's nominal speed
     interval: str
     verdict: str
-    reason: str  # the gravest; "" when trusted
+    reason: str  # the first of its verdict; "" when trusted
     at: str
     job: str
     results: int
-    course: str  # points of a polyline over the medians, WIDTH x HEIGHT; "" for a single result
+    sparkline: str  # points of a polyline over the medians, WIDTH x HEIGHT; "" for a single result
     change: str  # the last change of level, in words; "" without one
     slower: bool
 
 
 @dataclass(frozen=True, slots=True)
-class BoardLine:
+class BoardRow:
     """A build of a model, and its cells in the order of the phones; None: not measured there."""
 
     model: str
@@ -59,7 +58,7 @@ class Board:
     """What the page shows."""
 
     phones: tuple[BoardPhone, ...]
-    lines: tuple[BoardLine, ...]
+    rows: tuple[BoardRow, ...]
 
 
 def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
@@ -72,15 +71,15 @@ def board_of(rows: Iterable[Mapping[str, Any]]) -> Board:
         (BoardPhone(name, row.get("soc") or "", row.get("gpu") or "") for name, row in latest.items()),
         key=lambda phone: (phone.soc, phone.name),
     )
-    builds = [build for build, _ in groupby(sorted({build for build, _ in newest}))]
-    lines = [
-        BoardLine(
+    builds = sorted({build for build, _ in newest})
+    table = [
+        BoardRow(
             build[0], short_hash(build[1]), ", ".join(filter(None, build[2:])),
             tuple(_cell(newest[build, phone.name]) if (build, phone.name) in newest else None for phone in phones),
         )
         for build in builds
     ]  # fmt: skip
-    return Board(tuple(phones), tuple(lines))
+    return Board(tuple(phones), tuple(table))
 
 
 def board_page(board: Board, at: datetime) -> str:
@@ -112,13 +111,13 @@ def _cell(series: ResultSeries) -> BoardCell:
         at=row["at"][:16].replace("T", " "),
         job=row["job"],
         results=len(series),
-        course=_course([common_estimate(each)["median_s"] for each in series[-SHOWN:]]),
+        sparkline=_sparkline_points([common_estimate(each)["median_s"] for each in series[-SPARKLINE_RESULTS:]]),
         change=f"{last.ratio - 1:+.1%} since {series[last.index]['at'][:10]}" if last else "",
         slower=bool(last and last.slower),
     )
 
 
-def _course(medians_s: Sequence[float]) -> str:
+def _sparkline_points(medians_s: Sequence[float]) -> str:
     if len(medians_s) < 2:
         return ""
     low, high = min(medians_s), max(medians_s)

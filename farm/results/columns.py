@@ -14,8 +14,8 @@ COLUMNS: Mapping[str, type] = {
     "verdict": str, "reasons": str, "median_s": float, "low_s": float, "high_s": float, "today_median_s": float,
     "reference_kernel": str, "reference_s": float, "nominal_s": float,
 }  # fmt: skip
-# Columns with which a result can be told from others of other models, phones and builds.
-IDENTITY = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned")
+# The columns that name model, phone and build of a result.
+SERIES_LABELS = ("model", "model_sha256", "device", "soc", "target", "precision", "tuned")
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.common.errors import UserError
 from farm.common.files import short_hash
-from farm.results.columns import COLUMNS, IDENTITY, columns_of
+from farm.results.columns import COLUMNS, SERIES_LABELS, columns_of
 from farm.results.series import has_number
 
 NS = 1e9
@@ -84,7 +84,7 @@ def bencher(rows: Rows) -> Iterator[bytes]:
 
 
 def benchmark_name(row: Mapping[str, Any]) -> str:
-    """A name that only results of one model, phone and build share: mobilenet/emerald-9/cpu/float32."""
+    """Bencher's name of a build on a phone: net/emerald-9/cpu/float32. Of results with one name the newest counts."""
     found = columns_of(row)
     parts = [found[name] for name in ("model", "device", "target", "precision")]
     return "/".join(str(part) for part in (*parts, "tuned" if found["tuned"] else None) if part)
@@ -98,7 +98,7 @@ def openmetrics(rows: Rows) -> Iterator[bytes]:
     from prometheus_client.registry import Collector
 
     families = {
-        field: GaugeMetricFamily(name, about, labels=[*IDENTITY, "verdict"])
+        field: GaugeMetricFamily(name, about, labels=[*SERIES_LABELS, "verdict"])
         for name, (field, about) in _FAMILIES.items()
     }
     oldest_first = sorted((row for row in rows if has_number(row)), key=lambda row: (_labels(row), row["at"]))
@@ -129,7 +129,7 @@ FORMATS: Mapping[str, Callable[[Rows], Iterator[bytes]]] = {
 def _labels(row: Mapping[str, Any]) -> list[str]:
     found = columns_of(row)
     words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), "tuned": "yes" if found["tuned"] else ""}
-    return ["" if words[name] is None else str(words[name]) for name in (*IDENTITY, "verdict")]
+    return ["" if words[name] is None else str(words[name]) for name in (*SERIES_LABELS, "verdict")]
 
 
 def _finite(value: Any) -> Any:

@@ -51,10 +51,16 @@ def log_runs(rows: Iterable[Mapping[str, Any]], uri: str, experiment: str) -> tu
                 logged += 1
     except (MlflowException, OSError) as error:
         raise HostError(
-            f"MLflow at {uri}: {next(iter(str(error).splitlines()), type(error).__name__)}",
+            f"MLflow at {shown_uri(uri)}: {next(iter(str(error).splitlines()), type(error).__name__)}",
             hint="repeat the command: results that were logged are left out",
         ) from error
     return logged, present
+
+
+def shown_uri(uri: str) -> str:
+    """The address without user and password."""
+    scheme, there, rest = uri.partition("://")
+    return f"{scheme}{there}{rest.rpartition('@')[2]}"
 
 
 def _log_run(client: Any, experiment: str, row: Mapping[str, Any]) -> None:
@@ -65,7 +71,8 @@ def _log_run(client: Any, experiment: str, row: Mapping[str, Any]) -> None:
     times = {name: found[name] for name, kind in COLUMNS.items() if kind is float}
     words = {name: str(found[name]) for name, kind in COLUMNS.items() if kind is not float and found[name] is not None}
     run = client.create_run(experiment, start_time=at_ms, run_name=found["job"])
-    client.log_batch(
+    client.set_terminated(run.info.run_id, "FINISHED", at_ms)
+    client.log_batch(  # at once: with the tag by which the job is known
         run.info.run_id,
         metrics=[
             Metric(name, value, at_ms, 0) for name, value in times.items() if value is not None and math.isfinite(value)
@@ -73,7 +80,6 @@ def _log_run(client: Any, experiment: str, row: Mapping[str, Any]) -> None:
         params=[Param(name, words[name]) for name in BUILD if name in words],
         tags=[RunTag(f"farm.{name}", value) for name, value in words.items() if name not in BUILD],
     )
-    client.set_terminated(run.info.run_id, "FINISHED", at_ms)
 
 
 def _known_jobs(client: Any, experiment: str) -> set[str]:

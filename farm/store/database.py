@@ -36,7 +36,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
-from farm.common.errors import Code, FarmError, HostError
+from farm.common.errors import Code, HostError, trace_of
 from farm.common.events import Event, UncommittedEvents
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
@@ -438,4 +438,4 @@ class BackgroundWrites:
 
 def _log_refused(subject: str, error: Exception) -> None:
     """A bug comes with its trace."""
-    logger.error("%s: not stored: %s", subject, error, exc_info=None if isinstance(error, FarmError) else error)
+    logger.error("%s: not stored: %s", subject, error, exc_info=trace_of(error))

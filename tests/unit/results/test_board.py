@@ -20,28 +20,28 @@ def row(number, median_s=0.010, **fields):
 def test_a_line_for_each_build_and_a_column_for_each_phone():
     found = board_of([row(1), row(2, device="galaxy", soc="exynos"), row(3, tuned=True)])
     assert [phone.name for phone in found.phones] == ["galaxy", "pixel"]
-    assert [(line.model, line.build) for line in found.lines] == [
+    assert [(line.model, line.build) for line in found.rows] == [
         ("net", "cpu, float32"),
         ("net", "cpu, float32, tuned"),
     ]
-    assert [cell and cell.job for cell in found.lines[0].cells] == ["bench-2", "bench-1"]
-    assert [cell and cell.job for cell in found.lines[1].cells] == [None, "bench-3"]
+    assert [cell and cell.job for cell in found.rows[0].cells] == ["bench-2", "bench-1"]
+    assert [cell and cell.job for cell in found.rows[1].cells] == [None, "bench-3"]
 
 
 def test_a_cell_has_the_newest_result_and_the_last_change():
     rows = [row(number) for number in range(1, 7)] + [row(number, 0.0112) for number in range(7, 11)]
-    ((cell,),) = [line.cells for line in board_of(rows).lines]
+    ((cell,),) = [line.cells for line in board_of(rows).rows]
     assert cell is not None
     assert (cell.median, cell.job, cell.results) == ("11.20", "bench-10", 10)
     assert cell.change == "+12.0% since 2026-11-08"
     assert cell.slower
-    assert len(cell.course.split()) == 10
+    assert len(cell.sparkline.split()) == 10
 
 
 def test_results_of_before_a_system_update_are_not_mixed_with_those_after():
-    ((cell,),) = [line.cells for line in board_of([row(1, 0.02), row(2, epoch="x/y:15")]).lines]
+    ((cell,),) = [line.cells for line in board_of([row(1, 0.02), row(2, epoch="x/y:15")]).rows]
     assert cell is not None
-    assert (cell.median, cell.results, cell.course) == ("10.00", 1, "")
+    assert (cell.median, cell.results, cell.sparkline) == ("10.00", 1, "")
 
 
 def test_the_page_loads_nothing_and_says_names_as_text():
