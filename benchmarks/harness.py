@@ -23,7 +23,7 @@ import psutil
 from farm.common.errors import ExitCode, FarmError, HostError
 
 PREFIX = "bench_"
-ONLY_BY_NAME = frozenset({"soak", "lab_chaos"})  # these take as long as they are told to; not part of "all"
+ONLY_BY_NAME = frozenset({"soak", "lab_chaos", "versions"})  # these take as long as they are told to; not part of "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from farm.bundle.model import (
@@ -27,6 +28,7 @@ from farm.bundle.model import (
     refusal,
     warning,
 )
+from farm.bundle.versions import FFI_PACKAGE, TVM_PACKAGE, TvmVersions
 
 _T = TypeVar("_T")
 
@@ -78,6 +80,7 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
     verdicts = _verdicts(files, findings)
     abi, platform = _common(verdicts, description, findings, own_loader=any(file.is_loader for file in files))
     findings += _missing(files, abi, platform) if platform else ()
+    versions = _versions(files, description, findings)
     marks = frozenset[bytes]().union(*(file.marks for file in files))
     if abi and platform:
         findings += warnings_of(files, abi, platform, marks)
@@ -87,6 +90,7 @@ def inspect(files: Sequence[FolderFile], description: FolderDescription | None =
         platform=platform,
         findings=tuple(findings),
         description=description,
+        versions=versions,
         has_opencl=OPENCL_MARK in marks,
         has_random_fill=RANDOM_FILL_MARK in marks,
     )
@@ -120,6 +124,27 @@ def _program_refusals(files: Sequence[FolderFile], description: FolderDescriptio
             )
         ]
     return []
+
+
+def _versions(
+    files: Sequence[FolderFile], description: FolderDescription, findings: list[BundleFinding]
+) -> TvmVersions:
+    """The TVM and FFI of the libraries; those that differ become findings."""
+    stated = TvmVersions()
+    for part, package, said in (
+        ("tvm", TVM_PACKAGE, description.versions.tvm),
+        ("ffi", FFI_PACKAGE, description.versions.ffi),
+    ):
+        known = {file.name: file.build.versions for file in files if file.build and file.build.package == package}
+        first, versions = next(iter(known.items()), ("", (said,)))
+        others = [(name, each[-1]) for name, each in known.items() if each != versions]
+        if said and said not in versions:
+            others.append((f"{part}_version in bundle.toml", said))
+        for name, version in others:
+            message = f"{first} is of {package} {versions[-1]}, {name} is {version}"
+            findings.append(refusal(first, message, "take all libraries from one build: docs/bundles.md"))
+        stated = replace(stated, **{part: said if said in versions else versions[-1]})
+    return stated
 
 
 def _looks_like_library(name: str) -> bool:

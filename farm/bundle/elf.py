@@ -10,7 +10,7 @@ import contextlib
 import io
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from farm.bundle.model import ElfError, ElfInfo
@@ -27,6 +27,8 @@ MAX_PROGRAM_HEADERS = 1024  # real files have about ten; more means garbage
 MAX_NAME_BYTES = 4096  # PATH_MAX of Linux: no library name or interpreter is longer
 MAX_READ_BYTES = 1 << 20  # of one file, all reads together; real files need about 10 kB: bounds the time for garbage
 _NT_ANDROID_IDENT = "NT_GNU_ABI_TAG"  # pyelftools' word for note type 1, whatever the note's name
+_NT_BUILD_ID = "NT_GNU_BUILD_ID"
+MAX_BUILD_ID_BYTES = 64  # linkers write 8 to 20
 
 
 class _BoundedReader(io.RawIOBase):
@@ -118,6 +120,7 @@ def _read(stream: BinaryIO, file_bytes: int) -> ElfInfo:
         soname="".join(_names(dynamic, "DT_SONAME")[:1]),
         page_alignment_bytes=min((segment["p_align"] for segment in loads), default=0),
         android_api=_android_api(segments, "<I" if file.little_endian else ">I"),
+        build_id=_build_id(segments),
     )
 
 
@@ -143,6 +146,19 @@ def _checked(text: str, what: str) -> str:
 
 
 def _android_api(segments: Sequence[Segment], word: str) -> int | None:
+    for name, kind, data in _notes(segments):
+        if (name, kind) == ("Android", _NT_ANDROID_IDENT) and len(data) >= struct.calcsize(word):
+            return int(struct.unpack_from(word, data)[0])
+    return None
+
+
+def _build_id(segments: Sequence[Segment]) -> str:
+    found = (data for name, kind, data in _notes(segments) if (name, kind) == ("GNU", _NT_BUILD_ID))
+    return next(found, b"")[:MAX_BUILD_ID_BYTES].hex()
+
+
+def _notes(segments: Sequence[Segment]) -> Iterator[tuple[str, object, bytes]]:
+    """The name, type and content of each note up to the first that is malformed, of each segment of notes."""
     from elftools.common.exceptions import ELFError
     from elftools.construct import ConstructError
 
@@ -151,7 +167,4 @@ def _android_api(segments: Sequence[Segment], word: str) -> int | None:
             # Padding after the last note, or a note for tools only, can be malformed: no loader refuses it.
             with contextlib.suppress(ELFError, ConstructError):
                 for note in segment.iter_notes():
-                    is_ident = note["n_name"] == "Android" and note["n_type"] == _NT_ANDROID_IDENT
-                    if is_ident and len(note["n_descdata"]) >= struct.calcsize(word):
-                        return int(struct.unpack_from(word, note["n_descdata"])[0])
-    return None
+                    yield note["n_name"], note["n_type"], note["n_descdata"]

@@ -21,6 +21,7 @@ from farm.bundle.model import (
     bundle_error,
     refusal,
 )
+from farm.bundle.versions import TvmVersions, known_builds
 from farm.common.errors import HostError, UserError
 from farm.common.selector import did_you_mean
 
@@ -32,7 +33,7 @@ MAX_FILES = 256  # a real bundle has fewer than ten: more means the wrong folder
 MAX_SHEBANG_BYTES = 256  # BINPRM_BUF_SIZE of Linux
 MAX_DESCRIPTION_BYTES = 65_536
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")  # needs no quoting in any shell, here or on a phone
-_DESCRIPTION_KEYS = ("abi", "platform", "tvm_version")
+_DESCRIPTION_KEYS = ("abi", "platform", "tvm_version", "ffi_version")
 
 
 def read_folder(folder: Path) -> Inspection:
@@ -61,6 +62,13 @@ def read_folder(folder: Path) -> Inspection:
 def read_files(folder: Path) -> list[FolderFile]:
     """Read every file of a folder except bundle.toml, sorted by name."""
     return [_read_file(path) for path in sorted(folder.iterdir()) if path.name != DESCRIPTION]
+
+
+def description_text(description: FolderDescription) -> str:
+    """The text of a bundle.toml."""
+    values = (description.abi, description.platform, description.versions.tvm, description.versions.ffi)
+    fields = zip(_DESCRIPTION_KEYS, values, strict=True)
+    return "".join(f'{name} = "{value}"\n' for name, value in fields if value)
 
 
 def _refuse_what_no_bundle_holds(folder: Path) -> None:
@@ -103,9 +111,10 @@ def _read_file(path: Path) -> FolderFile:
         siblings = [sibling.name.encode() for sibling in path.parent.glob("libtvm*.so")]
         marks = frozenset(mark for mark in (*MARKS, *siblings) if data.find(mark) >= 0)
         try:
-            return FolderFile(path.name, elf=parse_elf(data, path.name), marks=marks)
+            elf = parse_elf(data, path.name)
         except ElfError as error:
             return FolderFile(path.name, problem=error)
+        return FolderFile(path.name, elf=elf, marks=marks, build=known_builds().get(elf.build_id))
 
 
 def _read_description(path: Path) -> FolderDescription:
@@ -126,7 +135,7 @@ def _read_description(path: Path) -> FolderDescription:
         platform=Platform(_one_of(path, "platform", table["platform"], tuple(Platform)))
         if "platform" in table
         else None,
-        tvm_version=table.get("tvm_version", ""),
+        versions=TvmVersions(table.get("tvm_version", ""), table.get("ffi_version", "")),
     )
 
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import farm
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Platform
+from farm.bundle.versions import TvmVersions
 from farm.common.errors import HostError
 
 COMPILE_TIMEOUT_S = 300.0  # about 5 s on a warm host; the first import of TVM from a cold disk was measured at 10 s
@@ -46,6 +47,12 @@ class GoldenIndex:
     tvm_version: str  # of the TVM that compiled them
     linker: str
     kernels: dict[str, GoldenKernels]  # by kind
+    ffi_version: str = ""
+
+    @property
+    def versions(self) -> TvmVersions:
+        """Of the interpreter that compiled them."""
+        return TvmVersions(self.tvm_version, self.ffi_version)
 
 
 _INDEX = TypeAdapter(GoldenIndex)

@@ -45,6 +45,7 @@ from farm.bundle.storage import (
     locked,
     sweep,
 )
+from farm.bundle.versions import bundle_versions
 from farm.common.errors import Code, HostError, UserError
 from farm.common.files import hash_file, is_sha256, publish, remove_leftover, short_hash, sync, sync_tree, written
 from farm.common.selector import did_you_mean
@@ -121,13 +122,16 @@ class BundleLibrary:
                     golden = staging.path / "golden"
                     golden.mkdir()
                     compile_golden(abi, platform, kinds, golden)
+                    compiler = read_golden(golden).versions
+                    versions, doubts = bundle_versions(name, inspection.versions, toolchain, compiler)
                     manifest = BundleManifest(
                         format=MANIFEST_FORMAT,
                         identity=identity,
-                        tvm_version=source.description.tvm_version or read_golden(golden).tvm_version,
+                        tvm_version=versions.tvm,
+                        ffi_version=versions.ffi,
                         has_opencl=inspection.has_opencl,
                         has_random_fill=inspection.has_random_fill,
-                        warnings=tuple(f"{finding.message}; {finding.hint}" for finding in inspection.warnings),
+                        warnings=(*(f"{each.message}; {each.hint}" for each in inspection.warnings), *doubts),
                         added_at=datetime.now(UTC),
                         golden_files=_described(golden),
                     )
@@ -354,6 +358,7 @@ class BundleLibrary:
             toolchain=identity.toolchain,
             golden_kinds=tuple(sorted(read_golden(place / "golden").kernels)) if manifest.golden_files else (),
             tvm_version=manifest.tvm_version,
+            ffi_version=manifest.ffi_version,
             has_opencl=manifest.has_opencl,
             platform=identity.platform,
             has_random_fill=manifest.has_random_fill,

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from farm.bundle.versions import UNKNOWN_VERSIONS, KnownBuild, TvmVersions
 from farm.common.errors import Code, UserError
 from farm.common.files import short_hash
 
@@ -93,6 +94,7 @@ class ElfInfo:
     # bionic judges by the smallest one too (linker_phdr.cpp, phdr_table_get_minimum_alignment).
     page_alignment_bytes: int = 0
     android_api: int | None = None  # from the .note.android.ident note that the NDK puts into everything it links
+    build_id: str = ""  # hexadecimal, from the .note.gnu.build-id note, which stripping leaves
 
 
 def bundle_error(folder: str, findings: Sequence[BundleFinding]) -> UserError:
@@ -122,6 +124,7 @@ class FolderFile:
     interpreter: str = ""  # of a script: what follows #!
     problem: ElfError | None = None
     marks: frozenset[bytes] = frozenset()  # those of MARKS found in it
+    build: KnownBuild | None = None  # the wheel that its build id is of
 
     @property
     def kind(self) -> FileKind:
@@ -150,7 +153,7 @@ class FolderDescription:
 
     abi: Abi | None = None
     platform: Platform | None = None
-    tvm_version: str = ""
+    versions: TvmVersions = UNKNOWN_VERSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ class Inspection:
     platform: Platform | None
     findings: tuple[BundleFinding, ...]
     description: FolderDescription
+    versions: TvmVersions  # as the libraries say by their build ids, else bundle.toml; "": neither does
     has_opencl: bool
     has_random_fill: bool
 
@@ -234,6 +238,7 @@ class BundleManifest:
     warnings: tuple[str, ...]
     added_at: datetime
     golden_files: tuple[BundleFile, ...]
+    ffi_version: str = ""  # "": of a bundle that a farm added which did not know FFIs
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +259,18 @@ class Bundle:
     names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     added_at: datetime | None = None
+    ffi_version: str = ""
     damage: str = ""  # why its manifest is unreadable: then only `name`, `names`, `hash` and `path` are known
 
     @property
     def short_hash(self) -> str:
         """As people see it."""
         return short_hash(self.hash)
+
+    @property
+    def versions(self) -> TvmVersions:
+        """Its TVM and FFI."""
+        return TvmVersions(self.tvm_version, self.ffi_version)
 
     @property
     def size_bytes(self) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from farm.bundle.folder import DESCRIPTION
 from farm.bundle.model import Abi, Platform
+from farm.bundle.versions import TvmVersions
 from farm.cli import complete
 from farm.cli.connection import JsonFlag, call, call_and_emit
 from farm.cli.output import emit, local_time, print_note, table, when
@@ -182,11 +183,12 @@ def list_bundles(json: JsonFlag = False) -> None:
     """Every bundle."""
     answer = call("bundle.list")
     rows = (
-        (b["name"], short_hash(b["hash"]), b["abi"], b["tvm_version"] or "-", "yes" if b["has_opencl"] else "no",
-         len(b["files"]), f"{b['size_bytes'] / 1e6:.1f} MB", b["toolchain"], _state(b))
+        (b["name"], short_hash(b["hash"]), b["abi"], b["tvm_version"] or "-", b["ffi_version"] or "-",
+         "yes" if b["has_opencl"] else "no", len(b["files"]), f"{b['size_bytes'] / 1e6:.1f} MB", b["toolchain"],
+         _state(b))
         for b in answer["bundles"]
     )  # fmt: skip
-    titles = ("NAME", "HASH", "ABI", "TVM", "OPENCL", "FILES", "SIZE", "TOOLCHAIN", "STATE")
+    titles = ("NAME", "HASH", "ABI", "TVM", "FFI", "OPENCL", "FILES", "SIZE", "TOOLCHAIN", "STATE")
     emit(answer, table(titles, rows, none="no bundles: farm bundle build NAME"), json=json)
 
 
@@ -197,7 +199,8 @@ def show_bundle(which: Bundle, json: JsonFlag = False) -> None:
     rows = ((file["name"], file["size_bytes"], file["sha256"]) for file in answer["files"])
     files = table(("FILE", "SIZE", "SHA256"), rows)
     golden = f"golden kernels: {', '.join(answer['golden']) or 'none'}"
-    emit(answer, [f"{_summary(answer)}: {_state(answer)}", *files, golden], json=json)
+    versions = f"of {TvmVersions(answer['tvm_version'], answer['ffi_version'])}"
+    emit(answer, [f"{_summary(answer)}: {_state(answer)}", versions, *files, golden], json=json)
 
 
 @bundle.command("remove")
@@ -266,6 +269,8 @@ def add_toolchain(
     answer = call("toolchain.add", on_progress=_print_step, name=name, python=str(path), bundle=bundle)
     paired = f", paired with bundle {answer['bundle']}" if answer["bundle"] else ""
     emit(answer, f"added {answer['name']}: TVM {answer['tvm']} in {answer['python']}{paired}", json=json)
+    for warning in () if json else answer["warnings"]:
+        print_note(f"warning: {warning}")
 
 
 @toolchain.command("list")
@@ -273,11 +278,11 @@ def list_toolchains(json: JsonFlag = False) -> None:
     """Every toolchain."""
     answer = call("toolchain.list")
     rows = (
-        (t["name"], t["tvm"] or "-", t["bundle"] or "-", "up" if t["up"] else "not up",
+        (t["name"], t["tvm"] or "-", t["ffi"] or "-", t["bundle"] or "-", "up" if t["up"] else "not up",
          "config" if t["configured"] else "command", t["python"])
         for t in answer["toolchains"]
     )  # fmt: skip
-    emit(answer, table(("NAME", "TVM", "BUNDLE", "STATE", "FROM", "PYTHON"), rows), json=json)
+    emit(answer, table(("NAME", "TVM", "FFI", "BUNDLE", "STATE", "FROM", "PYTHON"), rows), json=json)
 
 
 @toolchain.command("remove")

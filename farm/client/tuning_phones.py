@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from farm.bundle.versions import PAIR_HINT, TvmVersions, checked, installed_versions
 from farm.client.asynchronous import AsyncClient
 from farm.client.lease import AsyncLease
 from farm.client.streams import Reasons
@@ -99,6 +100,7 @@ class FarmPhones:
         self._on, self._socket, self._on_notice = on, socket, on_notice
         self._slots = [_PhoneSlot(number) for number in range(1, devices + 1)]
         self._poison: set[str] = set()
+        self._fitting: set[str] = set()  # hashes of bundles that this process's TVM may talk to
         self._targets: Mapping[str, object] = {}  # of the first phone, and so of all
         self._client: AsyncClient | None = None
         self._pooled: asyncio.Future[str] | None = None  # the selector of phones identical to the first
@@ -217,6 +219,7 @@ class FarmPhones:
 
         Raises:
             NoPhoneError: no phone matches.
+            UserError: one that matches has a TVM or FFI that is known not to work with this process's.
         """
 
         async def refusal(on: str, devices: int) -> FarmError | None:
@@ -225,9 +228,6 @@ class FarmPhones:
 
         if (error := await refusal(self._on, 1)) is not None:
             raise error
-        wanted = len(self._slots)
-        if wanted == 1:
-            return ""
         selector = Selector.parse(self._on)
         rows = [
             await client.connection.call("device.show", device=each.name)
@@ -235,6 +235,10 @@ class FarmPhones:
             if each.adopted
         ]
         rows = [row for row in rows if selector.matches(row["labels"], row["aliases"])]
+        for row in rows:
+            await self._check_versions(client, row)
+        if (wanted := len(self._slots)) == 1:
+            return ""
         marks = [str(row["labels"].get("alike", "")) for row in rows]
         ready = Counter(mark for row, mark in zip(rows, marks, strict=True) if row["state"] == "ready")
         kinds = sorted({*marks} - {""}, key=lambda mark: ready[mark], reverse=True)
@@ -320,14 +324,30 @@ class FarmPhones:
 
     async def _know_first(self, client: AsyncClient, held: AsyncLease) -> None:
         assert self._pooled is not None
+        row = await client.connection.call("device.show", device=held.device)
+        await self._check_versions(client, row)  # it may have another bundle than before
         if not self._targets:
-            row = await client.connection.call("device.show", device=held.device)
             if "alike" not in row["labels"]:
                 raise PhoneError(f"{held.device} is not identified")
             self._targets = row["targets"]
             self._first.set()
             if not self._pooled.done():
                 self._pooled.set_result(self._like(row["labels"]["alike"]))
+
+    async def _check_versions(self, client: AsyncClient, row: Row) -> None:
+        """Whether TVM and FFI of this process fit those on a phone; a doubt about a bundle is reported once.
+
+        Raises:
+            UserError: they are known not to.
+        """
+        if not (hash_ := row["bundle"]) or hash_ in self._fitting:
+            return
+        bundle = await client.connection.call("bundle.show", bundle=hash_)
+        versions = TvmVersions(bundle["tvm_version"], bundle["ffi_version"])
+        what = f"TVM here with bundle {bundle['name'] or short_hash(hash_)} on {row['name']}"
+        if warning := checked(installed_versions(), versions, what, PAIR_HINT):
+            self._on_notice(warning)
+        self._fitting.add(hash_)
 
     async def _leave(self, slot: _PhoneSlot, *, same: bool = False) -> None:
         assert slot.again is not None

@@ -168,6 +168,9 @@ class Code(StrEnum):
     TOO_HOT = "too_hot", Fault.PHONE, "A lease ended because its phone was dangerously hot."
     TOO_LARGE = "too_large", Fault.USER, "The file on the phone is larger than a pull may bring."
     TVM_CRASHED = "tvm_crashed", Fault.USER, "TVM crashed."
+    VERSIONS_UNFIT = (
+        "versions_unfit", Fault.USER, "Two versions of TVM and its FFI meet that are known not to work together."
+    )  # fmt: skip
     WORKER_BUG = "worker_bug", Fault.FARM, "A worker failed in a way farm did not foresee."
     WORKER_DIED = "worker_died", Fault.HOST, "A worker ended without a result."
     WORKER_SILENT = "worker_silent", Fault.HOST, "A worker stopped sending heartbeats and was killed."

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any
 import tvm
 
 import farm
+from farm.bundle.versions import installed_versions
 from farm.common.errors import ModelError, PhoneError
 from farm.compiler.compile import LIBRARY, Compiled, Recipe, compile_library
 from farm.compiler.files import replaced
@@ -180,7 +180,7 @@ def _inputs(model: ModelWithInputs, given: Mapping[str, Array], wanted: BuildReq
 def _unpacked(data: bytes, name: str, wanted: BuildRequest, cache: Path, report: Callable[[str], None]) -> Build:
     package = read_package(data, name)
     manifest = package.manifest
-    check_tvm(manifest, tvm.__version__)
+    check_tvm(manifest, installed_versions(tvm.__version__))
     target = wanted.recipe.target
     check_fits(manifest, *abi_of(target), device_of(target), cpu_features(target))
     recipe = wanted.recipe
@@ -253,6 +253,7 @@ def make_package(
     if recipe.records is not None and compiled.scheduled:
         texts = pruned(read_records(recipe.records).set).texts()
         members |= {name: texts[name].encode() for name in FILES if name in texts}
+    versions = installed_versions(tvm.__version__)
     manifest = PackageManifest(
         format=FORMAT,
         name=model.name,
@@ -267,8 +268,8 @@ def make_package(
         abi=abi,
         platform=platform,
         precision=recipe.precision,
-        tvm=tvm.__version__,
-        tvm_ffi=importlib.metadata.version("apache-tvm-ffi"),
+        tvm=versions.tvm,
+        tvm_ffi=versions.ffi,
         farm=farm.__version__,
         linker=compiled.linker,
         reference_by=reference.by,

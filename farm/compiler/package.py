@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError, with_config
 
 from farm.bundle.model import Abi, Platform
+from farm.bundle.versions import TrialKind, TvmVersions, known_trials, verdict
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
 from farm.common.files import SHA256_FORM
@@ -211,17 +212,22 @@ def read_manifest(path: Path) -> PackageManifest:
     raise package_error(f"{path.name} is damaged, or cut short", hint="copy or make it again")
 
 
-def check_tvm(manifest: PackageManifest, version: str) -> None:
-    """Refuse a package that another TVM compiled than the one that is to run it: its calls would go wrong unseen.
+def check_tvm(manifest: PackageManifest, here: TvmVersions) -> None:
+    """Refuse a package of another TVM or FFI than the one that is to run it: its calls would go wrong unseen.
+
+    One of another release is taken if it was tried and works; of the same TVM, also if nobody has tried that FFI.
 
     Raises:
         UserError: it is another.
     """
-    if manifest.tvm != version:
+    made = TvmVersions(manifest.tvm, manifest.tvm_ffi)
+    found = verdict(made, here, known_trials(), TrialKind.PACKAGE)
+    if found.broken or (found.unknown and made.tvm != here.tvm):
         raise UserError(
-            f"{manifest.name} was compiled by TVM {manifest.tvm}, and this toolchain has TVM {version}",
+            f"{manifest.name} was compiled by {made}, and this toolchain has {here}",
             Code.PACKAGE_MISMATCH,
             hint=f"compile it again here, or use a phone whose bundle is of TVM {manifest.tvm}",
+            evidence=found.reason,
         )
 
 

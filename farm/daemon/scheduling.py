@@ -142,7 +142,7 @@ async def open_scheduling(
     phones.fleet.quiesce.config = config.quiesce
     poison = PoisonLedger(store.poison, events)
     parts = ExecutorParts(
-        work=PhoneWork(workers.supervisor, workers.toolchains.of_view),
+        work=PhoneWork(workers.supervisor, workers.toolchains.of_view, workers.bundles.get),
         leasing=leasing,
         fleet=phones.fleet,
         client=phones.client,

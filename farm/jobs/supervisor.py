@@ -144,6 +144,14 @@ class Supervisor:
         slot = self._slots.get(toolchain)
         return slot.zygote.versions if slot and slot.zygote else {}
 
+    async def versions_when_up(self, toolchain: str, host: AttemptHost) -> Mapping[str, str]:
+        """Versions in a toolchain, which is waited for if it is not up.
+
+        Raises:
+            ToolchainError: it did not come up.
+        """
+        return (await _ready(self._slot(toolchain), host, self._patience_s)).versions
+
     def cache_folder(self, toolchain: str) -> Path:
         """Where a toolchain's workers keep compiled libraries."""
         folder = self._folder / "cache" / toolchain

@@ -24,6 +24,7 @@ from farm import __version__
 from farm.bundle.golden import GoldenCompiler, compile_golden
 from farm.bundle.library import DEFAULT_TOOLCHAIN, BundleLibrary, NoSuchBundleError
 from farm.bundle.model import Bundle
+from farm.bundle.versions import ALONE_HINT, PAIR_HINT, TvmVersions, checked, checked_alone, of_packages
 from farm.common.errors import Code, HostError, UserError
 from farm.common.events import EventLog
 from farm.common.install import pip_install
@@ -51,7 +52,6 @@ output = {{"farm": farm.__version__, "tvm": str(tvm.__version__), "packages": ve
 print("\\n{_MARK}" + json.dumps(output), flush=True)
 """
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
-_BUILD_HINT = "both must be built from the same TVM: docs/bundles.md says how to build a bundle"
 
 
 toolchain_name_error = partial(UserError, code=Code.BAD_TOOLCHAIN_NAME)
@@ -226,6 +226,11 @@ class ToolchainFacts:
     tvm: str  # tvm.__version__: what a bundle records of the TVM that compiled its golden kernels
     packages: dict[str, str]  # python, apache-tvm, apache-tvm-ffi, ...
 
+    @property
+    def versions(self) -> TvmVersions:
+        """Its TVM and FFI."""
+        return of_packages(self.packages, self.tvm)
+
 
 _FACTS = TypeAdapter(ToolchainFacts)
 
@@ -259,20 +264,25 @@ async def examine(python: Path, *, limit_s: float = START_LIMIT_S) -> ToolchainF
     return _facts(python, output, process.returncode)
 
 
-def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> None:
-    """Refuse a bundle from another TVM: the two speak through structures that only equal versions share.
+def check_alone(name: str, facts: ToolchainFacts) -> str:
+    """A warning if nobody has tried the toolchain's TVM with its FFI; "": they work together.
 
     Raises:
-        UserError: the versions differ; both are named.
+        UserError: they are known not to.
+    """
+    return checked_alone(facts.versions, f"toolchain {name}", ALONE_HINT)
+
+
+def check_pair(name: str, facts: ToolchainFacts, bundle: Bundle) -> str:
+    """A warning if nobody knows whether a toolchain's and a bundle's TVM and FFI fit; "": they do.
+
+    Raises:
+        UserError: they are known not to fit, or the bundle does not say what it has.
     """
     if not bundle.tvm_version:
         raise toolchain_error(f"bundle {bundle.name} does not say which TVM it is from", hint="add it again")
-    if facts.tvm != bundle.tvm_version:
-        raise toolchain_error(
-            f"toolchain {name} has TVM {facts.tvm}, bundle {bundle.name or bundle.short_hash} is from TVM"
-            f" {bundle.tvm_version}",
-            hint=_BUILD_HINT,
-        )
+    pair = f"toolchain {name} with bundle {bundle.name or bundle.short_hash}"
+    return checked(facts.versions, bundle.versions, pair, PAIR_HINT)
 
 
 def _check_program(python: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from farm.adb.client import AdbClient
 from farm.bundle.model import Bundle
+from farm.bundle.versions import PAIR_HINT, checked, of_packages
 from farm.common.errors import FarmError, ProtocolError
 from farm.common.events import EventLog
 from farm.common.files import is_sha256
@@ -120,10 +121,13 @@ class LeaseHost:
 class PhoneWork:
     """Runs attempts' workers on the phones they have leased."""
 
-    def __init__(self, workers: Supervisor, toolchain_of: Callable[[DeviceView], str]) -> None:
-        """`toolchain_of`: the one that a phone's bundle is paired with."""
+    def __init__(
+        self, workers: Supervisor, toolchain_of: Callable[[DeviceView], str], bundle: Callable[[str], Bundle]
+    ) -> None:
+        """`toolchain_of`: the one that a phone's bundle is paired with. `bundle`: by its hash, in a thread."""
         self._workers = workers
         self._toolchain_of = toolchain_of
+        self._bundle = bundle
 
     async def run(
         self,
@@ -139,12 +143,25 @@ class PhoneWork:
         `host`: answers the worker. `limit_s`: of the worker; None: its job's.
 
         Raises:
+            UserError: TVM and FFI of the toolchain are known not to work with those on the phone.
             FarmError: what the worker reported, or what became of it.
         """
         toolchain, timeout_s = self._toolchain_of(context.view), limit_s or context.job.timeout_s
+        await self._check_versions(context, toolchain, host)
         task = Task(context.attempt.id, context.attempt.fence, worker, payload, timeout_s)
         report = await self._workers.run(toolchain, task, host)
         return {**report, **self._about(context.view, toolchain)}
+
+    async def _check_versions(self, context: AttemptContext, toolchain: str, host: AttemptHost) -> None:
+        """Whether an interpreter, whose packages may have changed since, still fits the phone's bundle."""
+        view = context.view
+        if not view.bundle:
+            return
+        packages = await self._workers.versions_when_up(toolchain, host)
+        bundle = await asyncio.to_thread(self._bundle, view.bundle)
+        what = f"toolchain {toolchain} with bundle {bundle.name or bundle.short_hash} on {view.name}"
+        if warning := checked(of_packages(packages), bundle.versions, what, PAIR_HINT):
+            context.log(warning, "warning")
 
     def target(self, context: AttemptContext, text: str) -> Any:
         """The compile target that a spec's text means on the attempt's phone: a TVM tag or target dict.

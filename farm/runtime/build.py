@@ -18,8 +18,9 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
-from farm.bundle.folder import DESCRIPTION
-from farm.bundle.model import SERVER_PROGRAM, Abi, Platform
+from farm.bundle.folder import DESCRIPTION, description_text
+from farm.bundle.model import SERVER_PROGRAM, Abi, FolderDescription, Platform
+from farm.bundle.versions import of_packages
 from farm.common.errors import UserError
 from farm.common.files import hash_file
 from farm.runtime.opencl import build_opencl
@@ -65,15 +66,16 @@ def build_from_wheels(
     wheel = tvm_wheel(cache, abi, versions, report)
     system = debian_libraries(cache, abi, report)
     libraries = (*wheel.libraries, *([build_opencl(cache, opencl, compiler, wheel, report)] if opencl else []))
-    digest = hashlib.sha256(repr((compiler.version(), OPTIONS, platform, hash_file(SOURCE))).encode())
+    description = description_text(FolderDescription(abi, platform, of_packages(versions)))
+    digest = hashlib.sha256(repr((compiler.version(), OPTIONS, description, hash_file(SOURCE))).encode())
     for file in (*libraries, system / CONTENTS):
         digest.update(hash_file(file).encode())
-    make = partial(_put_together, abi, platform, compiler, wheel, libraries, system, report)
+    make = partial(_put_together, abi, description, compiler, wheel, libraries, system, report)
     return part(cache, f"bundle-{abi}-{digest.hexdigest()[:16]}", make) / BUNDLE
 
 
 def _put_together(
-    abi: Abi, platform: Platform, compiler: Compiler, wheel: TvmWheel, libraries: tuple[Path, ...], system: Path,
+    abi: Abi, description: str, compiler: Compiler, wheel: TvmWheel, libraries: tuple[Path, ...], system: Path,
     report: Report, made: Path, scratch: Path,
 ) -> dict[str, str]:  # fmt: skip
     report(f"compiling {SERVER_PROGRAM} with {compiler.name}")
@@ -88,5 +90,5 @@ def _put_together(
         compiler.compile([*options, "-x", "c", "/dev/null", "-x", "none", str(system / real)], scratch / name)
     for name in (SERVER_PROGRAM, *_BIONIC_NAMES):
         shutil.copyfile(scratch / name, bundle / name)
-    (bundle / DESCRIPTION).write_text(f'abi = "{abi}"\nplatform = "{platform}"\n', "utf-8")
+    (bundle / DESCRIPTION).write_text(description, "utf-8")
     return {SOURCE.name: hash_file(SOURCE)}

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.bundle.elf import read_elf
-from farm.bundle.model import LARGE_PAGE_BYTES, SERVER_PROGRAM
+from farm.bundle.folder import DESCRIPTION, description_text
+from farm.bundle.model import LARGE_PAGE_BYTES, SERVER_PROGRAM, FolderDescription
+from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError
 from farm.common.files import hash_file
 from farm.runtime.build import BUNDLE
@@ -85,7 +87,8 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
     name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
     build = cache / f"{_BUILD}{digest[:16]}"
     options = cmake_options(recipe, ndk, host, clml)
-    return part(cache, name, partial(_make, cmake, ndk, build, options, digest, report)) / BUNDLE
+    description = description_text(FolderDescription(versions=TvmVersions(host.version, host.ffi_version)))
+    return part(cache, name, partial(_make, cmake, ndk, build, options, description, digest, report)) / BUNDLE
 
 
 def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> dict[str, str]:
@@ -104,7 +107,8 @@ def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | No
 
 def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> str:
     """The SHA-256 over all that the files depend on, wherever it lies."""
-    words = (recipe.abi, recipe.opencl, ndk.revision, ndk.api, host.version, content_of(recipe.checkout))
+    versions = (host.version, host.ffi_version)
+    words = (recipe.abi, recipe.opencl, ndk.revision, ndk.api, *versions, content_of(recipe.checkout))
     digest = hashlib.sha256(repr(words).encode())
     for file in (Path(__file__), SOURCE, _PROJECT / _PROJECT_FILE, *(clml.files if clml else ())):
         digest.update(hash_file(file).encode())
@@ -112,8 +116,8 @@ def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) ->
 
 
 def _make(
-    cmake: CMake, ndk: Ndk, build: Path, options: Mapping[str, str], digest: str, report: Report,
-    made: Path, scratch: Path,
+    cmake: CMake, ndk: Ndk, build: Path, options: Mapping[str, str], description: str, digest: str,
+    report: Report, made: Path, scratch: Path,
 ) -> dict[str, str]:  # fmt: skip
     for left in build.parent.glob(f"{_BUILD}*"):  # of other inputs, which may be gone
         if left != build:
@@ -128,6 +132,7 @@ def _make(
     for file in (*built, *(ndk.libraries / name for name in sorted(needed) if (ndk.libraries / name).is_file())):
         command = [str(ndk.strip), "-o", str(made / BUNDLE / file.name), str(file)]
         output_of(command, _STRIP_LIMIT_S, partial(_strip_error, file.name), scratch)
+    (made / BUNDLE / DESCRIPTION).write_text(description, "utf-8")
     shutil.rmtree(build)
     return {"inputs": digest}
 

@@ -2,7 +2,7 @@
 
 Compiling is `python -m farm.worker.golden --abi ABI --platform PLATFORM --kinds cpu,opencl --out DIR`, run with the
 bundle's toolchain: nothing but TVM, numpy and this package's plain modules is needed there. The last line on stdout is
-JSON: `{"tvm_version", "linker"}`, or `{"error": {message, hint, evidence}}` with exit code 1.
+JSON: `{"tvm_version", "ffi_version", "linker"}`, or `{"error": {message, hint, evidence}}` with exit code 1.
 
 The kernels are small, but not trivial: a workspace, a tail that no vector width divides, an exponential from libm,
 integer and float arithmetic. What must come out is computed with float64 in numpy, never by TVM.
@@ -27,6 +27,7 @@ from farm.bundle.model import (
     Abi,
     Platform,
 )
+from farm.bundle.versions import installed_versions
 from farm.common.errors import Code, FarmError, HostError
 from farm.common.install import pip_install
 from farm.compiler.link import exporter, find_linker
@@ -133,7 +134,8 @@ def compile_golden(abi: Abi, platform: Platform, kinds: Sequence[str], out: Path
                 for case in cases
             ],
         }
-    made = {"tvm_version": str(tvm.__version__), "linker": find_linker(abi, platform).name}
+    versions = installed_versions(str(tvm.__version__))
+    made = {"tvm_version": versions.tvm, "ffi_version": versions.ffi, "linker": find_linker(abi, platform).name}
     index = {"format": GOLDEN_FORMAT, "abi": abi, "platform": platform, **made, "kernels": kernels}
     (out / GOLDEN_INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return made

@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 
 import psutil
 import pytest
 
 from farm.common.errors import ExitCode
+from tests.support.foreign_build import foreign_build
 from tests.support.whole_farm import ON_PHONE, Story, answer, running_farm, until, until_ready
 
 RUNS = f"grep ^bundle= {ON_PHONE}/farm/run/state"  # of the server on the phone
@@ -19,14 +19,9 @@ UNDER_BOTH = ("--bundle", "virtual", "--bundle-b", "other")
 def whole(tmp_path_factory):
     with running_farm("oneplus-12") as farm:
         folder = tmp_path_factory.mktemp("bundles")
-        for name, file, text in (
-            ("other", "build.txt", "another build of the same TVM\n"),
-            ("newer", "bundle.toml", 'tvm_version = "0.99.0"\n'),
-        ):
-            shutil.copytree(farm.folder / "bundle", folder / name)
-            (folder / name / file).write_text(text)
-            if name == "newer":
-                (folder / name / "build.txt").write_text("a build of another TVM\n")
+        for name, versions in (("other", ""), ("newer", 'tvm_version = "0.99.0"\nffi_version = "0.99.0"\n')):
+            foreign_build(farm.folder / "bundle", folder / name, versions)
+            (folder / name / "build.txt").write_text(f"another build: {name}\n")
             answer(farm.farm("bundle", "add", str(folder / name), "--name", name, "--json"))
         # The bundle of a phone is the one that was named last.
         answer(farm.farm("bundle", "add", str(farm.folder / "bundle"), "--name", "virtual", "--json"))

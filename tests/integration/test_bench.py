@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from farm.bundle.model import Abi, Bundle, Platform
+from farm.bundle.versions import TrialKind, TrialResult, installed_versions, known_trials
 from farm.common.errors import Code, ModelError, PhoneError, UserError
 from farm.common.selector import Selector
 from farm.control.artifacts import ArtifactFolder
@@ -45,6 +46,10 @@ from tests.support.tvm import free_port, process, wait_for_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+BUNDLE = Bundle(
+    name="b", hash="b" * 64, abi=Abi.X86_64, files=(), path=Path(), toolchain="default", golden_kinds=(),
+    tvm_version=installed_versions().tvm, ffi_version=installed_versions().ffi, has_opencl=False,
+)  # fmt: skip
 SERVER_KEY = "a-secret"
 CPU = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}
 ARM = {"kind": "llvm", "mtriple": "aarch64-linux-android", "mattr": ["+neon"]}
@@ -86,6 +91,7 @@ class Lab:
         self.begin()
 
     def begin(self):
+        self.bundle = BUNDLE
         """As before any attempt: of the last test's nothing is remembered."""
         self.keys = OneKey()
         self.steps = []
@@ -122,7 +128,7 @@ class Lab:
             save_facts, lambda: False,
         )  # fmt: skip
         daemon = SimpleNamespace(
-            work=PhoneWork(self.supervisor, lambda view: "default"),
+            work=PhoneWork(self.supervisor, lambda view: "default", lambda hash_: self.bundle),
             leasing=self.keys,
             fleet=SimpleNamespace(subscribe=lambda callback: lambda: None, quiesce=AS_THEY_ARE),
             gate=lambda: ("127.0.0.1", port or self.port),
@@ -300,6 +306,26 @@ async def test_each_operator_is_timed(lab):
     assert np.isclose(sum(each["total_ms"] for each in profile["operators"]), profile["operators_ms"])
     assert "1x3x32x32 float32" in [shape for each in profile["operators"] for shape in each["shapes"]]
     assert any(note.startswith("together") for note in profile["notes"])
+
+
+async def test_a_phone_whose_bundle_is_known_not_to_work_with_the_toolchain_gets_no_job(lab):
+    bad = next(
+        each for each in known_trials() if each.kind is TrialKind.SERVER and each.result is not TrialResult.WORKS
+    )
+    lab.bundle = replace(BUNDLE, tvm_version=bad.versions.tvm, ffi_version=bad.versions.ffi)
+    with raises_code(Code.VERSIONS_UNFIT) as caught:
+        await lab.run("run")
+    assert f"toolchain default with bundle b on a cannot work: {bad.versions}" in caught.value.message
+    assert "farm bundle build" in caught.value.hint
+    assert "reading the model" not in lab.steps
+
+
+async def test_a_phone_whose_bundle_nobody_has_tried_is_used_with_one_warning(lab):
+    lab.bundle = replace(BUNDLE, tvm_version="9.9", ffi_version="0.9")
+    await lab.run("run")
+    (said,) = [text for _, text in lab.log() if "is not known" in text]
+    assert "toolchain default with bundle b on a" in said
+    assert said.endswith("TVM 9.9 with FFI 0.9: nobody has tried it")
 
 
 async def test_a_model_is_run_and_its_outputs_are_kept(lab):

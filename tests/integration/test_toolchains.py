@@ -10,12 +10,14 @@ import pytest
 
 from farm import __version__
 from farm.bundle.model import Bundle
+from farm.bundle.versions import TrialKind, TrialResult, known_trials
 from farm.common.errors import Code, ExitCode
-from farm.jobs.toolchains import ToolchainFacts, check_pair, examine
+from farm.jobs.toolchains import ToolchainFacts, check_alone, check_pair, examine
 from tests.support.errors import raises_code
+from tests.support.foreign_build import foreign_build
 from tests.support.whole_farm import Story, refused, running_farm, until
 
-FACTS = ToolchainFacts(__version__, "0.27.0.post1", {})
+FACTS = ToolchainFacts(__version__, "0.27.0.post1", {"apache-tvm-ffi": "0.1.14.post1"})
 
 
 def script(folder, text, name="python"):
@@ -82,15 +84,27 @@ async def test_one_that_hangs_is_ended_with_what_it_started(tmp_path):
 def bundle_of(version):
     return Bundle(
         name="b26", hash="0" * 64, abi="arm64-v8a", files=(), path=Path(), toolchain="default", golden_kinds=(),
-        tvm_version=version, has_opencl=False,
+        tvm_version=version, ffi_version="0.1.14.post1", has_opencl=False,
     )  # fmt: skip
 
 
-def test_a_bundle_from_another_tvm_is_refused_with_both_versions():
-    check_pair("new", FACTS, bundle_of("0.27.0.post1"))
-    with raises_code(Code.TOOLCHAIN_REFUSED, match=r"new has TVM 0\.27\.0\.post1, bundle b26 is from TVM 0\.26") as it:
-        check_pair("new", FACTS, bundle_of("0.26.0"))
-    assert "docs/bundles.md" in it.value.hint
+def test_a_bundle_that_nobody_has_tried_with_the_toolchain_is_doubted_with_both_versions():
+    assert check_pair("new", FACTS, bundle_of("0.27.0.post1")) == ""
+    warning = check_pair("new", FACTS, bundle_of("9.9"))
+    assert warning.startswith("whether toolchain new with bundle b26 works is not known")
+    assert f"{FACTS.versions} talking to TVM 9.9 with FFI 0.1.14.post1: nobody has tried it" in warning
+    with raises_code(Code.TOOLCHAIN_REFUSED, match="does not say which TVM"):
+        check_pair("new", FACTS, bundle_of(""))
+
+
+def test_a_tvm_that_is_known_not_to_work_with_its_ffi_is_no_toolchain():
+    assert check_alone("new", FACTS) == ""
+    bad = ToolchainFacts(__version__, "0.27.0.post1", {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15.post2"})
+    with raises_code(
+        Code.VERSIONS_UNFIT, match=r"toolchain new cannot work: TVM 0\.27\.0\.post1 with FFI 0\.1\.15"
+    ) as it:
+        check_alone("new", bad)
+    assert "docs/versions.md" in it.value.hint
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +141,27 @@ def test_one_is_added_used_kept_over_a_restart_and_removed(farm, tmp_path):
     removed = farm.farm("toolchain", "remove", "second")
     assert removed.returncode == 0, removed.stderr
     assert set(rows(farm)) == {"default"}
+
+
+def test_a_bundle_is_refused_if_its_tvm_and_ffi_are_known_not_to_work_and_doubted_if_nobody_tried_them(farm, tmp_path):
+    bad = next(
+        each for each in known_trials() if each.kind is TrialKind.SERVER and each.result is not TrialResult.WORKS
+    )
+    stated = f'tvm_version = "{bad.versions.tvm}"\nffi_version = "{bad.versions.ffi}"\n'
+    broken = foreign_build(farm.folder / "bundle", tmp_path / "broken", stated)
+    refused(farm.farm("bundle", "add", str(broken)), ExitCode.USAGE, f"cannot work: {bad.versions}", "docs/versions.md")
+
+    stated = 'tvm_version = "9.9"\nffi_version = "0.9"\n'
+    unknown = foreign_build(farm.folder / "bundle", tmp_path / "unknown", stated)
+    added = farm.farm("bundle", "add", str(unknown))
+    assert added.returncode == 0, added.stderr
+    assert "warning: whether bundle unknown with toolchain default works is not known" in added.stderr
+    assert "of TVM 9.9 with FFI 0.9" in farm.farm("bundle", "show", "unknown").stdout
+    paired = farm.farm("toolchain", "add", "paired", "--python", str(second_python(tmp_path)), "--bundle", "unknown")
+    assert paired.returncode == 0, paired.stderr
+    assert "warning: whether toolchain paired with bundle unknown works is not known" in paired.stderr
+    removed = farm.farm("toolchain", "remove", "paired")
+    assert removed.returncode == 0, removed.stderr
 
 
 def test_names_that_cannot_be_are_refused(farm):

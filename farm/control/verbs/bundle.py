@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from farm.bundle.golden import GoldenCompiler
 from farm.bundle.library import BundleLibrary
 from farm.bundle.model import Bundle
+from farm.bundle.versions import of_packages
 from farm.common.errors import Code, UserError
 from farm.common.tasks import SharedCall
 from farm.control.callers import Role
@@ -23,7 +24,7 @@ from farm.control.server import ControlCall
 from farm.control.verbs import HostPath, VerbGroup, json_of, verb
 from farm.devices.rollouts import Rollouts
 from farm.jobs.supervisor import Supervisor
-from farm.jobs.toolchains import Toolchains, check_pair, examine
+from farm.jobs.toolchains import Toolchains, check_alone, check_pair, examine
 from farm.model.toolchain import Toolchain
 from farm.store.database import run_to_completion
 
@@ -165,11 +166,12 @@ class ToolchainVerbs(VerbGroup):
             found = await asyncio.to_thread(self._bundles.get, bundle) if bundle else None
             await call.progress(step=f"importing TVM in {python}")
             facts = await examine(Path(python))
-            if found is not None:
-                check_pair(name, facts, found)
+            warnings = [alone] if (alone := check_alone(name, facts)) else []
+            if found is not None and (warning := check_pair(name, facts, found)):
+                warnings.append(warning)
             toolchain = Toolchain(name, Path(python), bundle, facts.tvm)
             await self._take_in(toolchain)
-        return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages}
+        return {**self._row(toolchain), "tvm": facts.tvm, "versions": facts.packages, "warnings": warnings}
 
     @verb("toolchain.list", Role.VIEWER)
     async def list(self) -> Mapping[str, Any]:
@@ -230,7 +232,8 @@ class ToolchainVerbs(VerbGroup):
             "bundle": toolchain.bundle,
             "configured": self._toolchains.is_configured(toolchain.name),
             "up": bool(versions),
-            "tvm": versions.get("apache-tvm") or toolchain.tvm_version,
+            "tvm": of_packages(versions, toolchain.tvm_version).tvm,
+            "ffi": of_packages(versions).ffi,
             "versions": versions,
         }
 
@@ -238,7 +241,7 @@ class ToolchainVerbs(VerbGroup):
 def bundle_row(bundle: Bundle) -> dict[str, Any]:
     """A bundle in `farm bundle list`."""
     return {
-        **json_of(bundle, "name", "hash", "abi", "toolchain", "tvm_version", "has_opencl"),
+        **json_of(bundle, "name", "hash", "abi", "toolchain", "tvm_version", "ffi_version", "has_opencl"),
         "size_bytes": sum(file.size for file in bundle.files),
         "files": [{"name": f.name, "size_bytes": f.size, "sha256": f.sha256} for f in bundle.files],
         "golden": [*bundle.golden_kinds],

@@ -11,6 +11,7 @@ import pytest
 from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
+from farm.bundle.versions import installed_versions
 from farm.common.errors import Code
 from farm.common.files import hash_file
 from farm.runtime import ndk_build
@@ -60,6 +61,7 @@ def test_a_runtime_is_a_bundle_that_starts(ndk, host, tmp_path):
     found = read_folder(folder)
     assert {each.name for each in found.files} == CPU_FILES
     assert (found.abi, found.platform) == (Abi.X86_64, Platform.LINUX)
+    assert found.versions == installed_versions()
     elf = next(each.elf for each in found.files if each.name == "tvm_rpc")
     assert elf.page_alignment_bytes == LARGE_PAGE_BYTES
     assert {"libtvm_runtime.so", "libtvm_runtime_extra.so", "libtvm_ffi.so"} <= {*elf.needed}
@@ -82,7 +84,7 @@ def test_the_same_inputs_give_the_same_files_in_another_place(recipe, host, smal
         Abi.X86_64, stand_in_ndk(tmp_path / "other ndk"), small_checkout(tmp_path / "other/tvm", host), opencl=True
     )
     there = build_with_ndk(tmp_path / "other/cache", moved, host, lambda _: None)
-    assert {*hashes(here)} == {*CPU_FILES, OPENCL_LIBRARY}
+    assert {*hashes(here)} == {*CPU_FILES, OPENCL_LIBRARY, "bundle.toml"}
     assert hashes(here) == hashes(there)
     assert here.parent.name == there.parent.name
     assert b"tvm/first.cc" in (here / OPENCL_LIBRARY).read_bytes()

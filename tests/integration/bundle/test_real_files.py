@@ -16,6 +16,7 @@ from farm.bundle.closure import identify
 from farm.bundle.elf import ElfInfo, read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import Abi, Platform
+from farm.bundle.versions import installed_versions, known_builds
 from farm.compiler.link import Linker, link_shared, linkers
 from tests.support.needs import lacks, need, needs
 
@@ -59,6 +60,25 @@ def as_readelf_says(path: Path) -> tuple[list[str], str, str]:
         elif "Requesting program interpreter" in line:
             interpreter = value.rpartition(": ")[2]
     return needed, soname, interpreter
+
+
+def test_the_wheels_libraries_say_which_they_are() -> None:
+    known, here = known_builds(), installed_versions()
+    for name, version in (("libtvm_runtime", here.tvm), ("libtvm_runtime_extra", here.tvm), ("libtvm_ffi", here.ffi)):
+        library = next(path for path in wheel_libraries() if path.stem == name)
+        build = known[read_elf(library).build_id]
+        assert build.library == library.name
+        assert version in build.versions
+
+
+@needs_gcc
+def test_a_stripped_library_still_says_which_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lib.c").write_text(C_SOURCE)
+    library, stripped = tmp_path / "lib.so", tmp_path / "stripped.so"
+    run("gcc", "-g", "-shared", "-fPIC", "-Wl,--build-id", tmp_path / "lib.c", "-o", library)
+    run("strip", library, "-o", stripped)
+    assert stripped.stat().st_size < library.stat().st_size
+    assert read_elf(stripped).build_id == read_elf(library).build_id != ""
 
 
 @needs_readelf

@@ -24,6 +24,7 @@ class Elf:
     runpath: str = ""
     align: int = 16384
     android_api: int | None = None
+    build_id: bytes = b""
     payload: bytes = b""
 
     def write(self, path: Path) -> Path:
@@ -41,7 +42,7 @@ class Elf:
         entries += [(14, places[self.soname])] if self.soname else []
         entries += [(29, places[self.runpath])] if self.runpath else []
         segments, body = [], b""
-        count = 1 + bool(self.interpreter) + bool(entries) + (self.android_api is not None)
+        count = 1 + bool(self.interpreter) + bool(entries) + (self.android_api is not None) + bool(self.build_id)
         start = header_bytes + count * entry_bytes
 
         def put(kind: int, content: bytes, align: int) -> int:
@@ -56,6 +57,8 @@ class Elf:
             put(INTERP, self.interpreter.encode() + b"\0", 1)
         if self.android_api is not None:
             put(NOTE, struct.pack(order + "III8sI", 8, 4, 1, b"Android\0", self.android_api), 4)
+        if self.build_id:
+            put(NOTE, struct.pack(order + "III4s", 4, len(self.build_id), 3, b"GNU\0") + self.build_id, 4)
         if entries:
             body += bytes(-len(body) % 8)
             strings_at = start + len(body)

@@ -9,6 +9,7 @@ from farm.bundle.closure import identify
 from farm.bundle.elf import parse_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import MAX_FINDINGS_IN_ERROR, Abi, ElfError, Inspection, Platform
+from farm.bundle.versions import FFI_PACKAGE, TVM_PACKAGE, KnownBuild, TvmVersions, known_builds
 from farm.common.errors import Code, FarmError, HostError, UserError
 from tests.support.errors import raises_code
 from tests.unit.bundle.elves import (
@@ -186,7 +187,7 @@ class TestScripts:
             self.script(tmp_path, 'abi = "x86_64"\nplatform = "linux-glibc"\ntvm_version = "0.27.0"\n')
         )
         assert folder.accepted("here") == (Abi.X86_64, Platform.LINUX)
-        assert folder.description.tvm_version == "0.27.0"
+        assert folder.versions == TvmVersions("0.27.0", "")
         assert [file.name for file in folder.files] == ["tvm_rpc"]
         assert folder.files[0].mode == 0o755
 
@@ -349,3 +350,55 @@ class TestOwnLoader:
     def test_says_that_it_is_for_cpus_only(self, tmp_path: Path) -> None:
         [warning] = self.inspected(tmp_path, OWN_LOADER_BUNDLE).warnings
         assert "CPU work only" in warning.message
+
+
+class TestVersions:
+    """Libraries say by their build ids which wheel they are from; bundle.toml says it for all others."""
+
+    def build(self, package: str, *, other_than: str = "") -> tuple[bytes, KnownBuild]:
+        return next(
+            (bytes.fromhex(build_id), each)
+            for build_id, each in known_builds().items()
+            if each.package == package and other_than not in each.versions
+        )
+
+    def bundle(self, **build_ids: bytes) -> dict[str, Elf]:
+        names = {f"libtvm_{name}.so": build_id for name, build_id in build_ids.items()}
+        return ANDROID_BUNDLE | {
+            name: replace(ANDROID_BUNDLE[name], build_id=build_id) for name, build_id in names.items()
+        }
+
+    def test_the_libraries_say_it(self, tmp_path: Path) -> None:
+        (tvm_id, tvm), (ffi_id, ffi) = self.build(TVM_PACKAGE), self.build(FFI_PACKAGE)
+        found = inspected(tmp_path, self.bundle(runtime=tvm_id, ffi=ffi_id))
+        assert found.versions == TvmVersions(tvm.versions[-1], ffi.versions[-1])
+        assert not found.refusals
+
+    def test_bundle_toml_says_which_of_several_with_the_same_library(self, tmp_path: Path) -> None:
+        build_id, build = next((each, known) for each, known in known_builds().items() if len(known.versions) > 1)
+        part = "tvm" if build.package == TVM_PACKAGE else "ffi"
+        (tmp_path / "bundle.toml").write_text(f'{part}_version = "{build.versions[0]}"\n')
+        found = inspected(tmp_path, self.bundle(**{build.library[7:-3]: bytes.fromhex(build_id)}))
+        assert getattr(found.versions, part) == build.versions[0]
+        assert not found.refusals
+
+    def test_bundle_toml_says_what_they_do_not(self, tmp_path: Path) -> None:
+        tvm_id, tvm = self.build(TVM_PACKAGE)
+        (tmp_path / "bundle.toml").write_text('ffi_version = "0.9"\n')
+        found = inspected(tmp_path, self.bundle(runtime=tvm_id))
+        assert found.versions == TvmVersions(tvm.versions[-1], "0.9")
+
+    def test_nothing_says_it(self, tmp_path: Path) -> None:
+        assert inspected(tmp_path, ANDROID_BUNDLE).versions == TvmVersions()
+
+    def test_bundle_toml_that_says_otherwise_is_refused(self, tmp_path: Path) -> None:
+        tvm_id, tvm = self.build(TVM_PACKAGE)
+        (tmp_path / "bundle.toml").write_text('tvm_version = "0.9"\n')
+        message = refusal(inspected(tmp_path, self.bundle(runtime=tvm_id))).message
+        assert f"libtvm_runtime.so is of apache-tvm {tvm.versions[-1]}, tvm_version in bundle.toml is 0.9" in message
+
+    def test_libraries_of_two_releases_are_refused(self, tmp_path: Path) -> None:
+        tvm_id, tvm = self.build(TVM_PACKAGE)
+        other_id, other = self.build(TVM_PACKAGE, other_than=tvm.versions[-1])
+        message = refusal(inspected(tmp_path, self.bundle(runtime=tvm_id, runtime_extra=other_id))).message
+        assert f"apache-tvm {tvm.versions[-1]}, libtvm_runtime_extra.so is {other.versions[-1]}" in message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.bundle.elf import MAX_READ_BYTES, parse_elf, read_elf
+from farm.bundle.elf import MAX_BUILD_ID_BYTES, MAX_READ_BYTES, parse_elf, read_elf
 from farm.bundle.model import ElfError, ElfInfo
 from farm.common.errors import Code
 from tests.support.errors import raises_code
@@ -19,6 +19,7 @@ FULL = Elf(
     soname="libtvm_runtime.so",
     runpath="$ORIGIN:/data/local/tmp",
     android_api=28,
+    build_id=bytes(range(20)),
 )
 
 
@@ -33,7 +34,13 @@ def test_reads_every_fact_a_loader_reads() -> None:
         soname="libtvm_runtime.so",
         page_alignment_bytes=16384,
         android_api=28,
+        build_id=bytes(range(20)).hex(),
     )
+
+
+def test_a_build_id_of_any_length_is_kept_short() -> None:
+    assert parse_elf(Elf(build_id=bytes(4000)).to_bytes()).build_id == "00" * MAX_BUILD_ID_BYTES
+    assert parse_elf(Elf().to_bytes()).build_id == ""
 
 
 @given(

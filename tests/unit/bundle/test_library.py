@@ -17,6 +17,7 @@ import pytest
 from farm.bundle import library as library_module
 from farm.bundle.library import BundleLibrary, NoSuchBundleError
 from farm.bundle.model import GOLDEN_FORMAT, GOLDEN_INDEX, Abi, Bundle, Platform
+from farm.bundle.versions import TvmVersions
 from farm.common.errors import Code, HostError, UserError
 from tests.support.errors import raises_code
 from tests.unit.bundle.elves import ANDROID_BUNDLE, LINUX_BUNDLE, Elf, write_folder
@@ -29,7 +30,8 @@ def golden(_abi: Abi, _platform: Platform, kinds: tuple[str, ...], out: Path) ->
         (out / f"{kind}.so").write_bytes(kind.encode())
         (out / f"{kind}.npz").write_bytes(b"expected")
         kernels[kind] = {"library": f"{kind}.so", "expected": f"{kind}.npz"}
-    index = {"format": GOLDEN_FORMAT, "tvm_version": "0.27.0", "linker": "ld.lld", "kernels": kernels}
+    versions = {"tvm_version": "0.27.0", "ffi_version": "0.1.14.post1"}
+    index = {"format": GOLDEN_FORMAT, **versions, "linker": "ld.lld", "kernels": kernels}
     (out / GOLDEN_INDEX).write_text(json.dumps(index))
 
 
@@ -57,9 +59,11 @@ class TestAdd:
         steps: list[str] = []
         bundle = library.add(android, name="main", toolchain="tvm-0.27", compile_golden=golden, progress=steps.append)
         assert (bundle.name, bundle.names, bundle.toolchain) == ("main", ("main",), "tvm-0.27")
-        assert (bundle.abi, bundle.platform, bundle.tvm_version) == (Abi.ARM64, Platform.ANDROID, "0.27.0")
+        assert (bundle.abi, bundle.platform) == (Abi.ARM64, Platform.ANDROID)
+        assert bundle.versions == TvmVersions("0.27.0", "0.1.14.post1")
         assert bundle.has_opencl
-        assert bundle.warnings == ()
+        (silent,) = bundle.warnings
+        assert "taken to be TVM 0.27.0 with FFI 0.1.14.post1, as in toolchain tvm-0.27" in silent
         assert {file.name for file in bundle.files} == set(ANDROID_BUNDLE)
         for file in bundle.files:
             stored = bundle.path / file.name

@@ -119,6 +119,8 @@ ROW = {
     "name": "new",
     "hash": "ab" * 32,
     "abi": "arm64-v8a",
+    "tvm_version": "0.27.0",
+    "ffi_version": "0.1.14.post1",
     "files": [],
     "golden": [],
     "reason": "",
@@ -145,7 +147,9 @@ def test_a_candidate_names_the_phones_that_try_it(monkeypatch, state, trying, sa
 
 def test_a_bundle_shows_its_golden_kernels(monkeypatch):
     monkeypatch.setattr(runtimes, "call", lambda *_, **__: {**ROW, "state": "current", "golden": ["cpu", "opencl"]})
-    assert CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()[-1] == "golden kernels: cpu, opencl"
+    lines = CliRunner().invoke(app, ["bundle", "show", "new"]).stdout.splitlines()
+    assert lines[1] == "of TVM 0.27.0 with FFI 0.1.14.post1"
+    assert lines[-1] == "golden kernels: cpu, opencl"
 
 
 def test_a_promotion_says_how_many_phones_take_the_bundle(monkeypatch):

@@ -211,6 +211,7 @@ async def test_a_phone_is_leased_and_used_from_the_page() -> None:
 async def test_bundles_show_their_state_and_operators_promote_them(role: Role, offered: bool) -> None:
     bundle = {
         "name": "nightly", "hash": "b" * 64, "abi": "arm64-v8a", "toolchain": "t", "tvm_version": "0.1",
+        "ffi_version": "",
         "has_opencl": False, "size_bytes": 1, "files": [], "golden": [], "warnings": [],
     }  # fmt: skip
     trying = [{"device": "p", "since": "", "waits": "a check"}]
