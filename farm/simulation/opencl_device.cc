@@ -125,7 +125,10 @@ class Driver {
     cl_platform_id platform = nullptr;
     cl_int status = CL_SUCCESS;
     Check(clGetPlatformIDs(1, &platform, nullptr), "clGetPlatformIDs");
-    Check(clGetDeviceIDs(platform, CL_DEVICE_TYPE_GPU, 1, &device, nullptr), "clGetDeviceIDs");
+    // A virtual phone's driver calls itself a GPU; a host's own says what it is.
+    if (clGetDeviceIDs(platform, CL_DEVICE_TYPE_GPU, 1, &device, nullptr) != CL_SUCCESS) {
+      Check(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, nullptr), "clGetDeviceIDs");
+    }
     context = clCreateContext(nullptr, 1, &device, nullptr, nullptr, &status);
     Check(status, "clCreateContext");
     queue = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &status);

@@ -50,6 +50,15 @@ def test_a_model_computes_right_numbers_on_the_gpu(farm, phone, model, tmp_path,
         np.testing.assert_allclose(kept[name], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_operators_with_textures_are_checked_on_the_gpu_before_the_model_runs(farm, phone, model):
+    words = ("--on", phone.name, "--target", "adreno", "--texture", "--json")
+    [result] = answer(farm.farm("run", str(model), *words, timeout_s=LIMIT_S))["results"]
+    textures = result["compile"]["textures"]
+    assert (len(textures["textures"]), textures["buffers"]) == (3, {})
+    assert textures["checked"]
+    assert result["max_abs_error"] < 1e-5
+
+
 def test_a_bench_times_kernels_and_operators_on_the_gpu(farm, phone, model):
     words = ("--on", phone.name, "--target", "opencl", "--repeat", "5", "--profile")
     done = farm.farm("bench", str(model), *words, timeout_s=LIMIT_S)

@@ -159,9 +159,11 @@ def _sum_in_thread(schedule: Any, block: Any, thread: Any, pixel: Any | None, *,
         schedule.compute_at(pixel, column, preserve_unit_loops=True)
         schedule.vectorize(schedule.get_loops(pixel)[-1])
         schedule.unroll(input_channel)
-    start = schedule.decompose_reduction(block, loops.sums[0])
-    if vectorized and channel is not None:
+    vectorized = vectorized and channel is not None
+    if vectorized:  # before the split: what is left of a sum without its start is none to TVM
         schedule.vectorize(channel)
+    start = schedule.decompose_reduction(block, loops.sums[0])
+    if vectorized:
         schedule.vectorize(schedule.get_loops(start)[-1])
 
 

@@ -1,0 +1,67 @@
+"""Operators with textures on a real OpenCL driver: each computes what the host does, alone and in a network."""
+
+import pytest
+
+from farm.compiler.compile import Recipe, compile_library, compile_model
+from farm.compiler.load import load
+from farm.compiler.reference import compare
+from farm.zoo import onnx_bytes
+from tests.support.compiling import HOST, outputs_of
+from tests.support.opencl import load_opencl
+from tests.support.texture_models import model_around, outputs_on, wrong_on
+
+ADRENO_HERE = {"tag": "qcom/adreno-opencl", "host": HOST}
+RECIPE = Recipe(ADRENO_HERE, texture=True)
+ALIKE = (  # they keep the size, so that one network has them all: each kernel is compiled once
+    "convolution",
+    "convolution, dilated",
+    "convolution, depthwise",
+    "convolution in groups",
+    "convolution in groups of whole pixels",
+    "hard swish",
+    "squeeze and excite",
+    "concatenate",
+    "concatenate 3 channels",
+    "average pool that counts its padding",
+    "softmax of channels",
+)
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def device():
+    return load_opencl()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def check(device, model, cache):
+    compiled = compile_library(model, RECIPE, cache)
+    assert wrong_on(device, compiled) == {}
+    host = outputs_of(compile_model(model, Recipe(HOST)), model)
+    found = compare(outputs_on(device, compiled, model), host, [each.name for each in model.outputs])
+    assert (found.ok, found.max_rel_error < 1e-5) == (True, True), found
+    return compiled.textures
+
+
+def test_operators_compute_what_the_host_does_alone_and_one_after_the_other(device, cache):
+    textures = check(device, model_around(*ALIKE), cache)
+    assert len(textures.textures) > 10
+
+
+def test_a_network_computes_what_the_host_does(device, cache):
+    textures = check(device, load(onnx_bytes("small_cnn"), name="small_cnn.onnx"), cache)
+    assert len(textures.textures) == 9
+    assert textures.buffers == {}
+
+
+def test_tensors_that_fit_no_image_are_buffers_and_the_numbers_are_right(device, cache):
+    model = model_around("max pool")
+    limited = Recipe({**ADRENO_HERE, "texture_spatial_limit": 6, "texture_depth_limit": 2}, texture=True)
+    compiled = compile_library(model, limited, cache)
+    assert any("is no image of at most 6 pixels" in reason for reason in compiled.textures.buffers.values())
+    host = outputs_of(compile_model(model, Recipe(HOST)), model)
+    assert compare(outputs_on(device, compiled, model), host, ["y"]).ok
