@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 LIBRARY = "model.so"
 MADE = "made.json"  # beside it
 CHECKS, EXPECTED = "operators.so", "operators.npz"  # of a build with textures: `farm.compiler.texture.check`
-MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled", "textures"}
+MADE_FIELDS = {"sha256", "seconds", "linker", "operators", "scheduled", "textures", "checks"}
 RECIPE = 4  # raise it when this module compiles differently: older cached libraries are then not used
 TEXTURE_RECIPE = 1  # the same of builds with textures
 
@@ -136,12 +136,7 @@ class Compiled:
     operators: int = 0  # that records could be for
     scheduled: int = 0  # by a record
     textures: TextureReport | None = None  # None: they were not asked for
-
-    @property
-    def checks(self) -> Path | None:
-        """The library that checks each texture operator; None: there is none, as of a package."""
-        path = self.library.with_name(CHECKS)
-        return path if self.textures is not None and path.is_file() else None
+    checks: Path | None = None  # the library that checks each texture operator; None: there is none, as of a package
 
 
 def lowered(model: ImportedModel, recipe: Recipe) -> Any:
@@ -294,7 +289,8 @@ def compile_library(model: ImportedModel, recipe: Recipe, cache: Path) -> Compil
         os.utime(folder)
     drop_unused(cache.iterdir())
     textures = report_from_wire(made["textures"]) if made["textures"] is not None else None
-    return Compiled(folder / LIBRARY, key, cached=kept is not None, **{**made, "textures": textures})
+    checks = folder / CHECKS if made["checks"] else None
+    return Compiled(folder / LIBRARY, key, cached=kept is not None, **{**made, "textures": textures, "checks": checks})
 
 
 def _kept(folder: Path) -> dict[str, Any] | None:
@@ -304,10 +300,12 @@ def _kept(folder: Path) -> dict[str, Any] | None:
     """
     try:
         made = json.loads((folder / MADE).read_text())
-        whole = {*made} == MADE_FIELDS and made["sha256"] == hash_file(folder / LIBRARY)
+        if {*made} != MADE_FIELDS:
+            return None
+        hashes = {LIBRARY: made["sha256"], **made["checks"]}
+        return made if all(hash_file(folder / name) == sha256 for name, sha256 in hashes.items()) else None
     except (OSError, ValueError, TypeError):
         return None
-    return made if whole else None
 
 
 def records_sha256(records: Path | None) -> str:
@@ -407,6 +405,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
             "operators": built.operators,
             "scheduled": built.scheduled,
             "textures": built.textures.to_wire() if built.textures is not None else None,
+            "checks": {name: hash_file(partial / name) for name in (CHECKS, EXPECTED) if built.expected},
         }
         (partial / MADE).write_text(json.dumps(made))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one

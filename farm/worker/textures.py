@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tvm
 
-from farm.common.errors import PhoneError
+from farm.common.errors import Code, PhoneError
 from farm.compiler.build import Build
 from farm.compiler.compile import EXPECTED
 from farm.compiler.files import replaced
@@ -19,7 +20,13 @@ from farm.compiler.reference import flatten
 from farm.compiler.texture.check import load_checks
 from farm.compiler.texture.verdict import wrong_operators
 from farm.worker.channel import DaemonChannel
-from farm.worker.session import PhoneProcessError, PhoneSession, on_phone
+from farm.worker.session import PhoneSession, on_phone
+
+UNKNOWN_GPU = "a GPU that states no name or driver"
+# An image or a work group that the GPU does not have: OpenCL's names of its errors.
+_REFUSED_SIZE = re.compile(
+    r"CL_INVALID_(IMAGE_SIZE|IMAGE_FORMAT_DESCRIPTOR|WORK_GROUP_SIZE|WORK_ITEM_SIZE)|CL_IMAGE_FORMAT_NOT_SUPPORTED"
+)
 
 Again = Callable[[Sequence[tuple[str, str]]], Build]
 """Builds the model again, without textures for these operators (name and reason)."""
@@ -28,21 +35,24 @@ Again = Callable[[Sequence[tuple[str, str]]], Build]
 def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel, again: Again) -> Build:
     """The build, made again without textures for each operator that the phone computes wrongly with them.
 
-    The verdict is kept beside the library, by GPU and driver: the next phone of that kind needs no check.
+    The verdict is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
+    kept of a GPU that does not state both, nor of a check that did not end.
 
     Raises:
-        PhoneError: the phone failed, and not over one operator alone.
+        PhoneError: the phone failed, or an operator crashed its RPC worker.
         FarmError: as `farm.worker.session.prepare`.
     """
     if built.compiled.checks is None:
         return built
-    gpu = gpu_of(session.device(built.device))
+    known = gpu_of(session.device(built.device))
+    gpu = known or UNKNOWN_GPU
     while True:
-        wrong = _kept(built, gpu)
+        wrong = _kept(built, known) if known else None
         if wrong is None:
             daemon.progress("checking texture operators")
             wrong = _checked(built, session, gpu)
-            _keep(built, gpu, wrong)
+            if known:
+                _keep(built, known, wrong)
         if not wrong:
             assert built.compiled.textures is not None
             for sentence in built.compiled.textures.sentences():
@@ -56,8 +66,14 @@ def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel,
 
 
 def gpu_of(device: Any) -> str:
-    """A GPU and its driver, as OpenCL states them."""
-    return ", driver ".join(str(each) for each in (device.device_name, device.driver_version) if each) or "a GPU"
+    """A GPU and its driver, as OpenCL states them; "": it does not state both."""
+    name, driver = device.device_name, device.driver_version
+    return f"{name}, driver {driver}" if name and driver else ""
+
+
+def is_of_kernel(error: PhoneError) -> bool:
+    """Whether the GPU's driver refused one kernel or its images; of all else, phone or link may be the cause."""
+    return error.code == Code.KERNEL_REFUSED or _REFUSED_SIZE.search(f"{error.message}\n{error.evidence}") is not None
 
 
 def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
@@ -73,9 +89,9 @@ def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
                 machine.set_input(entry, *(tvm.runtime.tensor(array, device) for array in inputs))
                 machine.invoke_stateful(entry)
                 return flatten(machine.get_outputs(entry))[0]
-        except PhoneProcessError:
-            raise
-        except PhoneError as error:  # of this operator alone
+        except PhoneError as error:
+            if not is_of_kernel(error):
+                raise
             raise RuntimeError(error.message) from error
 
     return wrong_operators(load_checks(library.with_name(EXPECTED)), run, built.recipe.precision, gpu)

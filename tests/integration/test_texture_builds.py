@@ -1,14 +1,15 @@
 """Builds with textures: what uses them is said, in library, cache and package; a phone's verdict changes the build."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tvm
 
-from farm.common.errors import UserError
+from farm.common.errors import PhoneError, UserError
 from farm.compiler.build import BuildRequest, build, make_package
-from farm.compiler.compile import EXPECTED, Recipe, compile_library, compile_model, lowered
+from farm.compiler.compile import CHECKS, EXPECTED, Recipe, compile_library, compile_model, lowered
 from farm.compiler.load import load
 from farm.compiler.package import check_asked, read_package
 from farm.compiler.targets import TargetRefusedError
@@ -98,9 +99,10 @@ def test_a_package_says_which_operators_use_textures(small, made, cache):
 class Machine:
     """A VM on a phone that knows the results of the checks, and has one of them wrong."""
 
-    def __init__(self, library, wrong):
+    def __init__(self, library, wrong, says):
         self.results = {each.entry: each.expected for each in load_checks(library.with_name(EXPECTED))}
         self.wrong = {each.entry for each in load_checks(library.with_name(EXPECTED)) if each.function in wrong}
+        self.says = says
         self.entry = ""
 
     def set_input(self, entry, *_tensors):
@@ -108,18 +110,21 @@ class Machine:
 
     def invoke_stateful(self, entry):
         assert entry == self.entry
+        if self.says and entry in self.wrong:
+            raise RuntimeError(self.says)
 
     def get_outputs(self, entry):
         return tvm.runtime.tensor(self.results[entry] + (1 if entry in self.wrong else 0))
 
 
 class Phone:
-    """A session with a phone that computes operators of these names wrongly."""
+    """A session with a phone that computes operators of these names wrongly, or fails over them with `says`."""
 
     suspect = ""
 
-    def __init__(self, *wrong):
+    def __init__(self, *wrong, says=""):
         self.wrong = wrong
+        self.says = says
         self.loaded = []
 
     def device(self, _name):
@@ -130,7 +135,7 @@ class Phone:
         return library
 
     def virtual_machine(self, library, _device):
-        return Machine(library, self.wrong)
+        return Machine(library, self.wrong, self.says)
 
 
 class Daemon:
@@ -144,11 +149,24 @@ class Daemon:
         self.lines.append(text)
 
 
-def test_a_phone_that_computes_an_operator_wrongly_gets_a_build_without_it_and_keeps_the_verdict(cache):
+@pytest.fixture
+def gpu(monkeypatch, request):
+    """The GPU that the phone's device states: a name of its own for each test."""
+    name = f"GPU of {request.node.name}"
+    monkeypatch.setattr("farm.worker.textures.gpu_of", lambda _device: name)
+    return name
+
+
+@pytest.fixture
+def built(cache):
     def built(refused=()):
         recipe = replace(RECIPE, refused=tuple(refused))
         return build(tiny_onnx(), "tiny.onnx", BuildRequest(recipe=recipe, shapes={}, dtypes={}), cache)
 
+    return built
+
+
+def test_a_phone_that_computes_an_operator_wrongly_gets_a_build_without_it_and_keeps_the_verdict(built, gpu):
     first = built()
     assert first.about()["compile"]["textures"]["checked"] == ""
     wrong = first.compiled.textures.textures[0]
@@ -156,12 +174,36 @@ def test_a_phone_that_computes_an_operator_wrongly_gets_a_build_without_it_and_k
     checked = checked_textures(first, phone, daemon, built)
     told = checked.about()["compile"]["textures"]
     assert wrong not in told["textures"]
-    assert told["buffers"][wrong].startswith("wrong numbers on a GPU: off by 1")
-    assert told["checked"] == "a GPU"
+    assert told["buffers"][wrong].startswith(f"wrong numbers on {gpu}: off by 1")
+    assert told["checked"] == gpu
     assert len(phone.loaded) == 2
     assert any(line.startswith(f"{wrong} does without textures: wrong numbers") for line in daemon.lines)
     assert checked_textures(built(), again := Phone(), Daemon(), built).compiled.key == checked.compiled.key
     assert again.loaded == []
+
+
+def test_a_lost_link_is_held_against_no_operator_and_nothing_is_kept_of_that_check(built, gpu):
+    first = built()
+    lost = Phone(first.compiled.textures.textures[0], says="Socket SockChannel::Recv Error: Connection reset by peer")
+    with pytest.raises(PhoneError, match="Connection reset"):
+        checked_textures(first, lost, Daemon(), built)
+    assert checked_textures(first, again := Phone(), Daemon(), built).checked == gpu
+    assert len(again.loaded) == 1
+
+
+def test_nothing_is_kept_of_a_gpu_without_a_name(built):
+    for _ in range(2):
+        checked = checked_textures(built(), phone := Phone(), Daemon(), built)
+        assert checked.checked == "a GPU that states no name or driver"
+        assert len(phone.loaded) == 1
+
+
+def test_a_build_whose_checks_are_lost_is_made_again(made, small, tmp_path):
+    shutil.copytree(made.library.parent, tmp_path / made.key)
+    (tmp_path / made.key / CHECKS).unlink()
+    again = compile_library(small, RECIPE, tmp_path)
+    assert not again.cached
+    assert again.checks.is_file()
 
 
 def test_a_build_without_textures_is_not_checked(cache):

@@ -19,6 +19,7 @@ MOST_THREADS, FEW_THREADS = 256, 16  # of a block
 PACKED_CONVOLUTION = "packed_conv2d"  # sums over chunks of input channels, rows, columns and a pixel's channels
 GROUPED_CONVOLUTION = "grouped_conv2d"  # its channels read pixels of several groups
 _LOCAL = "local"
+_KINDS = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)  # spatial loops, sums
 
 Schedule = Callable[[Any, Any], Any]
 """A function and its target to the scheduled function; raises whatever TVM or this module says against it."""
@@ -86,10 +87,10 @@ def _loops(schedule: Any, block: Any, outer: int = 0) -> _Loops:
     if len(loops) != len(variables):
         raise UnsafeKernelError("a block whose loops are not its variables")
     kinds = [each.iter_type for each in variables]
-    if not set(kinds) <= {tirx.IterVar.DataPar, tirx.IterVar.CommReduce}:
+    of_kind = {kind: [loop for loop, its in zip(loops, kinds, strict=True) if its == kind] for kind in _KINDS}
+    if not set(kinds) <= of_kind.keys():
         raise UnsafeKernelError("a block that is neither spatial nor a sum")
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == tirx.IterVar.DataPar]
-    return _Loops(spatial, loops[len(spatial) :])
+    return _Loops(*of_kind.values())
 
 
 def _is_sum(schedule: Any, block: Any) -> bool:

@@ -7,6 +7,7 @@ import re
 import pytest
 import tvm
 from tvm import s_tir, te, tirx
+from tvm.script import from_source
 
 from farm.compiler.texture.layout import pixels_last
 from farm.compiler.texture.lowering import PIPELINE, register
@@ -61,6 +62,24 @@ def test_the_same_number_in_each_channel_is_one_store():
 def test_half_precision_has_pixels_of_its_own(dtype, read):
     function = elementwise(lambda x, *at: x[at] + tirx.const(1, dtype), dtype=dtype)
     assert f"{read}(" in source_of(one_pixel_a_thread(function, vectorized=True))
+
+
+SUM_BEFORE_SPATIAL = """
+# from tvm.script import tirx as T
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((3, 8, 4), "float32"), y: T.Buffer((8, 4), "float32")):
+    for k, row, lane in T.grid(3, 8, 4):
+        with T.sblock("y"):
+            v_k, v_row, v_lane = T.axis.remap("RSS", [k, row, lane])
+            with T.init():
+                y[v_row, v_lane] = T.float32(0)
+            y[v_row, v_lane] = y[v_row, v_lane] + x[v_k, v_row, v_lane]
+"""
+
+
+def test_a_sum_may_come_before_the_loops_over_the_result():
+    function = with_scopes(from_source(SUM_BEFORE_SPATIAL), (BUFFER, WEIGHT))
+    assert source_of(one_pixel_a_thread(function, vectorized=False)).count("write_imagef(") == 1
 
 
 def by_channels(function):
