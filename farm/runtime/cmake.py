@@ -30,6 +30,7 @@ _FROM_OUTSIDE = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAK
 _KEPT_LINES = 60  # of the output, for the evidence
 _REPORTED_PERCENT = 10  # progress is told in steps of this size
 _VERSION_LIMIT_S = 20.0
+_END_LIMIT_S = 10.0  # of a build that was told to end
 _INSTALL = "apt install cmake ninja-build, or `pip install cmake ninja` beside farm"
 
 Version = tuple[int, ...]
@@ -135,8 +136,7 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
             for step in progress_of(_kept(process.stdout, kept)):
                 report(step)
         except BaseException:
-            os.killpg(process.pid, signal.SIGINT)  # on which Ninja and make remove what is half written
-            process.wait()
+            _end(process)
             raise
     if process.returncode == 0:
         return
@@ -147,6 +147,17 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
     raise HostError(
         f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint="--json has the rest", evidence=said
     )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a group of processes whose output nobody wants any more."""
+    os.killpg(process.pid, signal.SIGINT)  # on which Ninja and make remove what is half written
+    try:
+        process.communicate(timeout=_END_LIMIT_S)  # reads on: a full pipe would hold them
+    except BaseException as error:  # the limit, or a second Ctrl-C
+        os.killpg(process.pid, signal.SIGKILL)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
 
 
 def _kept(lines: Iterable[str], kept: deque[str]) -> Iterator[str]:

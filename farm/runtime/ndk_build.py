@@ -5,7 +5,8 @@
     libc++_shared.so                                    the NDK's, as they need it
 
 CMake builds them by ndk_project/CMakeLists.txt in a folder of the cache. That folder outlives an interrupt, an error
-and a full disk, so that the next build of the same inputs goes on; it is removed when the bundle's folder is there.
+and a full disk, so that the next build of the same inputs in the same places goes on; it is removed when the bundle's
+folder is there.
 """
 
 from __future__ import annotations
@@ -85,10 +86,12 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
     cmake = find_cmake(needed_version(file.read_text("utf-8", "replace") for file in lists))
     digest = _digest(recipe, ndk, host, clml)
     name = f"{BUNDLE}-ndk-{recipe.abi}-{digest[:16]}"
-    build = cache / f"{_BUILD}{digest[:16]}"
     options = cmake_options(recipe, ndk, host, clml)
+    build = cache / build_name(cache, digest, cmake, options)
     description = description_text(FolderDescription(versions=TvmVersions(host.version, host.ffi_version)))
-    return part(cache, name, partial(_make, cmake, ndk, build, options, description, digest, report)) / BUNDLE
+    folder = part(cache, name, partial(_make, cmake, ndk, build, options, description, digest, report)) / BUNDLE
+    shutil.rmtree(build, ignore_errors=True)
+    return folder
 
 
 def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> dict[str, str]:
@@ -103,6 +106,12 @@ def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | No
         options |= {"USE_CLML": str(clml.headers), "USE_CLML_GRAPH_EXECUTOR": str(clml.folder)}
         options["EXTERN_CLML_COMPUTE_LIB"] = str(clml.library)
     return _TVM_OPTIONS | options
+
+
+def build_name(cache: Path, digest: str, cmake: CMake, options: Mapping[str, str]) -> str:
+    """The name of CMake's folder for a digest of inputs: another for each thing that a CMakeCache.txt fixes."""
+    fixed = (digest, str(cache), str(_PROJECT), cmake.generator, cmake.maker, sorted(options.items()))
+    return f"{_BUILD}{hashlib.sha256(repr(fixed).encode()).hexdigest()[:16]}"
 
 
 def _digest(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> str:
@@ -133,7 +142,6 @@ def _make(
         command = [str(ndk.strip), "-o", str(made / BUNDLE / file.name), str(file)]
         output_of(command, _STRIP_LIMIT_S, partial(_strip_error, file.name), scratch)
     (made / BUNDLE / DESCRIPTION).write_text(description, "utf-8")
-    shutil.rmtree(build)
     return {"inputs": digest}
 
 

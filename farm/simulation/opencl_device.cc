@@ -335,17 +335,17 @@ int g_timers = 0;
 
 class KernelTimer final : public tvm::runtime::TimerNode {
  public:
+  ~KernelTimer() { End(); }  // what it times may throw, and then nothing calls Stop
   void Start() final {
-    ++g_timers;
+    if (!runs_) ++g_timers;
+    runs_ = true;
     first_ = g_events.size();
   }
   void Stop() final {
     const Driver& driver = Driver::Get();
     driver.Finish();
     for (size_t index = first_; index < g_events.size(); ++index) elapsed_ += Nanoseconds(driver, g_events[index]);
-    if (--g_timers > 0) return;
-    for (const cl_event event : g_events) driver.clReleaseEvent(event);
-    g_events.clear();
+    End();
   }
   int64_t SyncAndGetElapsedNanos() final { return elapsed_; }
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("farm.OpenClKernelTimer", KernelTimer, tvm::runtime::TimerNode);
@@ -357,6 +357,12 @@ class KernelTimer final : public tvm::runtime::TimerNode {
     Check(driver.clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof end, &end, nullptr), "timing");
     return static_cast<int64_t>(end - begin);
   }
+  void End() {
+    if (!std::exchange(runs_, false) || --g_timers > 0) return;
+    for (const cl_event event : g_events) Driver::Get().clReleaseEvent(event);
+    g_events.clear();
+  }
+  bool runs_ = false;
   size_t first_ = 0;
   int64_t elapsed_ = 0;
 };
@@ -413,7 +419,7 @@ struct Kernel {
   void SetArgument(const Driver& driver, size_t index, const TVMFFIAny& given) const {
     const DLDataType type = types[index];
     const auto number = static_cast<cl_uint>(index);
-    cl_int status = CL_INVALID_ARG_VALUE;
+    cl_int status = CL_SUCCESS;
     if (type.code == kDLOpaqueHandle) {
       if (given.v_ptr == nullptr) TVM_FFI_THROW(ValueError) << "argument " << index << " of a kernel is no memory";
       status = driver.clSetKernelArg(kernel, number, sizeof(cl_mem), &static_cast<Memory*>(given.v_ptr)->object);
@@ -425,6 +431,9 @@ struct Kernel {
       status = driver.clSetKernelArg(kernel, number, sizeof value, &value);
     } else if (type.bits == 64) {
       status = driver.clSetKernelArg(kernel, number, sizeof given.v_int64, &given.v_int64);
+    } else {
+      TVM_FFI_THROW(ValueError) << "argument " << index << " of a kernel is a number of the type "
+                                << ffi::DLDataTypeToString(type) << ", not of 32 or 64 bits";
     }
     Check(status, "clSetKernelArg");
   }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
+from errno import ENOSPC
 
 import pytest
 
@@ -12,9 +14,10 @@ from farm.bundle.elf import read_elf
 from farm.bundle.folder import read_folder
 from farm.bundle.model import LARGE_PAGE_BYTES, Abi, Platform
 from farm.bundle.versions import installed_versions
-from farm.common.errors import Code
+from farm.common.errors import Code, HostError
 from farm.common.files import hash_file
-from farm.runtime import ndk_build
+from farm.runtime import ndk_build, parts
+from farm.runtime.cmake import CMake
 from farm.runtime.ndk_build import NdkRecipe, build_with_ndk
 from tests.support.errors import raises_code
 from tests.support.ndk import CMAKE_MAKERS, HOST_LIBRARIES, installed_tvm, small_checkout, stand_in_ndk, stub_clml_sdk
@@ -117,6 +120,33 @@ def test_an_interrupted_build_goes_on_where_it_was(recipe, host, small_server, t
     total = [int(step.split()[-2]) for step in steps if "files" in step][-1]
     assert total < 5  # of three sources and two links
     assert sorted(path.name for path in cache.iterdir()) == [folder.parent.name, "lock"]
+
+
+@needs("make")
+def test_another_program_that_builds_begins_anew(recipe, host, small_server, tmp_path, monkeypatch):
+    def interrupt(step):
+        if step.startswith("compiling TVM: 1 of"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_with_ndk(tmp_path / "cache", recipe, host, interrupt)
+    monkeypatch.setattr(ndk_build, "find_cmake", lambda _: CMake("cmake", "Unix Makefiles", shutil.which("make")))
+    assert OPENCL_LIBRARY in hashes(build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None))
+
+
+def test_a_disk_that_is_full_when_the_bundle_is_kept_costs_no_compiling(
+    recipe, host, small_server, tmp_path, monkeypatch
+):
+    def full(_file):
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(parts, "hash_file", full)
+    with pytest.raises(HostError, match="No space left on device"):
+        build_with_ndk(tmp_path / "cache", recipe, host, lambda _: None)
+    monkeypatch.setattr(parts, "hash_file", hash_file)
+    steps = []
+    build_with_ndk(tmp_path / "cache", recipe, host, steps.append)
+    assert [step for step in steps if step.startswith("compiling")] == []
 
 
 def test_what_does_not_compile_is_one_line(recipe, host, small_server, tmp_path):

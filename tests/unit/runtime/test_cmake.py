@@ -1,4 +1,4 @@
-"""CMake: which one is taken, what its output tells, and what a failure says."""
+"""CMake: which one is taken, what its output tells, and what a failure says; how a build ends on Ctrl-C."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from farm.common.errors import Code
-from farm.runtime.cmake import cause_of, find_cmake, needed_version, progress_of
+from farm.runtime import cmake
+from farm.runtime.cmake import CMake, build_target, cause_of, find_cmake, needed_version, progress_of
 from tests.support.errors import raises_code
 
 NINJA = """\
@@ -84,3 +85,40 @@ def test_what_is_missing_is_told(tmp_path, monkeypatch, there, message, hint):
         find_cmake((3, 26), programs.get)
     assert caught.value.message == message
     assert hint in caught.value.hint
+
+
+# A build that does `on_interrupt` when it is told to end.
+BUILD = """\
+#!@PYTHON@
+import pathlib, signal, sys
+def end(*_):
+    @ON_INTERRUPT@
+signal.signal(signal.SIGINT, end)
+print("[1/2] Building a.o", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def interrupt(_step):
+    raise KeyboardInterrupt
+
+
+def interrupted_build(folder, on_interrupt):
+    program = folder / "cmake"
+    program.write_text(BUILD.replace("@PYTHON@", sys.executable).replace("@ON_INTERRUPT@", on_interrupt))
+    program.chmod(0o755)
+    with pytest.raises(KeyboardInterrupt):
+        build_target(CMake(str(program), "Ninja", "ninja"), folder, "tvm_rpc", interrupt)
+
+
+def test_a_build_that_prints_much_while_it_ends_does_end(tmp_path):
+    interrupted_build(
+        tmp_path, f"print('x' * 1_000_000); pathlib.Path({str(tmp_path / 'ended')!r}).touch(); sys.exit(1)"
+    )
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_build_that_does_not_end_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(cmake, "_END_LIMIT_S", 0.1)
+    interrupted_build(tmp_path, "pass")
