@@ -295,7 +295,7 @@ class Dispatcher(JobRequester):
                 if not (self._stopping or self._queue.phase(job.id) is Phase.STARTING):
                     self._ask(job, avoid)
             case m.Withdraw(job_id) if self._queue.phase(job_id) is Phase.STARTING:
-                pass  # to ask again: an instruction before this one has led to the offer of a phone
+                pass  # the job was offered a phone by an earlier instruction of this batch: its request stays
             case m.Withdraw(job_id):
                 if (request := self._asked.pop(job_id, None)) is not None:
                     self._requests.withdraw(request)
@@ -335,9 +335,9 @@ class Dispatcher(JobRequester):
         start = self._queue.phone_offered(job)
         return None if start is None else AttemptClaim(start.job, self._new_attempt(start.job, start.number, lease))
 
-    def undone(self, job: str) -> bool:
+    def undone(self, job: str, avoid: frozenset[str]) -> bool:
         """See `JobRequester.undone`."""
-        if self._queue.phase(job) is not Phase.STARTING or self._queue.offer_undone(job):
+        if self._queue.phase(job) is not Phase.STARTING or self._queue.offer_undone(job, avoid):
             self._wake(job)
             return True
         del self._asked[job]

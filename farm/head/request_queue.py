@@ -77,8 +77,8 @@ class JobRequester(ABC):
         """What a host apart commits when it arms the lease, which is granted now."""
 
     @abstractmethod
-    def undone(self, job: str) -> bool:
-        """The job's lease was granted and not armed; whether the request waits again."""
+    def undone(self, job: str, avoid: frozenset[str]) -> bool:
+        """The job's lease was granted and not armed; whether its request, which excludes `avoid`, waits again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -483,7 +483,7 @@ class RequestQueue:
         del self._grants[pending_grant.lease.device]
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
-            if pending.requester is None or pending.requester.undone(pending.request.job):
+            if pending.requester is None or pending.requester.undone(pending.request.job, pending.request.avoid):
                 self._enter(pending)
             else:
                 del self._requests[pending.id]

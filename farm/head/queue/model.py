@@ -156,8 +156,7 @@ class QueuedJob:
     ready_s: float  # end of its back-off
     missing: set[str] = field(default_factory=set)  # of `after`: not done yet
     saving: Job | None = None
-    avoids: frozenset[str] = frozenset()  # phones that its latest request does not mean
-    offered: bool = False  # while it is starting: its phone's host has not answered
+    offered: bool = False  # while it is starting: its phone's host has not answered the offer
     held: bool | None = None  # asked for: hold (True), resume (False)
     fixed_end: tuple[JobState, Error] | None = None  # how it must end as soon as nothing runs or is written
     steps: list[str] = field(default_factory=list)

@@ -226,10 +226,14 @@ class JobQueue:
         entry.offered = True
         return StartAttempt(entry.job, entry.job.attempts + 1)
 
-    def offer_undone(self, job_id: str) -> bool:
-        """The host has not taken the offered phone; whether the request of before waits on. If not: `look_again`."""
+    def offer_undone(self, job_id: str, avoid: frozenset[str]) -> bool:
+        """The host refused the offer.
+
+        `avoid`: the phones that the job's request excludes. Returns whether that request still fits; if not, call
+        `look_again`.
+        """
         entry = self._entry(job_id)
-        waits = entry.fixed_end is None and entry.avoids == self._avoid(entry)
+        waits = entry.fixed_end is None and avoid == self._avoid(entry)
         self._go(entry, Phase.ASKED if waits else Phase.RESTING)
         entry.offered = False
         return waits
@@ -406,8 +410,7 @@ class JobQueue:
         self._ask(entry)
 
     def _ask(self, entry: QueuedJob) -> None:
-        entry.avoids = self._avoid(entry)
-        self._out.append(AskForPhone(entry.job, entry.avoids))
+        self._out.append(AskForPhone(entry.job, self._avoid(entry)))
 
     def _push(self, due_s: float, job_id: str) -> None:
         self._pushed += 1

@@ -43,7 +43,7 @@ class AnyJob(JobRequester):
     def claim(self, job, lease):
         return None
 
-    def undone(self, job):
+    def undone(self, job, avoid):
         return True
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from farm.common.errors import Code, Fault
 from farm.head.queue.model import (
+    AskForPhone,
     JobRunsError,
     NoSuchJobError,
     Outcome,
@@ -13,6 +14,7 @@ from farm.head.queue.model import (
     SaveJob,
     StartAttempt,
     StopAttempt,
+    Withdraw,
 )
 from farm.head.queue.queue import JobQueue
 from farm.model.job import AttemptState, JobState
@@ -55,7 +57,7 @@ def test_an_offered_phone_begins_the_attempt_or_the_job_waits_on():
     assert queue.phone_offered("a") is None
     with pytest.raises(JobRunsError):
         queue.job_held("a", moment(0))
-    assert queue.offer_undone("a")
+    assert queue.offer_undone("a", frozenset())
     assert queue.phase("a") is Phase.ASKED
     queue.phone_offered("a")
     assert queue.phone_granted("a", "p1", claimed=True) == ()
@@ -74,9 +76,23 @@ def test_a_job_that_is_cancelled_while_it_is_offered_a_phone_ends_as_the_host_ha
             assert queue.phone_granted("a", "p1", claimed=True) == ()
             assert queue.attempt_started("a", moment(0)) == (StopAttempt("a", AttemptState.CANCELLED, UNWANTED),)
         else:
-            assert not queue.offer_undone("a")
+            assert not queue.offer_undone("a", frozenset())
             ended = a_job(state=JobState.CANCELLED, error=UNWANTED, ended_at=START)
             assert queue.look_again("a", moment(0)) == (SaveJob(ended, JobState.QUEUED),)
+
+
+def test_a_request_of_before_does_not_wait_on_if_it_means_a_siblings_phone():
+    queue = JobQueue()
+    for name in ("a", "b"):
+        queue.job_added(a_job(name, array="r"), {}, moment(0))
+    _, *again = queue.phone_granted("a", "p1")
+    anew = AskForPhone(a_job("b", array="r"), frozenset({"p1"}))
+    assert again == [Withdraw("b"), anew]
+    queue.phone_offered("b")  # before the request was made anew
+    assert not queue.offer_undone("b", frozenset())
+    assert queue.look_again("b", moment(0)) == (anew,)
+    queue.phone_offered("b")
+    assert queue.offer_undone("b", anew.avoid)
 
 
 def test_held_until_resumed():

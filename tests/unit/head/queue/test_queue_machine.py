@@ -181,7 +181,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(sorted(self.offered)))
         phone, avoid = self.offered.pop(job), self.waits_again.pop(job)
         if not taken:
-            if self.queue.offer_undone(job):
+            if self.queue.offer_undone(job, avoid):
                 self.asked[job] = avoid
             else:
                 self.perform(self.queue.look_again(job, self.now))
