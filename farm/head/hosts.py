@@ -24,7 +24,6 @@ from farm.head.messages import (
     LeaseGranted,
     LeaseHeld,
     LeaseLost,
-    LeaseRefused,
     LeaseRestored,
     LeaseUnwanted,
     OrderAnswer,
@@ -128,12 +127,11 @@ class Hosts(AttemptRunner):
                 self._requests[host].add(request_id)
             case RequestWithdrawn(request_id):
                 self._requests[host].discard(request_id)
-            case LeaseArmed(_, lease_id, attempt) if (granted := self._unarmed.pop(lease_id, None)) is not None:
+            case LeaseArmed(_, lease_id, attempt) if lease_id in self._unarmed:
+                granted = self._unarmed.pop(lease_id)
                 self._requests[host].discard(granted.request_id)
                 if attempt and granted.claim is not None:
                     self.attempt_runs(granted.claim.job.id, attempt, host)
-            case LeaseRefused(_, lease_id):
-                self._unarmed.pop(lease_id, None)
             case LeaseRestored(lease):
                 self._of_lease[lease.id] = host
                 self._lend(lease, host)
@@ -156,7 +154,8 @@ class Hosts(AttemptRunner):
                 return False
         if other == host or state is None or state.life is Life.GONE:
             return False
-        if (host, name) not in self._disputed:
+        has_it = isinstance(message, DeviceChanged) and message.state.life is not Life.GONE
+        if has_it and (host, name) not in self._disputed:
             self._disputed.add((host, name))
             advice = f"to have it handed out, at {host}: farm device set {name} --name NEW"
             log.warning("host %s has a phone named %s, and so has host %s: %s", host, name, other, advice)
@@ -198,6 +197,11 @@ class Hosts(AttemptRunner):
     def runs(self, job: str, attempt: str, host: str) -> bool:
         """Whether this is the job's running attempt, and runs at this host."""
         return self._of_job.get(job) == (attempt, host)
+
+    def grant_undone(self, lease_id: str) -> None:
+        """Forget a lease that was granted and never armed."""
+        for known in (self._unarmed, self._of_lease, self._lent):
+            known.pop(lease_id, None)
 
     def lease_over(self, lease_id: str, reason: str) -> None:
         """A phone's host holds the lease no more; if its job runs at another host, tell that host."""

@@ -200,7 +200,7 @@ class HeadTerm:
         stack, writes, tasks = self._stack, LeaseWriteQueue(self.events), self._tasks
         stack.push_async_callback(writes.flush)
         head = self.head = await LocalHead.open(self.store, self.events, writes, policy, self._kinds, tasks)
-        head.requests.connect(self._hosts.receive, self._hosts.letter)
+        head.requests.connect(self._hosts.receive, self._hosts.letter, self._hosts.grant_undone)
         clock = partial(read_clock, self.store)
         self._watch = HostWatch(self.store, self.events, self._kinds, head, self._hosts, clock)
         stack.push_async_callback(tasks.end, END_LIMIT_S)

@@ -135,6 +135,7 @@ class RequestQueue:
         self._wall = wall
         self._send: Callable[[HeadMessage], None]  # from `connect` on
         self._letter: Callable[[LeaseGranted], Letter] | None
+        self._undone: Callable[[str], None]
         self.allocator = Allocator(policy.allocator)
         self._wanted: Counter[tuple[str, Selector, str]] = Counter()  # requests that wait, by key, selector and device
         self.depth: Counter[LeaseClass] = Counter()  # the same by class
@@ -151,14 +152,21 @@ class RequestQueue:
         self.use_quotas(policy)
 
     def connect(
-        self, send: Callable[[HeadMessage], None], letter: Callable[[LeaseGranted], Letter] | None = None
+        self,
+        send: Callable[[HeadMessage], None],
+        letter: Callable[[LeaseGranted], Letter] | None = None,
+        undone: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Send the host its messages there.
 
-        `letter`: makes what is stored with a grant for a host apart, before it is sent; None: no host is apart.
+        Args:
+            send: sends a message to the host that it concerns.
+            letter: makes what is stored with a grant for a host apart, before it is sent; None: no host is apart.
+            undone: called with each lease that was granted and never armed.
         """
         self._send = send
         self._letter = letter
+        self._undone = undone
 
     def receive(self, message: HostMessage) -> None:
         """Something happened at the host."""
@@ -481,6 +489,7 @@ class RequestQueue:
         if pending_grant.pause is not None:
             pending_grant.pause.cancel()
         del self._grants[pending_grant.lease.device]
+        self._undone(pending_grant.lease.id)
         self.decide(self.allocator.lease_ended, pending_grant.lease.device, pending_grant.lease.id)
         if pending.id in self._requests:
             if pending.requester is None or pending.requester.undone(pending.request.job, pending.request.avoid):

@@ -74,6 +74,7 @@ from farm.model.specs import JobSpec
 from farm.store.leases import LeaseTable, ReservationRecord
 from farm.store.mailbox import HEAD, HostRemovedError, Letter, Mailbox, channel_of
 
+NOT_STORED = "its host cannot store that it has it"
 SETTLE_PART_S = 2.0  # of one order to wait for jobs
 STOP_LIMIT_S = 5.0  # for salvaging, of a host that stops
 ASK_AGAIN_S = 5.0  # for a job's next state: a head that takes over has not read the question
@@ -244,12 +245,15 @@ class RemoteHead(Head):
             to_holder = Letter(holder, wire.encode(held, self._clock()))
         self._arming[lease.id] = lease.device, []
 
+        def refuse(why: str) -> None:
+            refused = LeaseRefused(lease.device, lease.id, why)
+            self._tasks.spawn(self._refuse_after_pause(refused), f"refusal of {lease.id}")
+
         def done(held: bool) -> None:
             _, behind = self._arming.pop(lease.id)
-            if not held:  # the head has ended it, or its job is another than the head knows
+            if not held:  # the head has ended it and knows that, or its job is another than the head knows
                 if claim is not None:
-                    refused = LeaseRefused(lease.device, lease.id, f"{claim.job.id} does not wait for it any more")
-                    asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, self._send, lease.device, refused)
+                    refuse(f"it was ended, or {claim.job.id} was changed meanwhile")
                 return
             self._requests.pop(message.request_id, None)
             self._held[lease.device] = lease.id
@@ -263,13 +267,17 @@ class RemoteHead(Head):
             for each in behind:
                 self._receive(each)
 
+        def not_stored() -> None:
+            del self._arming[lease.id]
+            refuse(NOT_STORED)
+
         def write(events: Sequence[Event]) -> Awaitable[bool]:
             return self._table.arm(
                 lease.id, self._wall(), message.request_id, letter, to_holder, begun=begun, events=events
             )
 
         event = None if claim is None else started_event(claim.attempt)
-        self._writes.add(lease.device, LeaseWrite(write, event, done, lambda: done(False)))
+        self._writes.add(lease.device, LeaseWrite(write, event, done, not_stored))
 
     def send_to_host(self, host: str, message: LeaseUnwanted | SessionBroken | DialBack) -> None:
         """By a letter to that host."""
@@ -481,6 +489,11 @@ class RemoteHead(Head):
                 raise
             except HostError as error:  # the writer reports it
                 log.debug("no beat: %s", error.message)
+
+    async def _refuse_after_pause(self, refused: LeaseRefused) -> None:
+        """Pause before the head grants again, so that a bug cannot spin."""
+        await asyncio.sleep(REFUSED_PAUSE_S)
+        self._send(refused.device, refused)
 
     async def _salvage(self, job: Job) -> None:
         await self._runner.salvage(job)

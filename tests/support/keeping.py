@@ -49,6 +49,13 @@ class MemoryKeeper:
         await self._commit(self.rows[lease_id].device if lease_id in self.rows else "")
         return self._change(lease_id, events, letter, ended_at=ended_at, reason=reason, held_s=held_s)
 
+    async def end_unarmed(
+        self, lease_id: str, *, ended_at: datetime, reason: str, events: Sequence[Event] = ()
+    ) -> bool:
+        await self._commit(self.rows[lease_id].device)
+        armed = self.rows[lease_id].armed_at is not None
+        return not armed and self._change(lease_id, events, None, ended_at=ended_at, reason=reason, held_s=0.0)
+
     async def add_cleaning(self, lease_id: str, seconds: float, events: Sequence[Event] = ()) -> bool:
         await self._commit(self.rows[lease_id].device)
         self._keep(replace(self.rows[lease_id], cleaned_s=seconds), events)

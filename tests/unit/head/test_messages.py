@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import TypeAdapter
 
+from farm.common.errors import Code, FarmError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
+from farm.head import request_queue
 from farm.head.allocator.model import AllocatorPolicy
 from farm.head.messages import (
     AttemptEnded,
@@ -33,7 +35,9 @@ from farm.head.write_queue import LeaseWriteQueue
 from farm.model.device import Closed, DeviceView, Life
 from farm.model.job import Attempt, AttemptState, Job
 from farm.model.requests import Lease, LeaseClass, LeaseRequest, LeaseSource
+from farm.store.mailbox import Letter
 from tests.support.keeping import MemoryKeeper
+from tests.support.waiting import until
 
 ANY = LeaseRequest(Selector(), "alice", LeaseSource.JOB)
 TUNE = LeaseRequest(Selector(), "alice", LeaseSource.JOB, lease_class=LeaseClass.TUNE, worker=True)
@@ -152,6 +156,31 @@ async def test_the_keeper_of_a_worker_slot_learns_that_others_lack_it():
     head.receive(LeaseEnded(lease.device, lease.id))
     head.receive(RequestAdded("2", LeaseRequest(Selector(), "bob", LeaseSource.JOB, priority=9, worker=True)))
     assert await head.next() == SlotWanted(lease.id)
+
+
+@pytest.mark.parametrize("how", ["dropped", "refused by the store", "refused by the host"])
+async def test_each_grant_that_is_never_armed_is_reported_once(how, monkeypatch):
+    monkeypatch.setattr(request_queue, "REFUSED_PAUSE_S", 0.01)
+    head, granted, undone = Head("a"), [], []
+
+    def letter(message):
+        granted.append(message.lease.id)
+        return Letter("one", {})
+
+    head.requests.connect(head.sent.put_nowait, letter, undone.append)
+    if how == "refused by the store":
+        head.keeper.refuses["a"] = FarmError("of a bug", Code.STORE_CONFLICT)
+    head.receive(RequestAdded("1", ANY))
+    if how == "dropped":
+        head.receive(RequestWithdrawn("1"))
+    elif how == "refused by the host":
+        lease = (await head.next()).lease
+        assert undone == []
+        head.receive(LeaseRefused("a", lease.id, "a is held"))
+    await until(lambda: undone)
+    head.requests.close("the end")
+    assert undone == granted[: len(undone)]
+    assert len(set(undone)) == len(undone)
 
 
 @pytest.mark.parametrize("lost", [True, False])

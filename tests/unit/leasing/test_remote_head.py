@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from farm.common.errors import Code, UserError
+from farm.common.errors import Code, FarmError, UserError
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import orders, wire
@@ -212,9 +212,25 @@ async def test_a_lease_is_refused_if_its_job_was_changed_meanwhile(monkeypatch):
     lab = await begun_lab()
     lab.post.not_queued.add("j")
     await lab.tell(await claim_of(lab, 1))
-    assert (await lab.told(LeaseRefused)).lease == "L1"
+    refused = await lab.told(LeaseRefused)
+    assert (refused.lease, refused.reason) == ("L1", "it was ended, or j was changed meanwhile")
     assert not lab.leasing.holds("a")
     assert lab.runner.got == []
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+async def test_a_lease_that_the_store_refuses_is_given_back_before_the_host_stops(claimed):
+    lab = await begun_lab()
+    await lab.head.begin()
+    granted = await (claim_of if claimed else lab.grant)(*((lab, 1) if claimed else (1,)))
+    lab.post.refuses["one"] = FarmError("of a bug", Code.STORE_CONFLICT)
+    await lab.tell(granted)
+    await until(lambda: lab.head._tasks._tasks)
+    lab.post.refuses.clear()
+    await lab.head.stop()
+    refused = await lab.told(LeaseRefused)
+    assert (refused.lease, refused.reason) == ("L1", remote_head.NOT_STORED)
+    assert not lab.leasing.holds("a")
 
 
 async def test_a_lease_of_a_phone_that_is_away_is_refused():

@@ -1,0 +1,69 @@
+"""What the head knows of its hosts: whose phone a name is, and which leases they may still arm."""
+
+import logging
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from farm.common.selector import Selector
+from farm.head import wire
+from farm.head.hosts import Hosts
+from farm.head.messages import AttemptClaim, DeviceChanged, DeviceForgotten, LeaseArmed, LeaseGranted, YieldWanted
+from farm.model.device import DeviceState, Life
+from farm.model.job import Attempt
+from farm.model.requests import Lease, LeaseRequest, LeaseSource
+from tests.support.memory_post import MemoryPost
+from tests.support.waiting import until
+from tests.unit.store.values import job
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def phone(name, life=Life.READY):
+    return DeviceChanged(DeviceState(name, name, life, adopted=True))
+
+
+@pytest.fixture
+def post():
+    return MemoryPost()
+
+
+@pytest.fixture
+def hosts(post):
+    return Hosts(SimpleNamespace(mailbox=post), lambda _: None, lambda: 0.0)
+
+
+def granted(lease_id, holder_host=""):
+    request = LeaseRequest(Selector(), "ann", LeaseSource.JOB, job="j", holder_host=holder_host)
+    lease = Lease(lease_id, "a", 1, request, 0.0)
+    claim = AttemptClaim(job("j"), Attempt("j.1", "j", 1, "a", lease_id, 1, started_at=NOW))
+    return LeaseGranted("r", lease, NOW, claim)
+
+
+def test_a_name_is_disputed_while_both_hosts_have_such_a_phone(hosts, caplog):
+    caplog.set_level(logging.WARNING)
+    hosts.note("one", phone("a"))
+    for moved in (phone("a", Life.GONE), DeviceForgotten("a")):
+        assert hosts.is_anothers("two", moved)
+    assert caplog.records == []
+    for _ in range(2):
+        assert hosts.is_anothers("two", phone("a"))
+    (warning,) = caplog.records
+    assert "host two has a phone named a, and so has host one" in warning.getMessage()
+    hosts.note("one", phone("a", Life.GONE))
+    assert not hosts.is_anothers("two", phone("a"))
+
+
+@pytest.mark.parametrize("undone", [True, False])
+async def test_a_grant_that_was_undone_is_forgotten(hosts, post, undone):
+    hosts.note("one", phone("a"))
+    hosts.letter(granted("L1", holder_host="two"))
+    if undone:
+        hosts.grant_undone("L1")
+    hosts.note("one", LeaseArmed("a", "L1", "j.1"))
+    assert hosts.runs_at("j") == ("" if undone else "one")
+    hosts.receive(YieldWanted("a"))
+    await until(lambda: post.to_host)
+    (letter,) = post.to_host
+    assert (letter.host, wire.to_host(letter.body, 0.0)) == ("one" if undone else "two", YieldWanted("a"))
