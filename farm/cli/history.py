@@ -17,6 +17,7 @@ from farm.common.durations import digits
 from farm.common.errors import UserError
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate, moved_nominal
+from farm.results.columns import traits_of
 from farm.results.series import COMPARABLE_BY, changes_in, series_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def drawn(row: Mapping[str, Any], low_s: float, high_s: float, marks: Glyphs = A
 
 def _page(rows: Sequence[Mapping[str, Any]], changes: Sequence[Change], *, plot: bool) -> Iterator[str]:
     first = rows[0]
-    build = ", ".join(filter(None, (first["target"], first["precision"], "tuned" if first.get("tuned") else "")))
+    build = ", ".join(filter(None, (first["target"], first["precision"], *traits_of(first))))
     yield f"{first['name']} ({short_hash(first['model'])}) on {first['device']}: {build}"
     kernel = f", reference kernel {first['kernel']}" if first["kernel"] else ""
     yield f"  system {first['epoch'] or 'unknown'}{kernel}"

@@ -101,6 +101,11 @@ class Build:
         """Whether a tuning record schedules any of its operators."""
         return self.package.tuned if self.package is not None else self.compiled.scheduled > 0
 
+    @property
+    def textured(self) -> bool:
+        """Whether any of its operators uses textures."""
+        return self.compiled.textures is not None and bool(self.compiled.textures.textures)
+
     def judged(self, outputs: Sequence[Array]) -> dict[str, Any]:
         """How far outputs are from the reference, as a result's fields (None where there is no reference).
 

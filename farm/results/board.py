@@ -11,6 +11,7 @@ from typing import Any
 from farm.common.durations import digits
 from farm.common.files import short_hash
 from farm.measure.conditions import common_estimate
+from farm.results.columns import traits_of
 from farm.results.series import ResultSeries, changes_in, series_of
 
 MS = 1000
@@ -94,7 +95,7 @@ def board_page(board: Board, at: datetime) -> str:
 
 
 def _build_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    words = (row["name"], row["model"], row["target"], row.get("precision"), "tuned" if row.get("tuned") else "")
+    words = (row["name"], row["model"], row["target"], row.get("precision"), *traits_of(row))
     return tuple(str(word or "") for word in words)
 
 

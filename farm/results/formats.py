@@ -16,7 +16,7 @@ from typing import Any
 
 from farm.common.errors import UserError
 from farm.common.files import short_hash
-from farm.results.columns import COLUMNS, SERIES_LABELS, columns_of
+from farm.results.columns import COLUMNS, SERIES_LABELS, TRAITS, columns_of, traits_of
 from farm.results.series import has_number
 
 NS = 1e9
@@ -87,7 +87,7 @@ def benchmark_name(row: Mapping[str, Any]) -> str:
     """Bencher's name of a build on a phone: net/emerald-9/cpu/float32. Of results with one name the newest counts."""
     found = columns_of(row)
     parts = [found[name] for name in ("model", "device", "target", "precision")]
-    return "/".join(str(part) for part in (*parts, "tuned" if found["tuned"] else None) if part)
+    return "/".join(str(part) for part in (*parts, *traits_of(found)) if part)
 
 
 def openmetrics(rows: Rows) -> Iterator[bytes]:
@@ -128,7 +128,8 @@ FORMATS: Mapping[str, Callable[[Rows], Iterator[bytes]]] = {
 
 def _labels(row: Mapping[str, Any]) -> list[str]:
     found = columns_of(row)
-    words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), "tuned": "yes" if found["tuned"] else ""}
+    traits = {name: "yes" if found[name] else "" for name in TRAITS}
+    words = {**found, "model_sha256": short_hash(str(found["model_sha256"])), **traits}
     return ["" if words[name] is None else str(words[name]) for name in (*SERIES_LABELS, "verdict")]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ResultSeries = Sequence[Mapping[str, Any]]
 # Columns that comparable results have alike: all else that shapes a number explains its changes. Times of different
 # reference kernels have nothing in common to compare them by.
-COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "kernel")
+COMPARABLE_BY = ("model", "device", "epoch", "target", "precision", "tuned", "textures", "kernel")
 
 
 def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
@@ -25,7 +25,7 @@ def series_of(rows: Iterable[Mapping[str, Any]]) -> list[ResultSeries]:
     known = ({**row, "kernel": row.get("reference", {}).get("kernel", "")} for row in rows if has_number(row))
 
     def key(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row.get(name, "")) for name in COMPARABLE_BY)
+        return tuple(str(row.get(name) or "") for name in COMPARABLE_BY)  # a row of an older release lacks some
 
     ordered = sorted(known, key=lambda row: (key(row), row["seq"]))
     return [list(some) for _, some in groupby(ordered, key)]

@@ -21,8 +21,8 @@ OFFSET = "reference_offset"  # farm.measure.assess: the reference kernel's time 
 MOST_KERNELS = 16  # reference kernels of one phone: one per TVM version and processor
 # What a history shows of a result, besides where it was measured.
 _SUMMARY = (
-    "estimate", "verdict", "reasons", "target", "precision", "tuned", "tvm", "soc", "gpu", "bundle", "library_sha256",
-    "notes",
+    "estimate", "verdict", "reasons", "target", "precision", "tuned", "textures", "tvm", "soc", "gpu", "bundle",
+    "library_sha256", "notes",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from farm.common.durations import digits
 from farm.common.errors import FarmError
 from farm.measure.conditions import common_estimate, moved_nominal
 from farm.model.identity import target_words
+from farm.results.columns import traits_of
 from farm.web.job_views import lenient
 from farm.web.page import ask, render
 from farm.web.plots import Line, Panel, Plot, Table, time_words, unit_of
@@ -24,7 +25,7 @@ router = APIRouter()
 PAGE_RESULTS = 100
 RECENT = 100  # benches whose models are offered
 # Results that differ in one of these are not one line over time.
-SAME = ("target", "precision", "tuned", "tvm", "bundle", "epoch", "device")
+SAME = ("target", "precision", "tuned", "textures", "tvm", "bundle", "epoch", "device")
 
 Text = Annotated[str, Query(max_length=255)]
 
@@ -69,7 +70,7 @@ async def history(
         chosen=(a, b),
         pair=pair if len(pair) == 2 else [],
         compared=await _compared(request, pair) if len(pair) == 2 else [],
-        unlike=[word for word in SAME if len(pair) == 2 and pair[0][word] != pair[1][word]],
+        unlike=[word for word in SAME if len(pair) == 2 and (pair[0].get(word) or "") != (pair[1].get(word) or "")],
         moved=moved_nominal(rows),
         common_estimate=common_estimate,
         before=rows[-1]["seq"] if more else None,
@@ -128,7 +129,7 @@ def line_plots(rows: Sequence[Mapping[str, Any]], *, log: bool = False) -> list[
     """A plot for each line of results that can be compared; `rows` are newest first."""
 
     def line(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(str(row.get(name, "")) for name in SAME)
+        return tuple(str(row.get(name) or "") for name in SAME)
 
     plots, oldest_first = [], rows[::-1]
     for number, (_, group) in enumerate(groupby(sorted(oldest_first, key=line), key=line)):
@@ -145,8 +146,8 @@ def _point(row: Mapping[str, Any]) -> tuple[float, float, float, str]:
 
 
 def _line_title(row: Mapping[str, Any]) -> str:
-    tuned = ", tuned" if row.get("tuned") else ""
-    return f"{row['device']}: {row.get('target', '')} {row.get('precision', '')}{tuned}, TVM {row.get('tvm', '?')}"
+    build = ", ".join((f"{row.get('target', '')} {row.get('precision', '')}", *traits_of(row)))
+    return f"{row['device']}: {build}, TVM {row.get('tvm', '?')}"
 
 
 def history_plot(points: Sequence[tuple[float, float, float, str]], *, log: bool = False) -> Plot | None:

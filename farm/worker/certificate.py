@@ -77,9 +77,10 @@ def about_build(built: Build, task: ModelTask[Any]) -> dict[str, Any]:
         "model": built.name,
         "model_sha256": built.sha256,
         "library_sha256": built.compiled.sha256,
-        "target": task.spec.target if built.compiled.textures is None else f"{task.spec.target}, textures",
+        "target": task.spec.target,
         "precision": built.recipe.precision,
         "tuned": built.tuned,
+        "textures": built.textured,
     }
 
 

@@ -18,14 +18,15 @@ def row(number, median_s=0.010, **fields):
 
 
 def test_a_line_for_each_build_and_a_column_for_each_phone():
-    found = board_of([row(1), row(2, device="galaxy", soc="exynos"), row(3, tuned=True)])
+    found = board_of([row(1), row(2, device="galaxy", soc="exynos"), row(3, tuned=True), row(4, textures=True)])
     assert [phone.name for phone in found.phones] == ["galaxy", "pixel"]
     assert [(line.model, line.build) for line in found.rows] == [
         ("net", "cpu, float32"),
+        ("net", "cpu, float32, textures"),
         ("net", "cpu, float32, tuned"),
     ]
     assert [cell and cell.job for cell in found.rows[0].cells] == ["bench-2", "bench-1"]
-    assert [cell and cell.job for cell in found.rows[1].cells] == [None, "bench-3"]
+    assert [cell and cell.job for cell in found.rows[1].cells] == [None, "bench-4"]
 
 
 def test_a_cell_has_the_newest_result_and_the_last_change():

@@ -61,9 +61,13 @@ def test_a_result_of_an_older_release_has_columns_without_values():
 
 
 def test_bencher_gets_the_newest_of_each_build_in_nanoseconds():
-    rows = [row(3, 0.012), WITHOUT_INTERVAL, row(1), row(0, tuned=True)]
+    rows = [row(3, 0.012), WITHOUT_INTERVAL, row(1), row(0, tuned=True), row(0, textures=True)]
     found = json.loads(written("bencher", rows))
-    assert list(found) == ['net, "new"/pixel/cpu/float32', 'net, "new"/pixel/cpu/float32/tuned']
+    assert list(found) == [
+        'net, "new"/pixel/cpu/float32',
+        'net, "new"/pixel/cpu/float32/tuned',
+        'net, "new"/pixel/cpu/float32/textures',
+    ]
     assert found['net, "new"/pixel/cpu/float32']["latency"] == {
         "value": pytest.approx(12e6), "lower_value": pytest.approx(11.88e6), "upper_value": pytest.approx(12.24e6),
     }  # fmt: skip
