@@ -22,6 +22,7 @@ from farm.cli.output.terminal import steps
 from farm.common.durations import many
 from farm.common.errors import Code, ExitCode, HostError, UserError
 from farm.common.files import hash_file, short_hash
+from farm.common.install import TVM_SOURCE_VARIABLE
 from farm.common.selector import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ toolchain = typer.Typer(help="Toolchains: host interpreters with a TVM, and the 
 poison = typer.Typer(help="Poisons: libraries that killed their process on a phone twice; farm refuses to run them.")
 
 SHA256_CHARS = 64
-_CLONE = "git clone --recursive https://github.com/apache/tvm"
 
 Bundle = Annotated[
     str, typer.Argument(help="A bundle's name or the start of its hash.", autocompletion=complete.bundles)
@@ -72,7 +72,9 @@ def build_bundle(
     ndk: Annotated[Path | None, typer.Option(help="Compile TVM with the Android NDK in this folder instead.")] = None,
     tvm_source: Annotated[
         Path | None,
-        typer.Option(envvar="FARM_TVM_SOURCE", help="A checkout of TVM, of the toolchain's version, with submodules."),
+        typer.Option(
+            envvar=TVM_SOURCE_VARIABLE, help="A checkout of TVM, of the toolchain's version, with submodules."
+        ),
     ] = None,
     opencl: Annotated[bool, typer.Option("--opencl", help="With the runtime for GPUs.")] = False,
     clml: Annotated[
@@ -88,21 +90,24 @@ def build_bundle(
     json: JsonFlag = False,
 ) -> None:
     """Build a runtime for phones, and keep it (operators)."""
+    from farm.runtime.build import check_opencl
+    from farm.runtime.checkout import CLONE
     from farm.runtime.ndk_build import NdkRecipe
 
     if ndk:
         _refuse_with("--ndk", **{"--from-wheel": from_wheel, "--platform": platform is not Platform.ANDROID})
         if tvm_source is None:
-            raise UserError("--ndk needs --tvm-source: TVM is compiled", hint=f"{_CLONE}, of the toolchain's version")
+            raise UserError("--ndk needs --tvm-source: TVM is compiled", hint=f"{CLONE}, of the toolchain's version")
         sdk = clml.absolute() if clml else None
         recipe = NdkRecipe(abi, ndk.absolute(), tvm_source.absolute(), opencl, sdk)
         folder = _build_with_ndk(recipe, toolchain)
     else:
-        _refuse_with("--from-wheel", **{"--clml": clml is not None})
+        if clml:
+            raise UserError("--clml needs --ndk: TVM is compiled for it", hint="farm bundle build --help")
+        if opencl:
+            check_opencl(platform)
         if opencl and tvm_source is None:
-            raise UserError(
-                "--opencl needs --tvm-source: TVM's wheels have no OpenCL", hint=f"{_CLONE}, of its version"
-            )
+            raise UserError("--opencl needs --tvm-source: TVM's wheels have no OpenCL", hint=f"{CLONE}, of its version")
         folder = _build_from_wheels(abi, platform, toolchain, tvm_source.absolute() if opencl and tvm_source else None)
     _check_free(name, folder)
     _add(folder, name, toolchain, json=json)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+TVM_SOURCE_VARIABLE = "FARM_TVM_SOURCE"  # of the environment: the folder of a checkout of TVM
+
 
 def default_state_dir() -> Path:
     """/var/lib/farm for root, else the user's state folder."""

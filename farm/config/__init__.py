@@ -24,7 +24,7 @@ from pydantic import Field
 from farm.bundle.rollout_rules import RolloutConfig
 from farm.common.errors import Code, UserError
 from farm.common.field_errors import field_error
-from farm.common.install import default_runtime_dir, default_state_dir
+from farm.common.install import TVM_SOURCE_VARIABLE, default_runtime_dir, default_state_dir
 from farm.config.consistency import mistakes
 from farm.devices.battery_policy import BatteryConfig
 from farm.devices.health.health_rules import HealthConfig
@@ -38,9 +38,8 @@ from farm.head.config import GatesConfig, LabConfig, LeaseConfig, UserConfig
 from farm.jobs.config import JobsConfig, ToolchainConfig
 
 ENV_PREFIX = "FARM_"
-# Variables with our prefix that are not configuration keys: where the file and the daemon are, and a checkout of TVM;
-# tests take the last one, a real adbd.
-ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", "FARM_TVM_SOURCE", "FARM_ADBD"})
+# Variables that are no configuration keys: where file, daemon and TVM's checkout are; FARM_ADBD is for tests.
+ENV_RESERVED = frozenset({"FARM_CONFIG", "FARM_SOCKET", "FARM_DAEMON", "FARM_KEY", TVM_SOURCE_VARIABLE, "FARM_ADBD"})
 VALUES_HINT = "texts stand in quotes; numbers, true and false do not"
 DEFAULT_TVM_PORT = 9190  # stock trackers default to 9190; `query_rpc_tracker` needs no flag
 GATE_INSIDE = "inside"  # [tvm] gate

@@ -48,7 +48,7 @@ def build_from_wheels(
         abi: of the phones.
         platform: of the phones: whether they are virtual.
         versions: of TVM's packages in the toolchain (`check_versions`).
-        report: hears what is being done.
+        report: called with each step.
         opencl: a checkout of TVM, for OpenCL too (virtual phones only); None: for CPUs.
 
     Raises:
@@ -57,11 +57,8 @@ def build_from_wheels(
         HostError: there is no compiler, or it failed, or the cache cannot be written.
     """
     architecture_of(abi)
-    if opencl and platform is Platform.ANDROID:
-        raise UserError(
-            "a phone's OpenCL driver needs Android's C library, with which this runtime is not started",
-            hint="build with the NDK for it: docs/bundles.md; for virtual phones: --platform linux-glibc",
-        )
+    if opencl:
+        check_opencl(platform)
     compiler = find_compiler(abi)
     wheel = tvm_wheel(cache, abi, versions, report)
     system = debian_libraries(cache, abi, report)
@@ -72,6 +69,19 @@ def build_from_wheels(
         digest.update(hash_file(file).encode())
     make = partial(_put_together, abi, description, compiler, wheel, libraries, system, report)
     return part(cache, f"bundle-{abi}-{digest.hexdigest()[:16]}", make) / BUNDLE
+
+
+def check_opencl(platform: Platform) -> None:
+    """Refuse OpenCL for phones whose driver cannot be used.
+
+    Raises:
+        UserError: they are no virtual ones.
+    """
+    if platform is Platform.ANDROID:
+        raise UserError(
+            "a phone's OpenCL driver needs Android's C library, with which this runtime is not started",
+            hint="build with the NDK for it: docs/bundles.md; for virtual phones: --platform linux-glibc",
+        )
 
 
 def _put_together(

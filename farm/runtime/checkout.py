@@ -2,7 +2,8 @@
 
 Host and phone speak through structures that only equal versions share, so a runtime from other sources gives wrong
 numbers or crashes. TVM's wheels ship the sources and headers of the runtime; a checkout is compared with them file by
-file. The rest of a checkout is what its version says; a toolchain whose TVM is no wheel has only its version.
+file. The rest of a checkout is what its version says. Of a TVM that is no wheel only the version is compared, and of
+such a tvm-ffi nothing: its sources do not state the version of their release.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from farm.runtime.parts import output_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+CLONE = "git clone --recursive https://github.com/apache/tvm"
 TVM_FFI = "3rdparty/tvm-ffi"
 OPENCL_HEADERS = "3rdparty/OpenCL-Headers"
 _VERSION_FILE = "include/tvm/runtime/base.h"
@@ -51,26 +53,26 @@ checkout_error = partial(UserError, code=Code.BAD_CHECKOUT)
 class HostTvm:
     """The TVM of a toolchain."""
 
-    whose: str  # for people: "toolchain default"
+    owner: str  # for people: "toolchain default"
     version: str  # tvm.__version__
     ffi_version: str  # of the package apache-tvm-ffi; "": it is no package
     tvm: Path  # the folder of the package tvm
     tvm_ffi: Path
 
 
-def find_host_tvm(whose: str, python: str, version: str, ffi_version: str) -> HostTvm:
+def find_host_tvm(owner: str, python: str, version: str, ffi_version: str) -> HostTvm:
     """Where an interpreter has its TVM; TVM itself is not imported.
 
     Raises:
         HostError: it does not run, or has no TVM.
     """
     failed = partial(_python_error, python)
-    said = output_of([python, "-c", _PROGRAM], _PYTHON_LIMIT_S, failed, Path("/"))  # no `tvm` of the working folder
+    output = output_of([python, "-c", _PROGRAM], _PYTHON_LIMIT_S, failed, Path("/"))  # no `tvm` of the working folder
     try:
-        folders = json.loads(said)
-        return HostTvm(whose, version, ffi_version, Path(folders["tvm"]), Path(folders["tvm_ffi"]))
+        folders = json.loads(output)
+        return HostTvm(owner, version, ffi_version, Path(folders["tvm"]), Path(folders["tvm_ffi"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise _python_error(python, said) from error
+        raise _python_error(python, output) from error
 
 
 def check_checkout(checkout: Path, host: HostTvm, submodules: Sequence[str] = ()) -> None:
@@ -104,8 +106,7 @@ def content_of(checkout: Path) -> str:
 
 def _check_whole(checkout: Path, submodules: Sequence[str]) -> None:
     if not (checkout / "CMakeLists.txt").is_file() or not (checkout / _VERSION_FILE).is_file():
-        clone = f"git clone --recursive https://github.com/apache/tvm {checkout}"
-        raise checkout_error(f"{checkout} is no checkout of TVM 0.25 or newer", hint=clone)
+        raise checkout_error(f"{checkout} is no checkout of TVM 0.25 or newer", hint=f"{CLONE} {checkout}")
     needed = [name for name in _FILES_OF if name.startswith(tuple(submodules))]  # with the submodules of those
     if missing := [name for name in needed if not (checkout / name / _FILES_OF[name]).is_file()]:
         command = f"git -C {checkout} submodule update --init --recursive"
@@ -117,9 +118,9 @@ def _check_tvm(checkout: Path, host: HostTvm) -> None:
     stated = _VERSION.search((checkout / _VERSION_FILE).read_text("utf-8", "replace"))
     version = stated[1] if stated else "of no version"
     if (differing or not files) and _source_of(version) != _source_of(host.version):
-        problem = f"is TVM {version}, and {host.whose} has TVM {host.version}"
+        problem = f"is TVM {version}, and {host.owner} has TVM {host.version}"
     elif differing:
-        problem = f"is not the source of TVM {host.version} of {host.whose}: {_named(files, differing)}"
+        problem = f"is not the source of TVM {host.version} of {host.owner}: {_named(files, differing)}"
     else:
         return
     git = f"git -C {checkout}"
@@ -131,7 +132,7 @@ def _check_tvm(checkout: Path, host: HostTvm) -> None:
 def _check_ffi(module: Path, host: HostTvm) -> None:
     files, differing = _compare(module, host.tvm_ffi)
     if differing:
-        problem = f"is not the source of tvm-ffi {host.ffi_version} of {host.whose}: {_named(files, differing)}"
+        problem = f"is not the source of tvm-ffi {host.ffi_version} of {host.owner}: {_named(files, differing)}"
         raise checkout_error(f"{module} {problem}", hint=f"check out that release: `git -C {module} tag` lists them")
 
 
@@ -163,5 +164,5 @@ def _files(root: Path, below: Iterable[str]) -> Iterator[Path]:
                 yield file.relative_to(root)
 
 
-def _python_error(python: str, said: str) -> HostError:
-    return HostError(f"{python} does not say where its TVM is", Code.NO_TVM, hint="farm doctor", evidence=said)
+def _python_error(python: str, output: str) -> HostError:
+    return HostError(f"{python} does not say where its TVM is", Code.NO_TVM, hint="farm doctor", evidence=output)

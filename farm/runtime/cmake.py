@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 
 _GENERATORS = {"ninja": "Ninja", "make": "Unix Makefiles"}  # by program, the better first
 _NEEDED = re.compile(r"^\s*cmake_minimum_required\s*\(\s*VERSION\s+(\d+(?:\.\d+)*)", re.MULTILINE | re.IGNORECASE)
-_STATED = re.compile(r"version (\d+(?:\.\d+)*)")
+_VERSION_LINE = re.compile(r"version (\d+(?:\.\d+)*)")
 _STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\] (?:Building|Linking|Built) ")  # of Ninja and of make
 # The linker's own words come before the compiler driver's "linker command failed".
 _CAUSE = re.compile(r": (?:fatal )?error: |^CMake Error|undefined reference|: command not found", re.MULTILINE)
-_FROM_OUTSIDE = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CMAKE_GENERATOR", "CMAKE_TOOLCHAIN_FILE")
+_FROM_OUTSIDE = {  # variables that would change what is built
+    "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH", "COMPILER_PATH", "CMAKE_GENERATOR", "CMAKE_TOOLCHAIN_FILE", "CMAKE_PREFIX_PATH",
+    "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH", "CMAKE_PROGRAM_PATH",
+}  # fmt: skip
 _KEPT_LINES = 60  # of the output, for the evidence
 _REPORTED_PERCENT = 10  # progress is told in steps of this size
 _VERSION_LIMIT_S = 20.0
@@ -98,24 +102,24 @@ def build_target(cmake: CMake, build: Path, target: str, report: Callable[[str],
 
 def progress_of(lines: Iterable[str]) -> Iterator[str]:
     """Steps of a build for people, from lines such as `[12/231] Building ...` and `[ 12%] Building ...`."""
-    told = -1
+    reported = -1
     for line in lines:
         if found := _STEP.match(line):
             done, of = int(found[1]), int(found[2] or 100)
-            if (percent := 100 * done // max(of, 1) // _REPORTED_PERCENT) > told:
-                told = percent
+            if (percent := 100 * done // max(of, 1) // _REPORTED_PERCENT) > reported:
+                reported = percent
                 yield f"compiling TVM: {done} of {of} files" if found[2] else f"compiling TVM: {done} %"
 
 
-def cause_of(said: str) -> str:
+def cause_of(output: str) -> str:
     """The first line of a failed build's output that says why; "" where none does."""
-    found = _CAUSE.search(said)
+    found = _CAUSE.search(output)
     if found is None:
         return ""
-    begin = said.rfind("\n", 0, found.start()) + 1
-    line, _, after = said[begin:].partition("\n")
-    told = after.strip().partition("\n")[0] if line.startswith("CMake Error") else ""  # which is on the next line
-    return f"{line.strip()} {told}".strip()
+    begin = output.rfind("\n", 0, found.start()) + 1
+    line, _, after = output[begin:].partition("\n")
+    reason = after.strip().partition("\n")[0] if line.startswith("CMake Error") else ""  # which is on the next line
+    return f"{line.strip()} {reason}".strip()
 
 
 def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[str], None]) -> None:
@@ -140,12 +144,12 @@ def _run(command: Sequence[str], folder: Path, failure: str, report: Callable[[s
             raise
     if process.returncode == 0:
         return
-    said = "".join(kept)
-    if NO_SPACE in said:
+    output = "".join(kept)
+    if NO_SPACE in output:
         raise OSError(ENOSPC, NO_SPACE, str(folder))
-    why = cause_of(said)
+    why = cause_of(output)
     raise HostError(
-        f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint="--json has the rest", evidence=said
+        f"{failure}: {why}" if why else failure, Code.BUILD_FAILED, hint="--json has the rest", evidence=output
     )
 
 
@@ -171,10 +175,10 @@ def _which(name: str) -> str | None:
 
 
 def _version_of(program: str) -> Version:
-    def failed(said: str) -> HostError:
-        return HostError(f"{program} does not run", Code.NO_BUILD_TOOL, hint=_INSTALL, evidence=said)
+    def failed(output: str) -> HostError:
+        return HostError(f"{program} does not run", Code.NO_BUILD_TOOL, hint=_INSTALL, evidence=output)
 
-    found = _STATED.search(output_of([program, "--version"], _VERSION_LIMIT_S, failed))
+    found = _VERSION_LINE.search(output_of([program, "--version"], _VERSION_LIMIT_S, failed))
     return _numbers(found[1]) if found else (0,)
 
 

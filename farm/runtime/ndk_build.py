@@ -72,7 +72,7 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
         cache: where the parts are kept (`default_cache`).
         recipe: what to build from what.
         host: the toolchain's TVM, whose source the checkout must be.
-        report: hears what is being done.
+        report: called with each step.
 
     Raises:
         UserError: NDK, checkout or SDK are not what they should be.
@@ -95,15 +95,16 @@ def build_with_ndk(cache: Path, recipe: NdkRecipe, host: HostTvm, report: Report
 
 
 def cmake_options(recipe: NdkRecipe, ndk: Ndk, host: HostTvm, clml: ClmlSdk | None) -> dict[str, str]:
-    """What CMake is told: names and values for -D."""
+    """CMake's options: names and values for -D."""
     options = {
-        "CMAKE_TOOLCHAIN_FILE": str(ndk.toolchain_file), "ANDROID_ABI": str(recipe.abi),
+        "CMAKE_TOOLCHAIN_FILE": str(ndk.toolchain_file), "NDK": str(ndk.folder), "ANDROID_ABI": str(recipe.abi),
         "ANDROID_PLATFORM": f"android-{ndk.api}", "ANDROID_STL": "c++_shared", "CMAKE_BUILD_TYPE": "Release",
         "PAGE_BYTES": str(LARGE_PAGE_BYTES), "TVM_CHECKOUT": str(recipe.checkout), "FARM_SERVER": str(SOURCE),
         "TVM_VERSION": host.version, "USE_OPENCL": "ON" if recipe.opencl else "OFF",
     }  # fmt: skip
     if clml:  # TVM then links its OpenCL runtime to the SDK's library too; it looks for neither under an NDK
         options |= {"USE_CLML": str(clml.headers), "USE_CLML_GRAPH_EXECUTOR": str(clml.folder)}
+        options["CLML_SDK"] = str(clml.folder)
         options["EXTERN_CLML_COMPUTE_LIB"] = str(clml.library)
     return _TVM_OPTIONS | options
 
@@ -145,5 +146,5 @@ def _make(
     return {"inputs": digest}
 
 
-def _strip_error(name: str, said: str) -> HostError:
-    return HostError(f"llvm-strip does not take {name}", Code.BUILD_FAILED, hint="is the NDK whole?", evidence=said)
+def _strip_error(name: str, output: str) -> HostError:
+    return HostError(f"llvm-strip does not take {name}", Code.BUILD_FAILED, hint="is the NDK whole?", evidence=output)

@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.common.errors import HostError, UserError
+from farm.common.errors import HostError
 from farm.common.files import hash_file
 from farm.runtime.checkout import OPENCL_HEADERS
 from farm.runtime.parts import part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from farm.runtime.packages import Report, TvmWheel
     from farm.runtime.server import Compiler
 
@@ -37,25 +39,20 @@ def build_opencl(cache: Path, checkout: Path, compiler: Compiler, wheel: TvmWhee
 
     Args:
         cache: where the parts are kept (`default_cache`).
-        checkout: TVM's sources of the wheel's version.
+        checkout: TVM's sources of the wheel's version (`check_checkout`).
         compiler: for the machine of the wheel (`find_compiler`).
         wheel: TVM's headers and libraries.
-        report: hears what is being done.
+        report: called with each step.
 
     Raises:
-        UserError: the folder has no TVM of 0.25 or newer.
         HostError: there are no OpenCL headers, or the compiler failed, or the cache cannot be written.
     """
-    if missing := [name for name in _SOURCES if not (checkout / _FOLDER / name).is_file()]:
-        raise UserError(
-            f"{checkout} is no checkout of TVM: it has no {_FOLDER}/{missing[0]}",
-            hint="git clone https://github.com/apache/tvm, and check out the toolchain's version (0.25 or newer)",
-        )
     headers = opencl_headers(checkout)
     digest = hashlib.sha256(repr((compiler.version(), compiler.command[1:], LIBRARY_OPTIONS)).encode())
     for file in (*_sources_of(checkout), *sorted((headers / "CL").glob("*.h")), *wheel.libraries):
         digest.update(hash_file(file).encode())
-    make = partial(_compile, checkout, headers, compiler, wheel, report)
+    sources = [checkout / _FOLDER / name for name in _SOURCES]
+    make = partial(compile_opencl, sources, (checkout,), headers, compiler, wheel, report)
     return part(cache, f"opencl-{digest.hexdigest()[:16]}", make) / OPENCL_LIBRARY
 
 
@@ -75,14 +72,22 @@ def _sources_of(checkout: Path) -> list[Path]:
     return sorted(file for name in _READ for file in (checkout / name).rglob("*") if file.suffix in {".h", ".cc"})
 
 
-def _compile(
-    checkout: Path, headers: Path, compiler: Compiler, wheel: TvmWheel, report: Report, made: Path, scratch: Path
-) -> dict[str, str]:
+def compile_opencl(
+    sources: Sequence[Path], checkouts: Sequence[Path], headers: Path, compiler: Compiler, wheel: TvmWheel,
+    report: Report, made: Path, scratch: Path,
+) -> dict[str, str]:  # fmt: skip
+    """Make a part (farm.runtime.parts) with OPENCL_LIBRARY.
+
+    The sources find the headers of a wheel, then those of checkouts of TVM, then OpenCL's (the folder above CL/cl.h).
+
+    Raises:
+        HostError, OSError: as `Compiler.compile`.
+    """
     report(f"compiling {OPENCL_LIBRARY} with {compiler.name}")
-    sources = [checkout / _FOLDER / name for name in _SOURCES]
     # The wheel's headers first: so are TVM's libraries. The system's last: a compiler for another machine has its own.
-    folders = (*(f"-isystem{folder}" for folder in (*wheel.includes, checkout / "include")), f"-idirafter{headers}")
-    paths = [f"-ffile-prefix-map={folder}=" for folder in (*wheel.includes, checkout)]
+    includes = (*wheel.includes, *(checkout / "include" for checkout in checkouts))
+    folders = (*(f"-isystem{folder}" for folder in includes), f"-idirafter{headers}")
+    paths = [f"-ffile-prefix-map={folder}=" for folder in (*wheel.includes, *checkouts)]
     libraries = [str(library) for library in wheel.libraries]
     library = scratch / OPENCL_LIBRARY
     compiler.compile([*LIBRARY_OPTIONS, *paths, *folders, *map(str, sources), *libraries, "-ldl"], library)

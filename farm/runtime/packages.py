@@ -115,7 +115,7 @@ def architecture_of(abi: Abi) -> Architecture:
     return _ARCHITECTURES[abi]
 
 
-def check_versions(versions: Mapping[str, str], whose: str) -> dict[str, str]:
+def check_versions(versions: Mapping[str, str], owner: str) -> dict[str, str]:
     """The versions of the wheels to fetch, out of those of an interpreter's packages.
 
     Raises:
@@ -124,7 +124,7 @@ def check_versions(versions: Mapping[str, str], whose: str) -> dict[str, str]:
     missing = [package for package in _WHEELS if not versions.get(package)]
     if missing:
         raise DownloadError(
-            f"{whose} has no package {missing[0]}, so the version that a phone needs is not known",
+            f"{owner} has no package {missing[0]}, so the version that a phone needs is not known",
             hint="a TVM that was built from source needs a runtime from the same source: docs/bundles.md",
         )
     return {package: versions[package] for package in _WHEELS}

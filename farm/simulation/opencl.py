@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from farm.common.errors import HostError
 from farm.common.files import hash_file
-from farm.runtime.opencl import LIBRARY_OPTIONS, OPENCL_LIBRARY, opencl_headers
+from farm.runtime.opencl import LIBRARY_OPTIONS, OPENCL_LIBRARY, compile_opencl, opencl_headers
 from farm.runtime.parts import part
 from farm.runtime.server import Compiler
 from farm.simulation.machine import VENDOR_HOST, VENDOR_OPENCL
@@ -64,7 +64,7 @@ class OpenclDriverError(HostError):
 
 
 def opencl_folder(report: Callable[[str], None] = lambda _line: None) -> Path:
-    """The folder described above, made when it is not there.
+    """The driver's folder (module docstring), made when it is not there.
 
     Raises:
         OpenclDriverError: there is no driver, or something that it needs.
@@ -100,16 +100,8 @@ def opencl_runtime(report: Callable[[str], None] = lambda _line: None) -> Path:
     digest = hashlib.sha256(repr((compiler.version(), LIBRARY_OPTIONS, str(headers))).encode())
     for file in (_DEVICE, *wheel.libraries):
         digest.update(hash_file(file).encode())
-
-    def compile_device(made: Path, scratch: Path) -> dict[str, str]:
-        report(f"compiling {_DEVICE.name}")
-        includes = (*(f"-isystem{folder}" for folder in wheel.includes), f"-idirafter{headers}")
-        built = scratch / OPENCL_LIBRARY
-        compiler.compile([*LIBRARY_OPTIONS, *includes, str(_DEVICE), *map(str, wheel.libraries), "-ldl"], built)
-        shutil.copyfile(built, made / OPENCL_LIBRARY)
-        return {_DEVICE.name: hash_file(_DEVICE)}
-
-    return part(cache_folder().parent, f"opencl-device-{digest.hexdigest()[:16]}", compile_device) / OPENCL_LIBRARY
+    make = partial(compile_opencl, [_DEVICE], (), headers, compiler, wheel, report)
+    return part(cache_folder().parent, f"opencl-device-{digest.hexdigest()[:16]}", make) / OPENCL_LIBRARY
 
 
 def _put_together(

@@ -1,7 +1,7 @@
-// libOpenCL.so of a virtual phone with `+opencl`: the host's driver under the name that a vendor gives his.
+// libOpenCL.so of a virtual phone with `+opencl`: the host's driver under the name of a vendor's.
 //
-// It needs the host's libOpenCL.so.1 (an ICD loader), so whoever looks up a function here finds that one's, except the
-// few below. Its RPATH leads to the host's libraries, which nothing else on the phone sees. The lab writes a word into
+// Functions that are not defined here are found in the host's ICD loader (libOpenCL.so.1), to which this library links.
+// Its RPATH leads to the host's libraries, which nothing else on the phone sees. The lab writes a word into
 // <state folder>/driver_fault (farm/simulation/state.py: DriverFault), and the driver misbehaves accordingly.
 #define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120

@@ -66,7 +66,7 @@ _SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
 _GONE = ("its file was removed or replaced", "put it back, or restart farm to begin with what is there")
 _UNREACHABLE = _SERVER["08"]
 UNREACHABLE = _UNREACHABLE[0]
-UNREACHABLE_HINT = "does it run, and may this machine and role connect (pg_hba.conf)? then try again"  # for a start
+UNREACHABLE_HINT = "does it run, and may this machine and role connect (pg_hba.conf)? then try again"  # at farm's start
 
 
 def sqlite_engine(

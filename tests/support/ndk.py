@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from farm.common.errors import UserError
+from farm.common.install import TVM_SOURCE_VARIABLE
 from farm.runtime.checkout import TVM_FFI, HostTvm, check_checkout
 from tests.support.needs import need
 
@@ -62,7 +63,8 @@ FIRST = """\
 #endif
 extern "C" const char* first_file() { return __FILE__; }
 """
-CLML = '#include <CL/cl_qcom_ml_ops.h>\nextern "C" int clml_major() { return clGetMLMajorQCOM(); }\n'
+CLML = '#include <CL/cl_qcom_ml_ops.h>\nextern "C" int clml_major() { return clGetMLMajorQCOM() + clml_file()[0]; }\n'
+CLML_HEADER = 'extern "C" int clGetMLMajorQCOM();\nextern "C" inline const char* clml_file() { return __FILE__; }\n'
 SECOND = 'extern "C" const char* second_file() { return __FILE__; }\n'
 
 
@@ -86,7 +88,7 @@ def stand_in_ndk(folder: Path, revision: str = REVISION) -> Path:
 def stub_clml_sdk(folder: Path) -> Path:
     """An SDK with one function of our own."""
     (folder / "include/CL").mkdir(parents=True)
-    (folder / "include/CL/cl_qcom_ml_ops.h").write_text('extern "C" int clGetMLMajorQCOM();\n')
+    (folder / "include/CL/cl_qcom_ml_ops.h").write_text(CLML_HEADER)
     (folder / "lib64").mkdir()
     source = "int clGetMLMajorQCOM() { return 4; }\n"
     command = ["clang", "-shared", "-x", "c", "-", "-Wl,-soname,libOpenCL.so", "-o", folder / "lib64/libOpenCL.so"]
@@ -125,11 +127,11 @@ def given_checkout(*submodules: str) -> Path:
 
     With `submodules`, where a test compiles what is in them.
     """
-    if not (given := os.environ.get("FARM_TVM_SOURCE")):
-        pytest.skip("FARM_TVM_SOURCE names no checkout of TVM")
+    if not (given := os.environ.get(TVM_SOURCE_VARIABLE)):
+        pytest.skip(f"{TVM_SOURCE_VARIABLE} names no checkout of TVM")
     checkout = Path(given)
     try:
         check_checkout(checkout, installed_tvm(), submodules)
     except UserError as error:
-        pytest.skip(f"FARM_TVM_SOURCE: {error.message}")
+        pytest.skip(f"{TVM_SOURCE_VARIABLE}: {error.message}")
     return checkout

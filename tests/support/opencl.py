@@ -13,6 +13,7 @@ import pytest
 
 from farm.bundle.model import Abi
 from farm.common.errors import FarmError
+from farm.common.install import TVM_SOURCE_VARIABLE
 from farm.runtime.opencl import build_opencl
 from farm.runtime.parts import default_cache
 from farm.runtime.server import find_compiler
@@ -22,7 +23,6 @@ from tests.support.needs import need
 
 # An OpenCL device of 64 bits, with the built-in functions of the standard declared as clang ships them.
 CLANG = ("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "spir64", "-Xclang", "-finclude-default-header")
-CHECKOUT = "FARM_TVM_SOURCE"  # environment variable: a checkout of TVM, whose own runtime is then tested
 
 
 def opencl_source(executable: Any) -> str:
@@ -58,8 +58,8 @@ def need_driver() -> None:
 
 @cache
 def opencl_library() -> Path:
-    """libtvm_runtime_opencl.so for this host: TVM's own where CHECKOUT names its sources, else farm's."""
-    checkout = os.environ.get(CHECKOUT)
+    """libtvm_runtime_opencl.so for this host: TVM's own where FARM_TVM_SOURCE names its sources, else farm's."""
+    checkout = os.environ.get(TVM_SOURCE_VARIABLE)
     if not checkout:
         return opencl_runtime()
     return build_opencl(default_cache(), Path(checkout), find_compiler(Abi.X86_64), find_wheel(), lambda _: None)

@@ -99,6 +99,7 @@ def test_clml_links_to_the_library_of_the_sdk(recipe, host, small_server, tmp_pa
     with_clml = replace(recipe, opencl=False, clml=stub_clml_sdk(tmp_path / "sdk"))
     folder = build_with_ndk(tmp_path / "cache", with_clml, host, lambda _: None)
     assert "libOpenCL.so" in read_elf(folder / OPENCL_LIBRARY).needed
+    assert os.fsencode(tmp_path) not in (folder / OPENCL_LIBRARY).read_bytes()
     assert not (folder / "libOpenCL.so").exists()  # the phone has its vendor's
     warnings = [each.message for each in read_folder(folder).findings]
     assert any("libOpenCL.so" in each for each in warnings), warnings

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.bundle.model import Abi, Platform
+from farm.cli.runtimes import build_bundle
 from farm.common.errors import HostError, UserError
 from farm.runtime import opencl
-from farm.runtime.build import build_from_wheels
 from farm.runtime.opencl import OPENCL_LIBRARY, build_opencl
 from farm.runtime.packages import TvmWheel
 from farm.runtime.server import Compiler
@@ -52,11 +51,6 @@ def test_the_same_sources_are_compiled_once(tmp_path, checkout, compiler):
     assert build(tmp_path, checkout, compiler) != library
 
 
-def test_a_folder_without_the_sources_is_refused(tmp_path, compiler):
-    with pytest.raises(UserError, match="is no checkout of TVM: it has no src/backend/opencl"):
-        build(tmp_path, tmp_path, compiler)
-
-
 def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compiler, monkeypatch):
     (checkout / "3rdparty/OpenCL-Headers/CL/cl_ext.h").unlink()
     monkeypatch.setattr(opencl, "_SYSTEM_HEADERS", tmp_path)
@@ -65,6 +59,11 @@ def test_missing_headers_are_named_with_their_package(tmp_path, checkout, compil
     assert "apt install opencl-headers" in caught.value.hint
 
 
-def test_a_phones_opencl_cannot_be_used_with_the_c_library_of_the_bundle(tmp_path, checkout):
+def test_a_phones_opencl_cannot_be_used_with_the_c_library_of_the_bundle(checkout):
     with pytest.raises(UserError, match="needs Android's C library"):
-        build_from_wheels(tmp_path, Abi.ARM64, Platform.ANDROID, {}, lambda _: None, checkout)
+        build_bundle("gpu", opencl=True, tvm_source=checkout)
+
+
+def test_clml_needs_an_ndk(tmp_path):
+    with pytest.raises(UserError, match="--clml needs --ndk"):
+        build_bundle("gpu", clml=tmp_path)
