@@ -190,7 +190,7 @@ def compile_model(
         for note in made["notes"]:
             print_note(f"tuning records: {note}")
         if made["textures"] is not None:
-            from farm.compiler.texture.placing import report_from_wire
+            from farm.compiler.texture.scopes import report_from_wire
 
             for sentence in report_from_wire(made["textures"]).sentences():
                 print_note(sentence)

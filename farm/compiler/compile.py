@@ -48,7 +48,7 @@ from farm.compiler.texture.check import OperatorCheck, checks_of, save_checks
 from farm.compiler.texture.layout import LEGALIZED
 from farm.compiler.texture.lowering import register
 from farm.compiler.texture.network import on_first_device
-from farm.compiler.texture.placing import TextureReport, report_from_wire
+from farm.compiler.texture.scopes import TextureReport, report_from_wire
 from farm.compiler.tvm_errors import end_of, first_line, run_in_child
 
 if TYPE_CHECKING:
@@ -155,10 +155,6 @@ def lowered(model: ImportedModel, recipe: Recipe) -> Any:
         raise TargetRefusedError(
             f"{model.name}: TVM's records do not apply to {described(target)}", hint="tune for adreno"
         )
-    if recipe.texture:
-        raise TargetRefusedError(
-            f"{model.name}: TVM's records do not apply to operators with textures", hint="leave out --texture"
-        )
     with _tvm_errors(model, target), target:
         return _fuse()(_simplified(model, recipe))
 
@@ -183,7 +179,7 @@ def compile_model(model: ImportedModel, recipe: Recipe) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Executable:
+class _CompiledModel:
     executable: Any
     operators: int = 0  # that records could be for
     scheduled: int = 0  # by a record
@@ -192,21 +188,21 @@ class _Executable:
     expected: tuple[OperatorCheck, ...] = ()
 
 
-def _compiled(model: ImportedModel, recipe: Recipe) -> _Executable:
+def _compiled(model: ImportedModel, recipe: Recipe) -> _CompiledModel:
     target = target_from(recipe.target)
     if recipe.texture:
         return _compiled_with_textures(model, recipe, target)
     if _has_own_pipeline(target) and recipe.records is None:
         check_target(target)
         with _tvm_errors(model, target):
-            return _Executable(tvm.compile(_simplified(model, recipe), target=target))
+            return _CompiledModel(tvm.compile(_simplified(model, recipe), target=target))
     module, operators, scheduled = _scheduled(model, recipe)
     with _tvm_errors(model, target), target:
         executable = tvm.compile(module, target=target, relax_pipeline=_FINISH)
-    return _Executable(executable, operators, scheduled)
+    return _CompiledModel(executable, operators, scheduled)
 
 
-def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -> _Executable:
+def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -> _CompiledModel:
     check_texture_target(target, records=recipe.records is not None)
     with _tvm_errors(model, target):
         made = with_textures(_simplified(model, recipe), target, dict(recipe.refused), _fuse(LEGALIZED))
@@ -218,11 +214,11 @@ def _compiled_with_textures(model: ImportedModel, recipe: Recipe, target: Any) -
                     schedules(module), target=target, relax_pipeline=_FINISH_TEXTURES, tir_pipeline=register()
                 )
 
-        executable = _Executable(finished(made.module), textures=made.report)
+        compiled = _CompiledModel(finished(made.module), textures=made.report)
         if not made.checks.functions:
-            return executable
+            return compiled
         host = tvm.compile(made.checks.plain, target=tvm.target.Target("llvm"), relax_pipeline=_FINISH)
-        return replace(executable, checks=finished(made.checks.textures), expected=tuple(checks_of(made.checks, host)))
+        return replace(compiled, checks=finished(made.checks.textures), expected=tuple(checks_of(made.checks, host)))
 
 
 def compile_operators(model: ImportedModel, recipe: Recipe) -> Any:
@@ -384,7 +380,7 @@ def _make(model: ImportedModel, recipe: Recipe, folder: Path) -> dict[str, Any]:
     partial = folder.with_suffix(f".{os.getpid()}")
     partial.mkdir()
     try:
-        built = _Executable(None)  # of what is compiled in another process, too: no record fits it
+        built = _CompiledModel(None)  # stays empty where `run_in_child` compiles: no record fits such a target
 
         def export() -> None:
             nonlocal built

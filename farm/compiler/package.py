@@ -31,7 +31,7 @@ from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array, Reference, TensorSpec, numpy_dtype, typed
 from farm.compiler.records import FILES as RECORD_FILES
 from farm.compiler.records import WORKLOADS
-from farm.compiler.texture.placing import TextureReport
+from farm.compiler.texture.scopes import TextureReport
 
 FORMAT: Final = 1  # of packages; raised when an older farm could not read a newer one
 SUFFIX: Final = ".farm.tar"
@@ -172,7 +172,7 @@ def write_package(manifest: PackageManifest, members: Mapping[str, bytes]) -> by
     hashes = {name: hashlib.sha256(members[name]).hexdigest() for name in sorted(members)}
     fields = _adapter().dump_python(manifest, mode="json") | {"format": FORMAT, "sha256": hashes}
     if manifest.textures is None:
-        del fields["textures"]  # which farms that know none would refuse
+        del fields["textures"]  # older farms refuse a field that they do not know
     fields["check"] = _check(fields)
     return tar_archive([(MANIFEST, json.dumps(fields, indent=1).encode()), *sorted(members.items())])
 

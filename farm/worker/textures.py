@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tvm
 
@@ -18,7 +18,7 @@ from farm.compiler.files import replaced
 from farm.compiler.model import Array
 from farm.compiler.reference import flatten
 from farm.compiler.texture.check import load_checks
-from farm.compiler.texture.verdict import wrong_operators
+from farm.compiler.texture.operator_checks import wrong_operators
 from farm.worker.channel import DaemonChannel
 from farm.worker.session import PhoneSession, on_phone
 
@@ -28,14 +28,18 @@ _REFUSED_SIZE = re.compile(
     r"CL_INVALID_(IMAGE_SIZE|IMAGE_FORMAT_DESCRIPTOR|WORK_GROUP_SIZE|WORK_ITEM_SIZE)|CL_IMAGE_FORMAT_NOT_SUPPORTED"
 )
 
-Again = Callable[[Sequence[tuple[str, str]]], Build]
-"""Builds the model again, without textures for these operators (name and reason)."""
+
+class Again(Protocol):
+    """Builds the model again."""
+
+    def __call__(self, *, refused: Sequence[tuple[str, str]]) -> Build:
+        """Without textures for these operators (name and reason)."""
 
 
 def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel, again: Again) -> Build:
     """The build, made again without textures for each operator that the phone computes wrongly with them.
 
-    The verdict is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
+    The outcome is kept beside the library, by GPU and driver: the next phone of that kind needs no check. Nothing is
     kept of a GPU that does not state both, nor of a check that did not end.
 
     Raises:
@@ -60,7 +64,7 @@ def checked_textures(built: Build, session: PhoneSession, daemon: DaemonChannel,
             return built.checked_on(gpu)
         for name, reason in wrong.items():
             daemon.log(f"{name} does without textures: {reason}", "warning")
-        built = again(sorted({**dict(built.recipe.refused), **wrong}.items()))
+        built = again(refused=sorted({**dict(built.recipe.refused), **wrong}.items()))
         if built.compiled.checks is None:
             return built
 
@@ -97,19 +101,19 @@ def _checked(built: Build, session: PhoneSession, gpu: str) -> dict[str, str]:
     return wrong_operators(load_checks(library.with_name(EXPECTED)), run, built.recipe.precision, gpu)
 
 
-def _verdict(built: Build, gpu: str) -> Path:
+def _check_record(built: Build, gpu: str) -> Path:
     return built.compiled.library.parent / f"checked-{hashlib.sha256(gpu.encode()).hexdigest()[:16]}.json"
 
 
 def _keep(built: Build, gpu: str, wrong: Mapping[str, str]) -> None:
-    with replaced(_verdict(built, gpu)) as partial:
+    with replaced(_check_record(built, gpu)) as partial:
         partial.write_text(json.dumps({"library": built.compiled.sha256, "gpu": gpu, "wrong": dict(wrong)}))
 
 
 def _kept(built: Build, gpu: str) -> dict[str, str] | None:
-    """The verdict of an earlier check; None: there is none, or it is torn or of another library."""
+    """The outcome of an earlier check; None: there is none, or it is torn or of another library."""
     try:
-        kept = json.loads(_verdict(built, gpu).read_text())
+        kept = json.loads(_check_record(built, gpu).read_text())
         return dict(kept["wrong"]) if (kept["library"], kept["gpu"]) == (built.compiled.sha256, gpu) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -20,7 +20,7 @@ from farm.compiler.model import Array, ImportedModel
 from farm.compiler.reference import flatten
 from farm.compiler.relax_passes import FLOAT32
 from farm.compiler.texture.check import load_checks
-from farm.compiler.texture.verdict import wrong_operators
+from farm.compiler.texture.operator_checks import wrong_operators
 
 CHANNELS, ROWS, COLUMNS = 8, 9, 10
 SHAPE = (1, CHANNELS, ROWS, COLUMNS)
@@ -145,7 +145,7 @@ def outputs_on(device: Any, compiled: Compiled, model: ImportedModel) -> list[Ar
 
 
 def wrong_on(device: Any, compiled: Compiled) -> dict[str, str]:
-    """The golden check of a build with textures on a device of this process."""
+    """The checks of a build with textures on a device of this process."""
     assert compiled.checks is not None
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(compiled.checks)), device)
 

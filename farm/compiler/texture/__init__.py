@@ -4,7 +4,7 @@ A texture holds four channels in a pixel. A kernel is right only if it writes wh
 pipeline makes many that write single channels. So farm decides here, operator by operator, what lies in textures:
 
 - `layout` gives convolutions, and what lies between them, tensors whose last dimension is four channels;
-- `placing` puts a tensor into a texture if the operators at both of its ends can be built so, else into a buffer;
+- `scopes` puts a tensor into a texture if the operators at both of its ends can be built so, else into a buffer;
 - `schedules` gives one pixel to one thread; `lowering` refuses a kernel that would compute wrong numbers;
 - `network` puts it together; `check` runs each texture operator on a device beside its result on the host.
 """

@@ -1,4 +1,4 @@
-"""A Relax module to one with textures, its operators placed and scheduled, and to the module that checks them."""
+"""A Relax module to one whose operators with textures are scheduled, and to the module that checks them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from tvm import relax
 
 from farm.compiler.texture.check import CheckModule, check_module
-from farm.compiler.texture.layout import in_pixels
-from farm.compiler.texture.network import decide, placed
-from farm.compiler.texture.placing import TextureReport
+from farm.compiler.texture.layout import to_pixel_layout
+from farm.compiler.texture.network import decide_textures, with_scopes_applied
+from farm.compiler.texture.scopes import TextureReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ def with_textures(module: Any, target: Any, refused: Mapping[str, str], fuse: Ca
         Exception: TVM's own kinds.
     """
     with target:
-        fused = relax.transform.RewriteDataflowReshape()(fuse(in_pixels(module)))  # views: they take buffers
-        decided = decide(fused, target, refused)
+        fused = relax.transform.RewriteDataflowReshape()(fuse(to_pixel_layout(module)))  # views: they take buffers
+        decided = decide_textures(fused, target, refused)
         checks = check_module(fused, decided)
-        made = placed(fused, decided)
+        made = with_scopes_applied(fused, decided)
         return TextureBuild(relax.transform.DeadCodeElimination()(made), checks, decided.report())

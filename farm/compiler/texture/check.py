@@ -1,4 +1,4 @@
-"""The golden check of texture operators: each runs alone on a device, beside its result on the host.
+"""Checks of texture operators: each runs alone on a device, beside its result on the host.
 
 Each becomes a Relax function of a library of its own, which takes buffers, copies them into textures, runs the very
 kernel of the model and copies its result back. So a wrong operator is told by its name.
@@ -19,8 +19,15 @@ from farm.compiler.inputs import write_arrays
 from farm.compiler.model import Array
 from farm.compiler.texture.layout import fixed_shape
 from farm.compiler.texture.lowering import UnsafeKernelError
-from farm.compiler.texture.network import Decided, Kernels, calls_of, is_constant, placed, read_network
-from farm.compiler.texture.placing import BUFFER, Limits, Scopes, TexturePlacement
+from farm.compiler.texture.network import (
+    Kernels,
+    TextureDecision,
+    calls_of,
+    is_constant,
+    read_network,
+    with_scopes_applied,
+)
+from farm.compiler.texture.scopes import BUFFER, Limits, Scopes, TensorScopes
 
 SEED = 17
 
@@ -41,45 +48,46 @@ class CheckModule:
 
     plain: Any  # without textures: for the host
     textures: Any  # each kernel as the model has it
-    functions: tuple[str, ...]  # of the model; `entry` has the name of each one's check
+    functions: tuple[str, ...]  # of the model; `check_name` has the name of each one's check
 
 
-def entry(number: int) -> str:
+def check_name(number: int) -> str:
     """The name of a check's function."""
     return f"check_{number}"
 
 
-def check_module(module: Any, decided: Decided) -> CheckModule:
-    """The checks of every function that uses textures, once for each combination of places.
+def check_module(module: Any, decided: TextureDecision) -> CheckModule:
+    """The checks of every function that uses textures, once for each combination of scopes.
 
     Args:
-        module: the model's, fused and not yet placed.
+        module: the model's, fused, its tensors all in buffers.
         decided: for it.
     """
     used: dict[tuple[str, Scopes], Any] = {}
     for operator, (call, _) in zip(decided.network.operators, calls_of(module["main"]), strict=True):
-        scopes = decided.placement.of(operator)
+        scopes = decided.chosen.of(operator)
         if any(each != BUFFER for each in scopes):
             used.setdefault((operator.function, scopes), call)
-    plain = _used(_plain(module, used.items()))
+    plain = _without_unused(_plain(module, used.items()))
     kernels = decided.kernels.of_module(plain)
     textures = plain
     for number, (name, scopes) in enumerate(used):
-        textures = placed(textures, _as_decided(textures, entry(number), name, scopes, kernels), entry(number))
-    return CheckModule(plain, _used(textures), tuple(name for name, _ in used))
+        check = check_name(number)
+        textures = with_scopes_applied(textures, _as_decided(textures, check, name, scopes, kernels), check)
+    return CheckModule(plain, _without_unused(textures), tuple(name for name, _ in used))
 
 
-def _as_decided(module: Any, check: str, name: str, scopes: Scopes, kernels: Kernels) -> Decided:
-    """The places of a check's tensors: those of the model's operator."""
+def _as_decided(module: Any, check: str, name: str, scopes: Scopes, kernels: Kernels) -> TextureDecision:
+    """The scopes of a check's tensors: those of the model's operator."""
     network = read_network(module, Limits(), check)
     (checked,) = (each for each in network.operators if each.function == name)
     at = zip((*checked.reads, *checked.writes), scopes, strict=True)
-    placement = TexturePlacement({tensor: scope for tensor, scope in at if scope != BUFFER})
+    chosen = TensorScopes({tensor: scope for tensor, scope in at if scope != BUFFER})
     for operator in network.operators:
-        here = placement.of(operator)
-        if any(each != BUFFER for each in here) and (why := kernels.build(operator.function, here)):
+        here = chosen.of(operator)
+        if any(each != BUFFER for each in here) and (why := kernels.try_build(operator.function, here)):
             raise UnsafeKernelError(f"{operator.function}: {why}")
-    return Decided(network, placement, kernels)
+    return TextureDecision(network, chosen, kernels)
 
 
 def _plain(module: Any, used: Iterable[tuple[tuple[str, Scopes], Any]]) -> Any:
@@ -88,7 +96,7 @@ def _plain(module: Any, used: Iterable[tuple[tuple[str, Scopes], Any]]) -> Any:
     for number, ((_, scopes), call) in enumerate(used):
         given = call.args[1].fields
         parameters = {at: relax.Var(f"x{at}", each.ty) for at, each in enumerate(given) if not is_constant(each)}
-        with builder.function(entry(number), [*parameters.values()]):
+        with builder.function(check_name(number), [*parameters.values()]):
             with builder.dataflow():
                 arguments = [
                     each if is_constant(each) else _copied(builder, parameters[at], scopes[at])
@@ -100,7 +108,7 @@ def _plain(module: Any, used: Iterable[tuple[tuple[str, Scopes], Any]]) -> Any:
     return builder.get()
 
 
-def _used(module: Any) -> Any:
+def _without_unused(module: Any) -> Any:
     return relax.transform.DeadCodeElimination()(module)
 
 
@@ -117,9 +125,9 @@ def checks_of(made: CheckModule, host: Any) -> list[OperatorCheck]:
     """The checks with seeded inputs and the results on the host; `host`: `made.plain` compiled for it."""
     machine, random, found = relax.VirtualMachine(host, tvm.cpu()), np.random.default_rng(SEED), []
     for number, name in enumerate(made.functions):
-        inputs = tuple(_values(each.ty, random) for each in made.plain[entry(number)].params)
-        result = machine[entry(number)](*map(tvm.runtime.tensor, inputs))
-        found.append(OperatorCheck(name, entry(number), inputs, result.numpy()))
+        inputs = tuple(_values(each.ty, random) for each in made.plain[check_name(number)].params)
+        result = machine[check_name(number)](*map(tvm.runtime.tensor, inputs))
+        found.append(OperatorCheck(name, check_name(number), inputs, result.numpy()))
     return found
 
 
@@ -145,7 +153,7 @@ def load_checks(path: Path) -> list[OperatorCheck]:
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         found = []
         for number, function in enumerate(file["functions"]):
-            name = entry(number)
+            name = check_name(number)
             inputs: list[Array] = []
             while (key := f"{name}_input_{len(inputs)}") in file:
                 inputs.append(file[key])

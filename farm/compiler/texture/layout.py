@@ -13,12 +13,12 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from farm.compiler.texture.lowering import LANES
 from farm.compiler.texture.schedules import GROUPED_CONVOLUTION, PACKED_CONVOLUTION
+from farm.compiler.texture.scopes import LANES, RANK
 
 _DATA, _WEIGHTS = "NCHW4c", "OIHW4o"
 _LAYOUTS = {"relax.nn.conv2d": [_DATA, _WEIGHTS, _DATA]}
-_RANK = 4  # of a tensor with channels before its last dimension is split off
+_RANK = RANK - 1  # of a tensor with channels before its last dimension is split off
 _POOLS = frozenset(f"relax.nn.{name}" for name in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"))
 # What computes each element from those of the same place.
 _CARRIED = frozenset(
@@ -34,14 +34,14 @@ _CONVOLUTION, _CONCATENATION, _TRANSFORM = (
 )
 
 
-def in_pixels(module: Any) -> Any:
+def to_pixel_layout(module: Any) -> Any:
     """The module in that layout where it fits, with its operators legalised and fused into functions to schedule."""
     module = relax.transform.Normalize()(visited(_Protector, module))
     module = relax.transform.Normalize()(relax.transform.ConvertLayout(_LAYOUTS)(module))
     return visited(_Splitter, module)
 
 
-def convolution(builder: Any, call: Any) -> Any:
+def legalize_convolution(builder: Any, call: Any) -> Any:
     """Legalise a convolution: farm's own computation for that layout, TVM's for every other."""
     if str(call.attrs.data_layout) != _DATA:
         return call.op.get_attr("FLegalize")(builder, call)
@@ -56,14 +56,14 @@ def convolution(builder: Any, call: Any) -> Any:
     return builder.call_te(convolved, call.args[0], call.args[1], ty_args=call.ty_args, primfunc_name_hint=name)
 
 
-def transform(builder: Any, call: Any) -> Any:
+def legalize_layout_transform(builder: Any, call: Any) -> Any:
     """Legalise a change of layout: into pixels by a loop over pixels, as textures are written; others as TVM does."""
     given, wanted = fixed_shape(call.args[0].ty), fixed_shape(call.ty)
     axis = split_axis(given, wanted)
     if axis is None:
         return call.op.get_attr("FLegalize")(builder, call)
 
-    def in_pixels(tensor: Any) -> Any:
+    def split(tensor: Any) -> Any:
         def element(*at: Any) -> Any:
             *chunks, lane = at
             chunks[axis] = chunks[axis] * LANES + lane
@@ -71,10 +71,10 @@ def transform(builder: Any, call: Any) -> Any:
 
         return te.compute(wanted, element, name="in_pixels")
 
-    return builder.call_te(in_pixels, call.args[0], ty_args=call.ty_args, primfunc_name_hint="in_pixels")
+    return builder.call_te(split, call.args[0], ty_args=call.ty_args, primfunc_name_hint="in_pixels")
 
 
-LEGALIZED = {"relax.nn.conv2d": convolution, "relax.layout_transform": transform}
+LEGALIZED = {"relax.nn.conv2d": legalize_convolution, "relax.layout_transform": legalize_layout_transform}
 
 
 def _packed(data: Any, weights: Any, attributes: Any, dtype: str) -> Any:

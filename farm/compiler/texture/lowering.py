@@ -18,12 +18,13 @@ from tvm.s_tir import pipeline as s_tir_pipeline
 from tvm.s_tir.backend.adreno import transform as adreno
 from tvm.tirx import compilation_pipeline
 
+from farm.compiler.texture.scopes import LANES
+
 PIPELINE = "farm-texture"
-LANES = 4  # channels of a pixel
 _STORE, _LOAD = (tvm.ir.Op.get(f"tirx.texture2d_{name}") for name in ("store", "load"))
 # Their arguments: the image, the coordinates of the pixel, its bits, and the value or the first channel.
 _COORDINATES, _BITS, _LAST = slice(1, 4), 4, 5
-_KEY = "max_shared_memory_per_block"
+_LOCAL_MEMORY_LIMIT = "max_shared_memory_per_block"
 
 
 class UnsafeKernelError(Exception):
@@ -65,7 +66,7 @@ def _with_typed_stores(function: Any, _module: Any, _context: Any) -> Any:
 @_pass("InThreads")
 def _in_threads(function: Any, _module: Any, _context: Any) -> Any:
     """Refuse an access outside of threads: it would run on the host, which has a handle and not the tensor."""
-    if _has_threads(function.body) and accessed(function.body) - accessed_in_threads(function.body):
+    if _thread_loops(function.body) and _accessed(function.body) - _accessed_in_threads(function.body):
         raise UnsafeKernelError(f"{_name(function)}: a block has no threads")
     return function
 
@@ -73,9 +74,9 @@ def _in_threads(function: Any, _module: Any, _context: Any) -> Any:
 @_pass("WholePixels")
 def _whole_pixels(function: Any, _module: Any, _context: Any) -> Any:
     """Refuse what would compute wrong numbers: a store of fewer channels than the pixel has, or of no floats."""
-    for store in calls(function.body, _STORE):
+    for store in _calls(function.body, _STORE):
         _check_pixel(function, store, store.args[_LAST].ty.dtype, (LANES,))
-    for load in calls(function.body, _LOAD):
+    for load in _calls(function.body, _LOAD):
         _check_pixel(function, load, load.ty.dtype, (1, LANES))
         if load.ty.dtype.lanes == LANES and not _from_first(load.args[_LAST]):
             raise UnsafeKernelError(f"{_name(function)}: a vector of channels that are no pixel")
@@ -98,8 +99,8 @@ def _from_first(channel: Any) -> bool:
 def _in_local_memory(function: Any, _module: Any, _context: Any) -> Any:
     """Refuse a kernel that needs more local memory than the target's GPU has: it would fail when it is started."""
     target = function.attrs.get("target")
-    most = target.attrs.get(_KEY) if target is not None else None
-    needed = local_bytes(function.body)
+    most = target.attrs.get(_LOCAL_MEMORY_LIMIT) if target is not None else None
+    needed = _local_bytes(function.body)
     if needed and target is not None and target.kind.name == "llvm":
         raise UnsafeKernelError(f"{_name(function)}: local memory that no thread allocates")
     if most is not None and needed > int(most):
@@ -109,7 +110,7 @@ def _in_local_memory(function: Any, _module: Any, _context: Any) -> Any:
     return function
 
 
-def local_bytes(body: Any) -> int:
+def _local_bytes(body: Any) -> int:
     """The local memory that a kernel allocates, bytes."""
     sizes = [0]
 
@@ -125,7 +126,7 @@ def local_bytes(body: Any) -> int:
     return sum(sizes)
 
 
-def calls(body: Any, operator: Any) -> list[Any]:
+def _calls(body: Any, operator: Any) -> list[Any]:
     """The calls of an operator in a body."""
     found: list[Any] = []
 
@@ -137,22 +138,20 @@ def calls(body: Any, operator: Any) -> list[Any]:
     return found
 
 
-def accessed(body: Any) -> set[int]:
+def _accessed(body: Any) -> set[int]:
     """Where a body reads or writes tensors: the statements' and expressions' addresses."""
     found: set[int] = set()
-    note = (tirx.BufferStore, lambda node: found.add(node.__chandle__()))
-    read = (tvm.ir.TensorLoad, lambda node: found.add(node.__chandle__()))
-    tvm_ffi.structural_walk(body, [note, read], order="post")
+
+    def note(node: Any) -> None:
+        found.add(node.__chandle__())
+
+    tvm_ffi.structural_walk(body, [(tirx.BufferStore, note), (tvm.ir.TensorLoad, note)], order="post")
     return found
 
 
-def accessed_in_threads(body: Any) -> set[int]:
+def _accessed_in_threads(body: Any) -> set[int]:
     """The same, of the loops that are bound to threads."""
-    return set().union(*(accessed(loop.body) for loop in _thread_loops(body)))
-
-
-def _has_threads(body: Any) -> bool:
-    return bool(_thread_loops(body))
+    return set().union(*(_accessed(loop.body) for loop in _thread_loops(body)))
 
 
 def _thread_loops(body: Any) -> list[Any]:

@@ -12,19 +12,19 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from farm.compiler.texture.layout import fixed_shape, visited
 from farm.compiler.texture.lowering import register
-from farm.compiler.texture.placing import (
+from farm.compiler.texture.schedules import schedules
+from farm.compiler.texture.scopes import (
     BUFFER,
     TEXTURES,
     KernelCall,
     Limits,
     Scopes,
-    TexturePlacement,
+    TensorScopes,
     TextureReport,
+    choose_scopes,
     image_scope,
-    place,
     report,
 )
-from farm.compiler.texture.schedules import schedules
 from farm.compiler.tvm_errors import first_line
 
 _CALL_TIR, _ALLOC_STORAGE = (tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "memory.alloc_storage"))
@@ -52,7 +52,7 @@ class Kernels:
         # By scope, as TVM states where a tensor lies. It compares them by identity.
         self.devices = {scope: relax.VDevice(target, at, scope) for at, scope in enumerate((BUFFER, *TEXTURES))}
 
-    def build(self, name: str, scopes: Scopes) -> str:
+    def try_build(self, name: str, scopes: Scopes) -> str:
         """Build a function for these scopes; returns why that does not work, or "" if it does."""
         if name in self._refused:
             return self._refused[name]
@@ -61,8 +61,8 @@ class Kernels:
         built = self._built[name, scopes]
         return built if isinstance(built, str) else ""
 
-    def built(self, name: str, scopes: Scopes) -> Any:
-        """The scheduled function of an earlier `build`."""
+    def function(self, name: str, scopes: Scopes) -> Any:
+        """The scheduled function of an earlier `try_build`."""
         return self._built[name, scopes]
 
     def of_module(self, module: Any) -> Kernels:
@@ -168,21 +168,21 @@ def _used_elsewhere(function: Any) -> set[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class TextureDecision:
     """What was decided for a Relax function: where its tensors lie, with kernels built for that."""
 
     network: TensorGraph
-    placement: TexturePlacement
+    chosen: TensorScopes
     kernels: Kernels
 
     def report(self) -> TextureReport:
         """Which of its operators use textures, and why the others that could do not."""
         network = self.network
         able = {each.function for each in network.operators if {*each.reads, *each.writes} & network.textures.keys()}
-        return report(network.operators, self.placement, able | network.too_large.keys())
+        return report(network.operators, self.chosen, able | network.too_large.keys())
 
 
-def decide(module: Any, target: Any, refused: Mapping[str, str]) -> Decided:
+def decide_textures(module: Any, target: Any, refused: Mapping[str, str]) -> TextureDecision:
     """Where each tensor of `main` lies, with kernels built for that.
 
     Args:
@@ -191,9 +191,9 @@ def decide(module: Any, target: Any, refused: Mapping[str, str]) -> Decided:
         refused: functions that must not use textures, with the reason.
     """
     network, kernels = read_network(module, limits_of(target)), Kernels(module, target, refused)
-    placement = place(network.operators, network.textures, kernels.build)
-    placement.reasons.update({name: why for name, why in network.too_large.items() if name not in placement.reasons})
-    return Decided(network, placement, kernels)
+    chosen = choose_scopes(network.operators, network.textures, kernels.try_build)
+    chosen.reasons.update({name: why for name, why in network.too_large.items() if name not in chosen.reasons})
+    return TextureDecision(network, chosen, kernels)
 
 
 def limits_of(target: Any) -> Limits:
@@ -202,25 +202,25 @@ def limits_of(target: Any) -> Limits:
     return Limits(**{name: int(size) for name, size in given.items() if size is not None})
 
 
-def placed(module: Any, decided: Decided, entry: str = MAIN) -> Any:
+def with_scopes_applied(module: Any, decided: TextureDecision, entry: str = MAIN) -> Any:
     """The module with the tensors of one Relax function where they lie, and kernels that find them there."""
-    placer = _Placer(module)
-    placer.enter(decided)
+    rewriter = _ScopeRewriter(module)
+    rewriter.enter(decided)
     variable = module.get_global_var(entry)
-    placer.builder_.update_func(variable, placer.visit_expr(module[variable]))
-    made = placer.builder_.get()
+    rewriter.builder_.update_func(variable, rewriter.visit_expr(module[variable]))
+    made = rewriter.builder_.get()
     made.update_global_info("vdevice", list(decided.kernels.devices.values()))
     return made
 
 
 @mutator
-class _Placer(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
-    """Rewrites each call to the function that is built for the places of its tensors."""
+class _ScopeRewriter(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
+    """Rewrites each call to the function that is built for the scopes of its tensors."""
 
-    def enter(self, decided: Decided) -> None:
+    def enter(self, decided: TextureDecision) -> None:
         """Learn what the calls are, in their order, and where their tensors lie."""
         self.calls = iter(decided.network.operators)
-        self.placement = decided.placement
+        self.chosen = decided.chosen
         self.kernels = decided.kernels
         self.variables: dict[tuple[str, Scopes], Any] = {}
 
@@ -230,7 +230,7 @@ class _Placer(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
         if not _is_kernel_call(call):
             return call
         operator = next(self.calls, None)
-        scopes = self.placement.of(operator) if operator is not None else ()
+        scopes = self.chosen.of(operator) if operator is not None else ()
         if operator is None or all(each == BUFFER for each in scopes):
             return call
         given = [
@@ -252,7 +252,7 @@ class _Placer(PyExprMutator):  # type: ignore[misc]  # TVM publishes no types
 
     def _function(self, name: str, scopes: Scopes) -> Any:
         if (name, scopes) not in self.variables:
-            scheduled = self.kernels.built(name, scopes)
+            scheduled = self.kernels.function(name, scopes)
             self.variables[name, scopes] = self.builder_.add_func(scheduled, f"{name}_texture")
         return self.variables[name, scopes]
 

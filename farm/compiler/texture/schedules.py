@@ -13,7 +13,8 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 
-from farm.compiler.texture.lowering import LANES, UnsafeKernelError
+from farm.compiler.texture.lowering import UnsafeKernelError
+from farm.compiler.texture.scopes import LANES
 
 MOST_THREADS, FEW_THREADS = 256, 16  # of a block
 PACKED_CONVOLUTION = "packed_conv2d"  # sums over chunks of input channels, rows, columns and a pixel's channels

@@ -52,10 +52,10 @@ def _builds(task: CompareTask, daemon: DaemonChannel) -> dict[str, Any]:
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
         with _prefixed("A"):
-            a = checked_textures(a, session, daemon, lambda refused: builds[0](refused=refused))
+            a = checked_textures(a, session, daemon, builds[0])
             ran_a, about_a = _checked(a, sides[0], "a", session, daemon.progress)
         with _prefixed("B"):
-            b = checked_textures(b, session, daemon, lambda refused: builds[1](refused=refused))
+            b = checked_textures(b, session, daemon, builds[1])
             ran_b, about_b = _checked(b, sides[1], "b", session, daemon.progress)
         daemon.progress("timing both in turns")
         timer_a, timer_b = timer_of(ran_a.machine, ran_a.device), timer_of(ran_b.machine, ran_b.device)

@@ -32,7 +32,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         check_labels(labels, built.outputs)
     daemon.progress("opening a session")
     with session_to_phone(daemon) as session:
-        built = checked_textures(built, session, daemon, lambda refused: build(refused=refused))
+        built = checked_textures(built, session, daemon, build)
         ran = first_run(built, session, daemon.progress)
         numerics = built.judged(ran.outputs)
     daemon.progress("keeping the outputs")

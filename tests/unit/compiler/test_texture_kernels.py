@@ -12,8 +12,8 @@ from tvm.script import from_source
 from farm.compiler.texture.layout import pixels_last
 from farm.compiler.texture.lowering import PIPELINE, register
 from farm.compiler.texture.network import checked_kernel, with_scopes
-from farm.compiler.texture.placing import BUFFER, TEXTURES
 from farm.compiler.texture.schedules import one_pixel_a_thread
+from farm.compiler.texture.scopes import BUFFER, TEXTURES
 from tests.support.compiling import ADRENO
 from tests.support.opencl import opencl_source
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compiler.texture.placing import BUFFER, TEXTURES, KernelCall, Limits, Scopes, image_scope, place, report
+from farm.compiler.texture.scopes import (
+    BUFFER,
+    TEXTURES,
+    KernelCall,
+    Limits,
+    Scopes,
+    choose_scopes,
+    image_scope,
+    report,
+)
 
 WEIGHT, NHWC, PLAIN = TEXTURES
 LIMITS = Limits(side=16384, layers=2048)
@@ -51,42 +60,42 @@ def test_an_image_never_exceeds_the_limits(pixels, side, layers):
 CHAIN = (KernelCall("a", (0,), (1,)), KernelCall("b", (1,), (2,)), KernelCall("c", (1, 2), (3,)))
 
 
-def placed(refuse, textures=(1, 2)):
+def choose(refuse, textures=(1, 2)):
     asked: list[tuple[str, Scopes]] = []
 
     def build(name, scopes):
         asked.append((name, scopes))
         return refuse(name, scopes)
 
-    return place(CHAIN, dict.fromkeys(textures, NHWC), build), asked
+    return choose_scopes(CHAIN, dict.fromkeys(textures, NHWC), build), asked
 
 
 def test_everything_that_may_lies_in_a_texture():
-    placement, asked = placed(lambda _name, _scopes: "")
-    assert placement.scopes == {1: NHWC, 2: NHWC}
+    chosen, asked = choose(lambda _name, _scopes: "")
+    assert chosen.scopes == {1: NHWC, 2: NHWC}
     assert asked == [("a", (BUFFER, NHWC)), ("b", (NHWC, NHWC)), ("c", (NHWC, NHWC, BUFFER))]
-    assert report(CHAIN, placement, ["a", "b", "c"]).textures == ("a", "b", "c")
+    assert report(CHAIN, chosen, ["a", "b", "c"]).textures == ("a", "b", "c")
 
 
 def test_an_operator_that_cannot_write_a_texture_may_still_read_one():
-    placement, asked = placed(lambda name, scopes: "no" if name == "b" and scopes[-1] == NHWC else "")
-    assert placement.scopes == {1: NHWC}
+    chosen, asked = choose(lambda name, scopes: "no" if name == "b" and scopes[-1] == NHWC else "")
+    assert chosen.scopes == {1: NHWC}
     assert ("c", (NHWC, BUFFER, BUFFER)) in asked  # built again: what it reads lies elsewhere now
-    told = report(CHAIN, placement, ["a", "b", "c"])
+    told = report(CHAIN, chosen, ["a", "b", "c"])
     assert (told.textures, told.buffers) == (("a", "b", "c"), {})
 
 
 def test_an_operator_that_can_do_neither_takes_its_neighbours_tensors_along():
-    placement, _ = placed(lambda name, _scopes: "it is wrong" if name == "c" else "")
-    assert placement.scopes == {}
-    told = report(CHAIN, placement, ["a", "b", "c"])
+    chosen, _ = choose(lambda name, _scopes: "it is wrong" if name == "c" else "")
+    assert chosen.scopes == {}
+    told = report(CHAIN, chosen, ["a", "b", "c"])
     assert told.textures == ()
     assert told.buffers["c"] == "it is wrong"
     assert "shared with operators that need buffers" in told.buffers["a"]
 
 
 @given(st.data())
-def test_a_placement_always_ends_with_what_can_be_built(data):
+def test_a_choice_always_ends_with_what_can_be_built(data):
     count = data.draw(st.integers(1, 6))
     operators = tuple(
         KernelCall(
@@ -100,7 +109,7 @@ def test_a_placement_always_ends_with_what_can_be_built(data):
         kind = int(name[1:]), any(each != BUFFER for each in scopes[:-1]), scopes[-1] != BUFFER
         return "no" if kind in refused else ""
 
-    placement = place(operators, dict.fromkeys(range(count + 2), PLAIN), build)
+    chosen = choose_scopes(operators, dict.fromkeys(range(count + 2), PLAIN), build)
     for operator in operators:
-        scopes = placement.of(operator)
+        scopes = chosen.of(operator)
         assert all(each == BUFFER for each in scopes) or build(operator.function, scopes) == ""

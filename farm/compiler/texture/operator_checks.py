@@ -1,4 +1,4 @@
-"""Which texture operators a device computes wrongly: the golden check's verdict."""
+"""Which texture operators a device computes wrongly: the outcome of their checks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which tensors lie in textures: pure decisions over operators and tensors, without TVM.
 
-Each tensor has one place that its producer and all its consumers share, so nothing is copied between places. It begins
+Each tensor has one scope that its producer and all its consumers share, so nothing is copied between scopes. It begins
 in a texture if its form allows, and leaves it when an operator at one of its ends cannot be built so.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from farm.common.durations import many
 
 BUFFER = "global"
-LANES = 4
+LANES = 4  # channels of a pixel
 RANK = 5  # batch, chunks of channels, rows, columns, channels of a pixel; of weights output and input channels first
 # TVM's forms of an image array: the dimension that makes its rows; those before it are layers, those after it columns.
 _ROWS = {"global.texture-weight": 0, "global.texture-nhwc": 1, "global.texture": 2}
@@ -42,7 +42,7 @@ class KernelCall:
 
 
 @dataclass(slots=True)
-class TexturePlacement:
+class TensorScopes:
     """Where each tensor lies, and why those that could be in textures are not."""
 
     scopes: dict[int, str]  # of those in textures; the others are in buffers
@@ -53,12 +53,15 @@ class TexturePlacement:
         return tuple(self.scopes.get(each, BUFFER) for each in (*operator.reads, *operator.writes))
 
 
-Build = Callable[[str, Scopes], str]
+TryBuild = Callable[[str, Scopes], str]
 """Build a function for these scopes; returns why that does not work, or "" if it does."""
 
 
 def image_scope(shape: Sequence[int], dtype: str, limits: Limits) -> tuple[str, str]:
-    """The scope of a texture for a tensor, or "" and the reason why it is too large; none if its form is another."""
+    """The scope of a texture for a tensor, or "" and the reason why it is too large.
+
+    Two empty strings if the tensor has no pixel layout.
+    """
     if len(shape) != RANK or shape[-1] != LANES or dtype not in _TYPES:
         return "", ""
     pixels = shape[:-1]
@@ -70,26 +73,26 @@ def image_scope(shape: Sequence[int], dtype: str, limits: Limits) -> tuple[str, 
     return "", f"its tensor {size} is no image of at most {limits.side} pixels a side and {limits.layers} layers"
 
 
-def place(operators: Sequence[KernelCall], textures: Mapping[int, str], build: Build) -> TexturePlacement:
+def choose_scopes(operators: Sequence[KernelCall], textures: Mapping[int, str], try_build: TryBuild) -> TensorScopes:
     """The most tensors in textures with which every operator can be built.
 
     Where one cannot, its results go to buffers first; if that does not help, what it reads does, too. A tensor never
     comes back, so this ends.
     """
-    placement = TexturePlacement(dict(textures))
+    chosen = TensorScopes(dict(textures))
     waiting = list(operators)
     while waiting:
         operator = waiting.pop(0)
-        scopes = placement.of(operator)
-        if all(each == BUFFER for each in scopes) or not (reason := build(operator.function, scopes)):
+        scopes = chosen.of(operator)
+        if all(each == BUFFER for each in scopes) or not (reason := try_build(operator.function, scopes)):
             continue
-        written = [each for each in operator.writes if each in placement.scopes]
-        leaving = set(written or (each for each in operator.reads if each in placement.scopes))
+        written = [each for each in operator.writes if each in chosen.scopes]
+        leaving = set(written or (each for each in operator.reads if each in chosen.scopes))
         for tensor in leaving:
-            del placement.scopes[tensor]
-        placement.reasons[operator.function] = reason
+            del chosen.scopes[tensor]
+        chosen.reasons[operator.function] = reason
         waiting += [each for each in operators if leaving & {*each.reads, *each.writes} and each not in waiting]
-    return placement
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,10 @@ def report_from_wire(fields: Mapping[str, Any]) -> TextureReport:
     return TextureReport(tuple(fields["textures"]), dict(fields["buffers"]))
 
 
-def report(operators: Sequence[KernelCall], placement: TexturePlacement, able: Collection[str]) -> TextureReport:
-    """What came of a placement. `able`: functions with a tensor that could lie in a texture, in any order."""
-    using = {each.function for each in operators if any(scope != BUFFER for scope in placement.of(each))}
+def report(operators: Sequence[KernelCall], chosen: TensorScopes, able: Collection[str]) -> TextureReport:
+    """What came of the choice. `able`: functions with a tensor that could lie in a texture, in any order."""
+    using = {each.function for each in operators if any(scope != BUFFER for scope in chosen.of(each))}
     names = dict.fromkeys(each.function for each in operators)
     neighbour = "its tensors are shared with operators that need buffers"
-    buffers = {name: placement.reasons.get(name, neighbour) for name in names if name in able and name not in using}
+    buffers = {name: chosen.reasons.get(name, neighbour) for name in names if name in able and name not in using}
     return TextureReport(tuple(name for name in names if name in using), buffers)
