@@ -237,8 +237,10 @@ SMALL_BYTES = 64 << 20  # a model file up to this size goes into its package una
 
 def make_package(
     model: ImportedModel, recipe: Recipe, cache: Path, *, target_name: str = "", source: bytes | None = None
-) -> bytes:
+) -> tuple[bytes, PackageManifest]:
     """Compile a model and pack it with its outputs for the farm's seeded inputs, and with its records.
+
+    Returns the archive, and its manifest without the members' hashes.
 
     `source` is the model file, to go into the package too: only then can a package be judged on other inputs.
 
@@ -283,4 +285,4 @@ def make_package(
         textures=compiled.textures,
         created=datetime.now(UTC).replace(microsecond=0),
     )
-    return write_package(manifest, members)
+    return write_package(manifest, members), manifest

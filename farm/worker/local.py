@@ -21,7 +21,7 @@ from farm.compiler.build import SMALL_BYTES, BuildRequest, build, make_package
 from farm.compiler.compile import Recipe
 from farm.compiler.inputs import open_shapes
 from farm.compiler.load import file_bytes, import_model, load, outline, read, summarise
-from farm.compiler.package import foreign_error, is_package, read_manifest
+from farm.compiler.package import foreign_error, is_package
 from farm.compiler.reference import flatten
 from farm.compiler.relax_model import saved
 from farm.compiler.targets import (
@@ -61,7 +61,7 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
     started_s = time.monotonic()
     model = import_model(read(data, path.name), request["shapes"], request["dtypes"])
     with_model = request["with_model"] if request["with_model"] is not None else len(data) <= SMALL_BYTES
-    package = make_package(
+    package, made = make_package(
         model,
         Recipe(target, request["precision"], records, request["texture"]),
         Path(request["cache"]),
@@ -69,7 +69,6 @@ def compile_to(request: Mapping[str, Any]) -> dict[str, Any]:
         source=data if with_model else None,
     )
     _write(Path(request["output"]), package)
-    made = read_manifest(Path(request["output"]))
     return {
         "file": request["output"],
         "bytes": len(package),

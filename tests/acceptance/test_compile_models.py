@@ -64,7 +64,7 @@ def test_a_records_schedule_is_in_what_is_built(tmp_path, monkeypatch, precision
     tuned = compile_model(tiny, Recipe(HOST, precision, tmp_path / "records"))
     scheduled = {name for name, function in built.items() if (function.attrs or {}).get("tirx.is_scheduled")}
     assert scheduled == {name}
-    package = read_package(make_package(tiny, Recipe(HOST, precision, tmp_path / "records"), tmp_path / "cache"))
+    package = read_package(make_package(tiny, Recipe(HOST, precision, tmp_path / "records"), tmp_path / "cache")[0])
     assert (package.tuned, package.model) == (True, None)
     assert read_records(write_package(package.manifest, package.members)).set.records
     untuned = compile_model(tiny, recipe)

@@ -100,7 +100,7 @@ def test_a_build_is_tuned_when_a_record_schedules_something_of_it(small, tmp_pat
 
 
 def test_a_package_whose_manifest_lacks_inputs_is_refused_not_the_phone(small, tmp_path):
-    made = read_package(make_package(small, Recipe(HOST), tmp_path, source=tiny_onnx()))
+    made = read_package(make_package(small, Recipe(HOST), tmp_path, source=tiny_onnx())[0])
     package = write_package(replace(made.manifest, inputs=(), sha256={}), made.members)
     for fill, said in (("random", "expected outputs cannot be read"), ("zeros", r"names the inputs \[\]")):
         with raises_code(Code.BAD_PACKAGE, match=said):

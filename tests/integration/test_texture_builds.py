@@ -85,10 +85,10 @@ def test_what_has_no_textures_is_refused(small, tmp_path):
 
 
 def test_a_package_says_which_operators_use_textures(small, made, cache):
-    package = read_package(make_package(small, RECIPE, cache))
+    package = read_package(make_package(small, RECIPE, cache)[0])
     assert package.manifest.textures == made.textures
     check_asked(package.manifest, "float32", {}, {}, records=False, texture=True)
-    plain = make_package(load(tiny_onnx(), name="tiny.onnx"), Recipe(ADRENO), cache)
+    plain, _ = make_package(load(tiny_onnx(), name="tiny.onnx"), Recipe(ADRENO), cache)
     assert b'"textures"' not in plain  # a farm that knows none reads it
     with pytest.raises(UserError, match="--texture is not given, not given"):
         check_asked(read_package(plain).manifest, "float32", {}, {}, records=False, texture=True)

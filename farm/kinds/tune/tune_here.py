@@ -79,7 +79,7 @@ def tune_here(asked: Mapping[str, Any]) -> dict[str, Any]:
     if asked["output"]:
         reporter.progress("packing")
         source = plan.data if len(plan.data) <= SMALL_BYTES else None
-        package = make_package(ready.model, tuned.recipe, plan.cache, target_name=asked["target"], source=source)
+        package, _ = make_package(ready.model, tuned.recipe, plan.cache, target_name=asked["target"], source=source)
         Path(asked["output"]).write_bytes(package)
     kept = {"where": str(ready.folder), "records": len(records.records), "name": path.name}
     return {**found, **report, "target": asked["target"], "records": kept}

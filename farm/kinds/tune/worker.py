@@ -85,7 +85,7 @@ def main(payload: Mapping[str, Any], daemon: DaemonChannel) -> dict[str, Any]:
         tuned, untuned = builds(plan, ready, records, reporter)
         reporter.progress("packing")
         source = plan.data if len(plan.data) <= SMALL_BYTES else None
-        package = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.spec.target, source=source)
+        package, _ = make_package(ready.model, tuned.recipe, plan.cache, target_name=task.spec.target, source=source)
         report["package"] = daemon.put_artifact(package)
         report.update(compared(tuned, untuned, daemon, found["search_s"], reporter))
 
