@@ -32,7 +32,6 @@ auth list [--json]
 builder kubernetes --image farm:1
 builder list [--json]
 builder slurm --jobs 2
-board -o out
 bundle list [--json]
 bundle show {bundle} [--json]
 bundle verify {bundle}
@@ -43,7 +42,6 @@ device set {device} --label rack=3
 device show {device} [--json]
 drain --end
 explain device {device} [--json]
-export --format csv -o out
 explain job {held} [--json]
 explain key android [--json]
 forward list [--json]
@@ -145,9 +143,11 @@ tune absent.onnx --on android
 watch absent
 """
 EITHER = """
+board -o out
 compare {bench} {again} [--json]
 device pull {device} /proc/version out
 doctor [--json]
+export --format csv -o out
 history absent.onnx
 """
 # What takes a phone for each run: on some streams only.
