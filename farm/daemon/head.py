@@ -60,8 +60,8 @@ class HeadService:
         """
         if not self._config.lab.head_apart:
             log.warning(
-                'the configuration has no [lab] head = "apart": a daemon with it decides by itself, and while that '
-                "runs this head only waits; give every host and head of the lab these lines"
+                'this configuration lacks [lab] head = "apart". A daemon with it makes the decisions itself, and this '
+                "head waits until that daemon ends; add the line at every host and head of the lab"
             )
         stop, hang_up = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from farm.head.beats import BEAT_EVERY_S, LOST_AFTER
+from farm.model.device import DeviceState, Life
 
 SILENT_S = 2 * BEAT_EVERY_S  # without a beat
+
+Device = TypeVar("Device", bound=DeviceState)
 
 
 class HostState(StrEnum):
@@ -34,3 +40,9 @@ def state_of(beat_age_s: float | None, *, drained: bool, removed: bool) -> HostS
     if beat_age_s > SILENT_S:
         return HostState.SILENT
     return HostState.DRAINED if drained else HostState.OK
+
+
+def gone_with_host(device: Device, host: str, state: HostState, beat_at: datetime | None = None) -> Device:
+    """A phone of a host that is away, in this state since this beat: gone."""
+    since = f" since {beat_at:%Y-%m-%d %H:%M:%S} UTC" if beat_at else ""
+    return replace(device, life=Life.GONE, reason=f"its host {host} is {state}{since}")

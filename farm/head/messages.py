@@ -57,7 +57,7 @@ class LeaseArmed:
 
     device: str
     lease: str  # id
-    attempt: str = ""  # id; that it runs was committed with this, as the grant's `claim` said; "": none was
+    attempt: str = ""  # id of the attempt that was committed with the arming; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ HeadMessage = LeaseGranted | YieldWanted | SlotWanted | LeaseUnwanted | LeaseHel
 
 @dataclass(frozen=True, slots=True)
 class RunAttempt:
-    """To the host that has armed the lease without it: it is committed. Answer: `AttemptEnded`, in its time."""
+    """To a host that armed the lease without an `AttemptClaim`: the attempt is committed. Answer: `AttemptEnded`."""
 
     job: Job  # as it was: still queued
     attempt: Attempt

@@ -15,13 +15,13 @@ from dataclasses import replace
 from farm.common.events import EventLog
 from farm.common.selector import Selector
 from farm.head import wire
+from farm.head.host_rules import HostState, gone_with_host
 from farm.head.hosts import Hosts, WithheldFor, protocol_problem
 from farm.head.local import LocalHead
 from farm.head.messages import DeviceChanged, HostMessage, LeaseEnded, LeaseRestored, LeaseUnwanted, SlotKept
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading
 from farm.head.write_queue import released_event
-from farm.model.device import Life
 from farm.model.job import FINAL, Attempt, Job
 from farm.model.requests import Lease, LeaseRequest, LeaseSource
 from farm.model.specs import Kinds
@@ -104,18 +104,17 @@ class Takeover:
         for letter in sorted(
             state.devices, key=lambda each: not leased.intersection(_names(each))
         ):  # they have the phone
-            self._say(letter.host, letter.body, stopped=letter.host in stopped)
+            self._replay(letter.host, letter.body, stopped=letter.host in stopped)
         for record in state.leases:
             self._restore(record, jobs.get(record.job), running.get(record.job), now)
         for letter in state.requests:
-            self._say(letter.host, letter.body)
+            self._replay(letter.host, letter.body)
 
-    def _say(self, host: str, body: Mapping[str, object], *, stopped: bool = False) -> None:
+    def _replay(self, host: str, body: Mapping[str, object], *, stopped: bool = False) -> None:
         """Take a host's latest message again; the phones of a stopped host are gone."""
         message = wire.to_head(body, self._clock().s)
         if stopped and isinstance(message, DeviceChanged):
-            gone = replace(message.state, life=Life.GONE, reason=f"its host {host} was stopped")
-            message = DeviceChanged(gone)
+            message = DeviceChanged(gone_with_host(message.state, host, HostState.STOPPED))
         if isinstance(message, HostMessage) and not self._hosts.is_anothers(host, message):
             for each in self._hosts.note(host, message):
                 self._requests.receive(each)

@@ -12,7 +12,7 @@ from typing import Any
 from farm.common.errors import HostError
 from farm.common.tasks import SharedCall
 from farm.head import wire
-from farm.head.host_rules import AWAY, HostState, state_of
+from farm.head.host_rules import AWAY, HostState, gone_with_host, state_of
 from farm.head.messages import DeviceChanged
 from farm.head.reports import summarise
 from farm.model.device import DeviceState, DeviceView, Life
@@ -101,10 +101,12 @@ class LabView:
         holders = {each.device: each.user or each.source.value for each in rows.leases}
         hosts = {each.name: each for each in _hosts_of(rows, phones)}
         self._states = states
+        views = {(host, name): _as_view(state, hosts.get(host)) for (host, name), (_, state) in sorted(states.items())}
+        there = {name for (_, name), view in views.items() if view.life is not Life.GONE}
         phones_of_others = tuple(
-            RemotePhone(host, _as_view(state, hosts.get(host)), holders.get(name, ""))
-            for (host, name), (_, state) in sorted(states.items(), key=lambda each: each[0])
-            if host != self.own
+            RemotePhone(host, view, holders.get(name, ""))
+            for (host, name), view in views.items()
+            if host != self.own and not (view.life is Life.GONE and name in there)  # else it has moved
         )
         pending = Counter(_key_of(each) for each in rows.requests if each.host != self.own)
         return LabPicture(
@@ -144,8 +146,7 @@ def _as_view(state: DeviceState, host: HostView | None) -> DeviceView:
     """A phone as its host reported it; a phone of a host that is away is gone."""
     view = DeviceView(**{name: getattr(state, name) for name in _STATES})
     if host is not None and host.state in AWAY:
-        since = f" since {host.beat_at:%Y-%m-%d %H:%M:%S} UTC" if host.beat_at else ""
-        return replace(view, life=Life.GONE, reason=f"its host {host.name} is {host.state}{since}")
+        return gone_with_host(view, host.name, host.state, host.beat_at)
     if host is not None and host.state is HostState.DRAINED:
         return replace(view, reason=view.reason or host.drained, withheld=host.drained)
     return view

@@ -219,7 +219,7 @@ class RemoteHead(Head):
                 self._held[lease.device] = lease.id
                 self._send(lease.device, message)
             case LeaseArmed():
-                pass  # committed, and nobody waits until the head has read it but a job without a claim: see `arm`
+                pass  # committed; only a job without a claim needs the head now, and `arm` wakes it
             case LeaseExtended():  # committed
                 self._wake()
             case LeaseEnded(device):
@@ -309,7 +309,7 @@ class RemoteHead(Head):
         return await self.decide_end(job, message)
 
     def job_saved(self, became: Job) -> None:  # noqa: ARG002
-        """Wake the head, as the letter is committed, unless one that is being written, as of its lease's end, will."""
+        """Wake the head for the committed letter, unless a letter being written (the lease's end) will wake it."""
         if not self._waking:
             self._wake()
 

@@ -10,9 +10,9 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,14 @@ _SQLITE = {
 }
 DRIVER = "postgresql+psycopg"
 READ_ONLY = "25006"  # SQLSTATE: after a failover another server is writable
-_SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
+_SERVER: Mapping[str, tuple[str, ...]] = {  # reason and hints, by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "53100": ("the database server's disk is full", "free space there; farm notices by itself and goes on"),
     "53": ("the database server has no memory or connections left", "look at its log; farm goes on once it has"),
-    "08": ("the database server cannot be reached", "is it running? farm goes on once it answers"),
+    "08": (
+        "the database server cannot be reached",
+        "is it running? farm goes on once it answers",
+        "does it run, and may this machine and role connect (pg_hba.conf)? then try again",
+    ),
     "25P03": ("the database server ended a transaction that stood still", "was farm stopped? it goes on by itself"),
     "57014": ("the database server took too long", "is it overloaded, or does another client hold a lock there?"),
     "57": ("the database server is stopping", "farm goes on once it is back"),
@@ -64,9 +68,6 @@ _SERVER = {  # by SQLSTATE or its class (PostgreSQL manual, appendix A)
     "XX": ("the database server is damaged", "look at its log"),
 }
 _GONE = ("its file was removed or replaced", "put it back, or restart farm to begin with what is there")
-_UNREACHABLE = _SERVER["08"]
-UNREACHABLE = _UNREACHABLE[0]
-UNREACHABLE_HINT = "does it run, and may this machine and role connect (pg_hba.conf)? then try again"  # at farm's start
 
 
 def sqlite_engine(
@@ -190,7 +191,8 @@ class DatabaseOutage:
 
     reason: str
     hint: str
-    evidence: str = ""
+    start_hint: str = ""  # while farm starts; "": the same hint
+    evidence: str = field(default="", kw_only=True)
 
     def __str__(self) -> str:
         return f"the database cannot be written: {self.reason} ({self.hint})"
@@ -232,7 +234,7 @@ def _of_driver(error: DBAPIError) -> DatabaseOutage | None:
     if state is None:  # the driver has no server that could give a code
         lost = isinstance(error, OperationalError | InterfaceError)
         said = str(cause).strip()
-        return DatabaseOutage(*(connect_fault(said) or _UNREACHABLE), evidence=said) if lost else None
+        return DatabaseOutage(*(connect_fault(said) or _SERVER["08"]), evidence=said) if lost else None
     words = _SERVER.get(state) or _SERVER.get(state[:2])
     return DatabaseOutage(*words, evidence=str(cause).strip()) if words else None
 

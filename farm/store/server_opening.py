@@ -18,8 +18,6 @@ from farm.common.install import pip_install
 from farm.store.database import insert_new
 from farm.store.engine import (
     DRIVER,
-    UNREACHABLE,
-    UNREACHABLE_HINT,
     outage_of,
     server_engine,
     server_url,
@@ -155,7 +153,7 @@ def server_error(name: str, error: DatabaseError) -> HostError:
     outage = outage_of(error)
     if outage is None:
         return database_error(f"cannot use the database {name}", hint=GUIDE, evidence=evidence)
-    hint = UNREACHABLE_HINT if outage.reason == UNREACHABLE else outage.hint
+    hint = outage.start_hint or outage.hint
     return database_error(f"cannot use the database {name}: {outage.reason}", hint=hint, evidence=outage.evidence)
 
 
@@ -311,7 +309,7 @@ def named_engine(url: str) -> tuple[str, Engine]:
         made = server_url(url)
         if made.drivername != DRIVER:
             raise UserError(
-                f"the database's URL ([store] url, or --url) is one of {made.drivername}, which farm does not know",
+                f"farm does not support {made.drivername} databases ([store] url or --url)",
                 Code.DATABASE_UNUSABLE,
                 hint="postgresql://USER@HOST/DATABASE, or leave [store] url empty for farm.db in the state folder",
             )

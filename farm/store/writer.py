@@ -152,7 +152,7 @@ class Writer:
             if reserve is not None:
                 reserve.allocate()
         except OSError as error:
-            self._report_outage(DatabaseOutage("the disk is full", ROOM_HINT, error.strerror or ""))
+            self._report_outage(DatabaseOutage("the disk is full", ROOM_HINT, evidence=error.strerror or ""))
         self._thread = threading.Thread(target=self._run, name="farm-store", daemon=True)
         self._thread.start()
 

@@ -84,6 +84,15 @@ async def test_phones_of_a_host_that_is_away_are_listed_and_are_no_servers(silen
     assert picture.host("two").phones == 3
 
 
+@pytest.mark.parametrize(("life", "of_two"), [(Life.READY, {"c", "d"}), (Life.GONE, {"b", "c", "d"})])
+async def test_a_phone_that_moved_away_from_a_stopped_host_is_listed_once(life, of_two):
+    table = Table(one=0, two=None, three=0)
+    table.rows = replace(table.rows, devices=(*table.rows.devices, device("three", "b", life)))
+    picture = await LabView("one", table).look()
+    assert {each.view.name for each in picture.phones if each.host == "two"} == of_two
+    assert picture.host_of("b") == ("three" if life is Life.READY else "")
+
+
 async def test_those_who_ask_together_share_a_look_and_while_the_database_is_away_the_last_counts():
     table = Table(one=0, two=0)
     lab = LabView("one", table)
