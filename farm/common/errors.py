@@ -11,6 +11,7 @@ has no class: it is raised as its base with a `Code`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -262,9 +263,11 @@ class ProtocolError(FarmError):
     code = "protocol"
 
 
-def trace_of(error: BaseException) -> BaseException | None:
-    """`exc_info` for a log's line about an error: a FarmError says all, a bug comes with its trace."""
-    return None if isinstance(error, FarmError) else error
+def log_error(
+    log: logging.Logger, error: BaseException, text: str, *values: object, level: int = logging.ERROR
+) -> None:
+    """Log what failed, and why: a FarmError says all in one line, a bug comes with its trace."""
+    log.log(level, text + ": %s", *values, error, exc_info=None if isinstance(error, FarmError) else error)
 
 
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
-from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, stopping_error
+from farm.common.errors import Code, FarmError, PhoneError, error_to_wire, log_error, stopping_error
 from farm.common.events import EventLog
 from farm.common.tasks import BackgroundTasks
 from farm.head.config import UserConfig
@@ -364,8 +364,8 @@ class Dispatcher(JobRequester):
         message = RunAttempt(job, attempt, lease)
         try:
             started = await self._writer.claim(attempt, job.attempts, self._runner.letter(message))
-        except Exception:
-            log.exception("attempt %s cannot begin", attempt.id)
+        except Exception as error:  # noqa: BLE001 - a lost term or a bug: the job waits on
+            log_error(log, error, "attempt %s cannot begin", attempt.id)
             started = False
         if not started:
             self._requests.release(lease.id, "its attempt could not begin")

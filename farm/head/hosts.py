@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from farm.common.errors import trace_of
+from farm.common.errors import log_error
 from farm.head import wire
 from farm.head.dispatcher import AttemptRunner
 from farm.head.messages import (
@@ -299,7 +299,7 @@ class Hosts(AttemptRunner):
             self._wake(channel_of(host))
 
         def refused(error: Exception) -> None:
-            log.error("a letter to %s cannot be stored and is given up: %s", host, error, exc_info=trace_of(error))
+            log_error(log, error, "a letter to %s cannot be stored and is given up", host)
             over(1)
 
         self._writes.add(f"letters to {host}", write, sent, refused)

@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from farm.common.errors import Code, HostError, UserError, error_to_wire
+from farm.common.errors import Code, HostError, UserError, error_to_wire, log_error
 from farm.common.events import EventDraft, EventLog
 from farm.head.planning import request_of
 from farm.head.queue.model import ClockReading, Outcome
@@ -122,13 +122,13 @@ class JobWriter:
         """Write what a job becomes; `failed` writes its failure in its place, `at` that moment, if that is refused."""
         try:
             written = await self._retrier.write(write, f"job {becomes.id}")
-        except Exception as error:
-            log.exception("job %s cannot be kept as %s: it fails", becomes.id, becomes.state)
+        except Exception as error:  # noqa: BLE001 - a lost term or a bug
+            log_error(log, error, "job %s cannot be kept as %s, it fails", becomes.id, becomes.state)
             becomes = failed_instead(becomes, error_to_wire(error), at)
             try:
                 written = await self._retrier.write(partial(failed, becomes), f"job {becomes.id}")
-            except Exception:
-                log.exception("job %s cannot be kept as failed either: the next start takes it up again", becomes.id)
+            except Exception as again:  # noqa: BLE001 - the next start takes the job up again
+                log_error(log, again, "job %s cannot be kept as failed either", becomes.id)
                 return becomes
         if not written and self._alone:
             log.error(

@@ -101,9 +101,8 @@ class Takeover:
             self._hosts.withhold(host.name, WithheldFor.LOSS, "its host was removed" if host.removed_at else "")
         stopped = {host.name for host in state.hosts if host.beat_at is None}
         leased = {record.device for record in state.leases if record.ended_at is None}
-        for letter in sorted(
-            state.devices, key=lambda each: not leased.intersection(_names(each))
-        ):  # they have the phone
+        # Of two hosts with one phone, the one that holds a lease of it keeps it: the first report counts.
+        for letter in sorted(state.devices, key=lambda each: not leased.intersection(_names(each))):
             self._replay(letter.host, letter.body, stopped=letter.host in stopped)
         for record in state.leases:
             self._restore(record, jobs.get(record.job), running.get(record.job), now)

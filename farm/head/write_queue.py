@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from farm.common.errors import trace_of
+from farm.common.errors import log_error
 from farm.common.events import Event, EventDraft, EventLog
 from farm.model.requests import Lease
 from farm.store.database import BackgroundWrites
@@ -93,9 +93,7 @@ class LeaseWriteQueue:
         def refused(error: Exception) -> None:
             # The first refusal is news, repeats are noise.
             level = logging.DEBUG if device in self._refused else logging.ERROR
-            log.log(
-                level, "a lease of %s cannot be written and is given up: %s", device, error, exc_info=trace_of(error)
-            )
+            log_error(log, error, "a lease of %s cannot be written and is given up", device, level=level)
             self._refused.add(device)
             entry.refused()
 

@@ -36,7 +36,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 
-from farm.common.errors import Code, HostError, trace_of
+from farm.common.errors import Code, HostError, log_error
 from farm.common.events import Event, UncommittedEvents
 from farm.store.columns import StoredValueError
 from farm.store.engine import outage_of
@@ -437,5 +437,4 @@ class BackgroundWrites:
 
 
 def _log_refused(subject: str, error: Exception) -> None:
-    """A bug comes with its trace."""
-    logger.error("%s: not stored: %s", subject, error, exc_info=trace_of(error))
+    log_error(logger, error, "%s: not stored", subject)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, func, select
 
-from farm.common.errors import HostError
+from farm.common.errors import HostError, log_error
 from farm.common.events import Event, EventLog
 from farm.store.database import TableAccess, WriteRetrier, in_parts, run_to_completion
 from farm.store.event_numbers import horizon
@@ -234,8 +234,8 @@ class EventHistory:
                     await self._table.add(batch)
                 except StoreWriteError:
                     raise
-                except Exception:  # a bug: drop these, or none would ever be stored again
-                    logger.exception("%d events cannot be stored", len(batch))
+                except Exception as error:  # noqa: BLE001 - else no event would ever be stored again
+                    log_error(logger, error, "%d events cannot be stored", len(batch))
                 stored_to = batch[-1].seq
                 while self._waiting and self._waiting[0].seq <= stored_to:
                     self._waiting.popleft()

@@ -2,11 +2,13 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import get_args, get_type_hints
 
 import pytest
 
 from farm.cli import export
 from farm.common.errors import UserError
+from farm.results.formats import FORMATS
 
 NOW = datetime.now(UTC)
 
@@ -112,3 +114,7 @@ def test_the_board_is_one_file(daemon, tmp_path):
     page = (tmp_path / "board.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "galaxy" in page
+
+
+def test_the_option_offers_every_format_there_is():
+    assert get_args(get_type_hints(export.export)["format"]) == (*FORMATS, "mlflow")
