@@ -267,7 +267,7 @@ def log_error(
     log: logging.Logger, error: BaseException, text: str, *values: object, level: int = logging.ERROR
 ) -> None:
     """Log what failed, and why: a FarmError says all in one line, a bug comes with its trace."""
-    log.log(level, text + ": %s", *values, error, exc_info=None if isinstance(error, FarmError) else error)
+    log.log(level, "%s: %s", text % values, error, exc_info=None if isinstance(error, FarmError) else error)
 
 
 MAX_TEXT_CHARS = 4096  # per field; evidence can be a whole log, a person reads a screenful
