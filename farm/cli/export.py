@@ -118,7 +118,9 @@ def _stored(model: str, device: str, oldest: datetime | None) -> Iterator[dict[s
 
 def _write(chunks: Iterable[bytes], output: Path | None) -> None:
     if output is not None:
-        write_file(output, b"".join(chunks))
+        data = b"".join(chunks)
+        write_file(output, data)
+        print_note(f"wrote {output}: {len(data):,} bytes")
         return
     for chunk in chunks:
         sys.stdout.buffer.write(chunk)
